@@ -1,0 +1,36 @@
+"""Onbeat: a durable scheduler for agents, workflows and oneshot jobs.
+
+>>> from onbeat import cron
+>>> trigger = cron("0 9 * * MON-FRI", tz="Europe/Berlin")
+>>> trigger.next_after(1_767_225_600)  # 2026-01-01T00:00:00Z; every instant is UTC seconds
+1767254400
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onbeat.core.build import after, at, calendar, cron, daily, every, startup
+    from onbeat.errors import InvalidSchedule, OnbeatError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "InvalidSchedule",
+    "OnbeatError",
+    "after",
+    "at",
+    "calendar",
+    "cron",
+    "daily",
+    "every",
+    "startup",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name has its own type, given above
+    """Import a public name when it is first used, so that the command line starts quickly."""
+    if name not in __all__:
+        raise AttributeError(f"module 'onbeat' has no attribute {name!r}")
+    home = "onbeat.errors" if name[0].isupper() else "onbeat.core.build"
+    return getattr(import_module(home), name)

@@ -1,0 +1,5 @@
+"""`python -m onbeat` is `onbeat`."""
+
+from onbeat.cli import main
+
+main()

@@ -1,0 +1,33 @@
+"""The command `onbeat`: one module a group of verbs, loaded when one of them is called.
+
+Exit codes: 0 ok, 1 failed, 2 usage, 4 invalid definition, 69 unavailable.
+"""
+
+from importlib import import_module
+
+import click
+
+INVALID_DEFINITION = 4
+
+VERBS = {"next": "onbeat.cli.next:next_ticks"}
+HELP = {"next": "Show the coming ticks of a trigger."}
+
+
+class Verbs(click.Group):
+    """A group that imports a verb only when it is called, so that `--help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, name = VERBS[cmd_name].split(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command), f"{VERBS[cmd_name]} is no command"
+        return command
+
+
+@click.group(cls=Verbs)
+def main() -> None:
+    """A durable scheduler for agents, workflows and oneshot jobs."""

@@ -1,0 +1,183 @@
+"""Triggers the way a person writes them: `cron("0 9 * * MON-FRI", tz="Europe/Berlin")`.
+
+Each function takes the limits that can go around any trigger (`start_at`, `end_at`, `delay`,
+`max_runs`, `exclude`, `within`) as keywords, and triggers combine: `a | b`, `a & b`, `a - b`.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, time, timedelta
+from typing import TypedDict, Unpack
+
+from onbeat.core.calendars import NO_CALENDARS, Calendars, Exclude, Within, time_of_day
+from onbeat.core.cron import FIELDS
+from onbeat.core.durations import Duration, parse_duration
+from onbeat.core.instants import canonical_time
+from onbeat.core.limits import Limited, Open
+from onbeat.core.model import Outcome
+from onbeat.core.ticks import Trigger
+from onbeat.core.triggers import After, At, Calendar, Cron, Daily, Dst, Every, Startup
+from onbeat.errors import InvalidSchedule, naming, shown
+
+Length = str | timedelta | Duration
+Time = str | datetime
+FieldValue = int | str | Iterable[int | str]
+
+
+class Limits(TypedDict, total=False):
+    """What can go around any trigger."""
+
+    start_at: Time | None
+    end_at: Time | None
+    delay: Length | None
+    max_runs: int | None
+    exclude: Iterable[str | date]
+    within: str | Iterable[str] | Mapping[str, object] | None
+
+
+def cron(
+    expr: str, tz: str = "UTC", *, dst: Dst = "shift", key: str = "", **limits: Unpack[Limits]
+) -> Trigger:
+    """Return the trigger of a cron text; `key` is what `H` in it hashes, the schedule's id."""
+    return limited(Cron(expr, tz, dst, key), tz, limits)
+
+
+def calendar(tz: str = "UTC", *, dst: Dst = "shift", **given: FieldValue) -> Trigger:
+    """Return a trigger that ticks where all fields match: `calendar(hour=9, day_of_week="MON")`."""
+    limits = {name: given.pop(name) for name in list(given) if name in LIMITS}
+    return limited(calendar_of(given, tz, dst), tz, limits)  # type: ignore[arg-type]
+
+
+def every(
+    length: Length, tz: str = "UTC", *, dst: Dst = "shift", **limits: Unpack[Limits]
+) -> Trigger:
+    """Return a trigger on a grid through `start_at`, or through the start of 1970."""
+    start_at = limits.pop("start_at", None)
+    return limited(
+        Every(_length("every", length), tz, _time("start_at", start_at), dst), tz, limits
+    )
+
+
+def at(*times: Time, tz: str = "UTC", **limits: Unpack[Limits]) -> Trigger:
+    """Return a trigger that ticks once at each of the times, local ones being in `tz`."""
+    with naming("at"):
+        texts = tuple(map(canonical_time, times))
+    return limited(At(texts, tz), tz, limits)
+
+
+def daily(
+    when: str | time, tz: str = "UTC", *, dst: Dst = "shift", **limits: Unpack[Limits]
+) -> Trigger:
+    """Return a trigger that ticks once a day: `daily("17:00")`."""
+    text = (
+        time_of_day(when.hour * 3600 + when.minute * 60 + when.second)
+        if isinstance(when, time)
+        else when
+    )
+    return limited(Daily(text, tz, dst), tz, limits)
+
+
+def startup(delay: Length = "0s") -> Trigger:
+    """Return a trigger that ticks once per start of the scheduler, so long after it."""
+    return Startup(_length("startup", delay))
+
+
+def after(outcome: Outcome, delay: Length = "0s", *, schedule: str | None = None) -> Trigger:
+    """Return a trigger that ticks so long after a run, of this or another schedule, ended so."""
+    return After(outcome, _length("after", delay), schedule)
+
+
+def calendar_of(given: Mapping[str, object], tz: str, dst: Dst) -> Calendar:
+    """Return the calendar of these fields, each a number, a cron field text or a list of both."""
+    known = [field.name for field in FIELDS]
+    texts = {}
+    for name, value in given.items():
+        if name not in known:
+            raise InvalidSchedule(
+                f"calendar.{name}", "no field has this name", hint=f"known: {', '.join(known)}"
+            )
+        items = list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
+        if not items or not all(type(item) is int or isinstance(item, str) for item in items):
+            raise InvalidSchedule(
+                f"calendar.{name}", f"{shown(value)} is no value", hint="9, [9, 17] or MON-FRI"
+            )
+        texts[name] = ",".join(str(item).strip().upper() for item in items)
+    return Calendar(**texts, timezone=tz, dst=dst)
+
+
+def limited(
+    trigger: Trigger, tz: str, limits: Limits, calendars: Calendars = NO_CALENDARS
+) -> Trigger:
+    """Return `trigger` with these limits around it, or as it is when there are none."""
+    if not limits:
+        return trigger
+    unknown = limits.keys() - LIMITS
+    if unknown:
+        raise TypeError(
+            f"no limit is called {min(unknown)!r}: known are {', '.join(sorted(LIMITS))}"
+        )
+    exclude, within = (
+        _exclude(limits.get("exclude"), tz, calendars),
+        _within(limits.get("within"), tz),
+    )
+    if exclude is not None or within is not None:
+        trigger = Open(trigger, exclude, within)
+    delay = limits.get("delay")
+    bounds = Limited(
+        trigger,
+        tz,
+        start_at=_time("start_at", limits.get("start_at")),
+        end_at=_time("end_at", limits.get("end_at")),
+        delay=None if delay is None else _length("delay", delay),
+        max_runs=limits.get("max_runs"),
+    )
+    return trigger if bounds == Limited(trigger, tz) else bounds
+
+
+def _exclude(given: Iterable[str | date] | None, tz: str, calendars: Calendars) -> Exclude | None:
+    if given is None:
+        return None
+    items = [given] if isinstance(given, str) else list(given)
+    texts = [item.isoformat() if isinstance(item, date) else item for item in items]
+    return Exclude(tuple(texts), tz, calendars) if texts else None
+
+
+def _within(given: object, tz: str) -> Within | None:
+    """Read `09:00-17:00`, a list of such, or `{hours, days, outside}`."""
+    if given is None:
+        return None
+    asked = dict(given) if isinstance(given, Mapping) else {"hours": given}
+    unknown = asked.keys() - {"hours", "days", "outside"}
+    if unknown:
+        raise InvalidSchedule(
+            f"within.{min(map(str, unknown))}",
+            "no such key",
+            hint="known: hours, days, outside",
+        )
+    hours, days, outside = (
+        asked.get("hours", "00:00-24:00"),
+        asked.get("days", "*"),
+        asked.get("outside", "skip"),
+    )
+    if isinstance(days, (list, tuple)):
+        days = ",".join(map(str, days))
+    texts = (
+        [hours]
+        if isinstance(hours, str)
+        else list(hours)
+        if isinstance(hours, (list, tuple))
+        else [shown(hours)]
+    )
+    return Within(tuple(texts), str(days), outside, tz)  # type: ignore[arg-type]
+
+
+def _time(name: str, given: Time | None) -> str | None:
+    with naming(name):
+        return None if given is None else canonical_time(given)
+
+
+def _length(name: str, given: Length) -> Duration:
+    with naming(name):
+        return parse_duration(given)
+
+
+LIMITS = frozenset(Limits.__annotations__)

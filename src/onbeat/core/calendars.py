@@ -1,0 +1,250 @@
+"""Stretches of time in which a trigger has no ticks: days and hours left out, or the hours allowed.
+
+Both `Exclude` and `Within` answer one question, `closed(first, last)`: the stretches of that range
+that are closed, in order and apart. Everything else follows from it.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from onbeat.core import cron
+from onbeat.core.instants import canonical_time, resolve
+from onbeat.core.zones import DAY, Gap, Zone, date_of, day_number, zone
+from onbeat.errors import InvalidSchedule, naming, shown
+
+MOST_ITEMS = 10_000
+
+Calendars = Mapping[str, tuple[str, ...]]  # a name, and the items of `exclude` that it stands for
+NO_CALENDARS: Calendars = {}
+
+
+class Span(NamedTuple):
+    """The instants `first <= t < last`."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude:
+    """`exclude: [2026-12-25, 12-31, 2026-07-01..2026-07-14, company]`: whole days, or spans.
+
+    An item is a date, a date of every year, two dates or times with `..` between (dates include the
+    last), or the name of a calendar, which `calendars` resolves.
+    """
+
+    items: tuple[str, ...]
+    timezone: str = "UTC"
+    calendars: Calendars = field(default_factory=lambda: NO_CALENDARS, repr=False, compare=False)
+    _spans: tuple[Span, ...] = field(init=False, repr=False)
+    _yearly: frozenset[tuple[int, int]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        where, spans, yearly = zone(self.timezone), [], set()
+        for item in _resolve_names(self.items, self.calendars):
+            if match := _YEARLY.fullmatch(item):
+                yearly.add((int(match[1]), int(match[2])))
+                _check_date(f"2000-{item}", item)
+            else:
+                spans.append(_span(item, where))
+        object.__setattr__(self, "_spans", tuple(_merged(spans)))
+        object.__setattr__(self, "_yearly", frozenset(yearly))
+        object.__setattr__(self, "calendars", NO_CALENDARS)
+
+    def closed(self, first: int, last: int) -> list[Span]:
+        """Return the stretches of `first <= t < last` that are closed."""
+        i = max(bisect_right(self._spans, (first, first)) - 1, 0)
+        found = []
+        while i < len(self._spans) and self._spans[i].first < last:
+            found.append(self._spans[i])
+            i += 1
+        if self._yearly:
+            where = zone(self.timezone)
+            years = range(date_of(first // DAY - 1).year, date_of(last // DAY + 1).year + 1)
+            days = (
+                _day_in(year, month, date) for year in years for month, date in sorted(self._yearly)
+            )
+            found += [_day_span(where, day, day) for day in days if day is not None]
+        return clipped(found, first, last)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """`within: 09:00-17:00`, on `days`: when ticks are allowed; `outside` says what else becomes.
+
+    The end is not included; `22:00-06:00` runs into the next day.
+    """
+
+    hours: tuple[str, ...]
+    days: str = "*"
+    outside: Literal["skip", "move"] = "skip"
+    timezone: str = "UTC"
+    _ranges: tuple[Span, ...] = field(init=False, repr=False, compare=False)
+    _weekdays: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.outside not in ("skip", "move"):
+            raise InvalidSchedule(
+                "within.outside", f"no way is called {shown(self.outside)}", hint="skip or move"
+            )
+        if not self.hours:
+            raise InvalidSchedule(
+                "within.hours", "no hours are given", hint='such as "09:00-17:00"'
+            )
+        ranges = sorted(_hours(text) for text in self.hours)
+        object.__setattr__(
+            self, "hours", tuple(f"{time_of_day(a)}-{time_of_day(b % DAY)}" for a, b in ranges)
+        )
+        object.__setattr__(self, "_ranges", tuple(ranges))
+        object.__setattr__(self, "days", self.days.upper())
+        try:
+            weekdays = cron.parse_field(cron.DAY_OF_WEEK, self.days)
+        except InvalidSchedule as refused:
+            raise InvalidSchedule("within.days", refused.problem, hint=refused.hint) from None
+        if weekdays.specials:
+            raise InvalidSchedule(
+                "within.days", f"{shown(self.days)} is no set of weekdays", hint="such as MON-FRI"
+            )
+        object.__setattr__(self, "_weekdays", weekdays.bits)
+
+    def closed(self, first: int, last: int) -> list[Span]:
+        """Return the stretches of `first <= t < last` that are closed."""
+        where, found, opened_until = zone(self.timezone), [], first
+        for day in range(first // DAY - 3, last // DAY + 3):
+            if not self._weekdays >> (day + 4) % 7 & 1:
+                continue
+            for opens, closes in self._ranges:
+                begins, ends = (
+                    _instant(where, day * DAY + opens),
+                    _instant(where, day * DAY + closes),
+                )
+                if begins > opened_until:
+                    found.append(Span(opened_until, begins))
+                opened_until = max(opened_until, ends)
+        found.append(Span(opened_until, last))
+        return clipped(found, first, last)
+
+
+def clipped(spans: Iterable[Span], first: int, last: int) -> list[Span]:
+    """Return the parts of `spans` in `first <= t < last`, merged and in order."""
+    return _merged(Span(max(a, first), min(b, last)) for a, b in spans)
+
+
+def parse_time_of_day(value: object) -> int:
+    """Return the second of the day that `17:00` or `17:00:30` names."""
+    parts = (
+        value.split(":") if isinstance(value, str) and value.isascii() and len(value) <= 8 else []
+    )
+    if len(parts) not in (2, 3) or not all(part.isdigit() and len(part) <= 2 for part in parts):
+        raise InvalidSchedule(
+            "", f"{shown(value)} is not a time of day", hint='such as "17:00", in quotes'
+        )
+    hour, minute, second = (*map(int, parts), 0)[:3]
+    if hour > 23 or minute > 59 or second > 59:
+        raise InvalidSchedule("", f"{shown(value)} is not a time of day", hint="00:00 to 23:59")
+    return hour * 3600 + minute * 60 + second
+
+
+def time_of_day(second: int) -> str:
+    """Return a second of the day as `17:00`, with its seconds only if it has any."""
+    text = f"{second // 3600:02}:{second // 60 % 60:02}"
+    return f"{text}:{second % 60:02}" if second % 60 else text
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_YEARLY = re.compile(r"(\d\d)-(\d\d)", re.ASCII)
+
+
+def _resolve_names(items: Iterable[str], calendars: Calendars) -> list[str]:
+    found: list[str] = []
+    for item in items:
+        if not isinstance(item, str):
+            raise InvalidSchedule(
+                "exclude", f"{shown(item)} is not a text", hint="a date such as 2026-12-25"
+            )
+        if item in calendars:
+            found += calendars[item]
+        elif item[:1].isdigit():
+            found.append(item)
+        else:
+            known = (
+                f"known: {', '.join(sorted(calendars))}"
+                if calendars
+                else "define it under `calendars`"
+            )
+            raise InvalidSchedule("exclude", f"no calendar is called {shown(item)}", hint=known)
+    if len(found) > MOST_ITEMS:
+        raise InvalidSchedule("exclude", f"{len(found)} items", hint=f"at most {MOST_ITEMS}")
+    return found
+
+
+def _span(item: str, where: Zone) -> Span:
+    """Return the instants of one date, of two dates, or of two times."""
+    first, dots, last = item.partition("..")
+    if _DATE.fullmatch(first) and (not dots or _DATE.fullmatch(last)):
+        span = _day_span(where, _check_date(first, item), _check_date(last or first, item))
+    elif dots:
+        with naming("exclude"):
+            span = Span(resolve(canonical_time(first), where), resolve(canonical_time(last), where))
+    else:
+        hint = "2026-12-25, 12-25, 2026-12-24..2026-12-31, or the name of a calendar"
+        raise InvalidSchedule("exclude", f"{shown(item)} is not a date", hint=hint)
+    if span.last < span.first:
+        raise InvalidSchedule(
+            "exclude", f"{shown(item)} ends before it begins", hint="the earlier one first"
+        )
+    return span
+
+
+def _check_date(text: str, item: str) -> int:
+    """Return the day number of a date written year-month-day."""
+    day = _day_in(*map(int, text.split("-")))
+    if day is None:
+        raise InvalidSchedule(
+            "exclude", f"{shown(item)} is not a day of the calendar", hint="year-month-day"
+        )
+    return day
+
+
+def _day_in(year: int, month: int, date: int) -> int | None:
+    try:
+        return day_number(year, month, date)
+    except ValueError:
+        return None
+
+
+def _day_span(where: Zone, first: int, last: int) -> Span:
+    return Span(_instant(where, first * DAY), _instant(where, (last + 1) * DAY))
+
+
+def _instant(where: Zone, wall: int) -> int:
+    found = where.first_pass(wall)
+    return found.at if isinstance(found, Gap) else found
+
+
+def _hours(text: object) -> Span:
+    opens, _, closes = text.partition("-") if isinstance(text, str) else ("", "", "")
+    try:
+        begins = parse_time_of_day(opens.strip())
+        ends = DAY if closes.strip() == "24:00" else parse_time_of_day(closes.strip())
+    except InvalidSchedule:
+        raise InvalidSchedule(
+            "within.hours", f"{shown(text)} is not a range of hours", hint="09:00-17:00"
+        ) from None
+    return Span(begins, ends if ends > begins else ends + DAY)
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """Return the same instants as spans in order, none touching the next."""
+    found: list[Span] = []
+    for first, last in sorted(spans):
+        if first >= last:
+            continue
+        if found and first <= found[-1].last:
+            found[-1] = Span(found[-1].first, max(found[-1].last, last))
+        else:
+            found.append(Span(first, last))
+    return found

@@ -1,0 +1,275 @@
+"""Triggers as plain fields, for JSON and YAML, and back.
+
+`decode(encode(trigger)) == trigger`, and `encode(decode(fields))` is the canonical form: one
+spelling for each meaning, defaults left out. A part of `any`, `all` or `minus` has the zone of the
+whole unless it names its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from onbeat.core import build
+from onbeat.core.calendars import NO_CALENDARS, Calendars
+from onbeat.core.cron import FIELDS
+from onbeat.core.durations import Duration
+from onbeat.core.limits import Limited, Open
+from onbeat.core.model import OUTCOMES
+from onbeat.core.ticks import AllOf, AnyOf, Minus, Trigger
+from onbeat.core.triggers import After, At, Calendar, Cron, Daily, Every, Startup
+from onbeat.errors import InvalidSchedule, naming, shown
+
+Fields = dict[str, Any]
+DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What a definition says about its parts: their default zone, and the names they may use."""
+
+    timezone: str
+    key: str
+    calendars: Calendars
+    dst: str = "shift"
+    depth: int = 0
+
+
+def decode(
+    given: Mapping[str, Any],
+    *,
+    timezone: str = "UTC",
+    key: str = "",
+    calendars: Calendars = NO_CALENDARS,
+) -> Trigger:
+    """Return the trigger that these fields define.
+
+    `timezone` holds where the fields name none, `key` is what `H` hashes (the schedule's id), and
+    `calendars` are the names that `exclude` may use.
+    """
+    return _decode(given, _Around(timezone, key, calendars))
+
+
+def encode(trigger: Trigger, *, timezone: str = "UTC") -> Fields:
+    """Return the canonical fields of `trigger`, as read by `decode` with the same `timezone`."""
+    match trigger:
+        case Limited():
+            own = {
+                name: _plain(value)
+                for name, value in _given(trigger)
+                if name not in ("trigger", "timezone")
+            }
+            return _zoned(
+                encode(trigger.trigger, timezone=trigger.timezone) | own, trigger.timezone, timezone
+            )
+        case Open():
+            closing = trigger.exclude or trigger.within
+            where = closing.timezone if closing is not None else timezone
+            found = encode(trigger.trigger, timezone=where)
+            if trigger.exclude is not None:
+                found["exclude"] = list(trigger.exclude.items)
+            if trigger.within is not None:
+                found["within"] = {
+                    n: _plain(v) for n, v in _given(trigger.within) if n != "timezone"
+                }
+            return _zoned(found, where, timezone)
+        case AnyOf():
+            return {"any": [encode(part, timezone=timezone) for part in trigger.triggers]}
+        case AllOf():
+            return {"all": [encode(part, timezone=timezone) for part in trigger.triggers]}
+        case Minus():
+            return {"minus": [encode(part, timezone=timezone) for part in trigger.parts]}
+        case After():
+            return {"after": {name: _plain(value) for name, value in _given(trigger)}}
+        case Calendar():
+            known = {field.name for field in FIELDS}
+            own = {
+                name: value for name, value in _given(trigger) if name not in known | {"timezone"}
+            }
+            values = {
+                name: int(v) if v.isdigit() else v for name, v in _given(trigger) if name in known
+            }
+            return _zoned({"calendar": values} | own, trigger.timezone, timezone)
+        case Cron() | Daily() | Every() | At():
+            own = {
+                name: _plain(v) for name, v in _given(trigger) if name not in ("key", "timezone")
+            }
+            return _zoned(own, trigger.timezone, timezone)
+        case Startup():
+            return {"startup": str(trigger.startup)}
+        case _:
+            raise TypeError(f"{trigger!r} is of a kind that has no fields")
+
+
+def to_json(trigger: Trigger) -> bytes:
+    """Return the canonical form as JSON: equal triggers give equal bytes."""
+    return msgspec.json.encode(encode(trigger), order="sorted")
+
+
+def from_json(text: bytes | str, *, key: str = "", calendars: Calendars = NO_CALENDARS) -> Trigger:
+    """Return the trigger of a JSON text."""
+    try:
+        given = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as broken:
+        raise InvalidSchedule(
+            "", f"this is not JSON: {broken}", hint='such as {"every": "90m"}'
+        ) from None
+    return decode(given, key=key, calendars=calendars)
+
+
+def _decode(given: Mapping[str, Any], around: _Around) -> Trigger:
+    if not isinstance(given, Mapping):
+        raise InvalidSchedule(
+            "", f"{shown(given)} is no trigger", hint="fields, such as every: 90m"
+        )
+    if around.depth > DEEPEST:
+        raise InvalidSchedule("", "the parts are nested too deep", hint=f"{DEEPEST} levels at most")
+    check_names(given, KINDS.keys() | AROUND)
+    kinds = [name for name in given if name in KINDS]
+    if len(kinds) != 1:
+        told = f"{len(kinds)} triggers: {', '.join(kinds)}" if kinds else "no trigger"
+        hint = "one; `any` holds several" if kinds else f"one of {', '.join(KINDS)}"
+        raise InvalidSchedule("", told, hint=hint)
+    (kind,) = kinds
+    around = replace(
+        around, timezone=given.get("timezone", around.timezone), dst=given.get("dst", around.dst)
+    )
+    limits = {name: given[name] for name in build.LIMITS if given.get(name) is not None}
+    _check_limits(limits)
+    trigger = KINDS[kind](given[kind], limits, around)
+    return build.limited(trigger, around.timezone, limits, around.calendars)  # type: ignore[arg-type]
+
+
+def check_names(given: Mapping[str, Any], known: set[str]) -> None:
+    """Refuse names that are not known, with the one that was perhaps meant."""
+    for name in given:
+        if name not in known:
+            near = get_close_matches(str(name)[:64], known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+            raise InvalidSchedule(str(name)[:64], "no field has this name", hint=hint)
+
+
+def _check_limits(limits: Fields) -> None:
+    exclude = limits.get("exclude", [])
+    if not isinstance(exclude, (str, list, tuple)):
+        raise InvalidSchedule(
+            "exclude", f"{shown(exclude)} is no list of dates", hint="[2026-12-25, 12-31]"
+        )
+
+
+def _cron(given: Any, limits: Fields, around: _Around) -> Trigger:
+    return Cron(given, around.timezone, around.dst, around.key)  # type: ignore[arg-type]
+
+
+def _calendar(given: Any, limits: Fields, around: _Around) -> Trigger:
+    if not isinstance(given, Mapping):
+        raise InvalidSchedule(
+            "calendar", f"{shown(given)} is no set of fields", hint="{hour: 9, day_of_week: MON}"
+        )
+    return build.calendar_of(given, around.timezone, around.dst)  # type: ignore[arg-type]
+
+
+def _daily(given: Any, limits: Fields, around: _Around) -> Trigger:
+    return Daily(given, around.timezone, around.dst)  # type: ignore[arg-type]
+
+
+def _every(given: Any, limits: Fields, around: _Around) -> Trigger:
+    start_at = limits.pop(
+        "start_at", None
+    )  # the anchor of the grid, before which there are no ticks
+    return build.every(given, around.timezone, dst=around.dst, start_at=start_at)  # type: ignore[arg-type]
+
+
+def _at(given: Any, limits: Fields, around: _Around) -> Trigger:
+    return build.at(*(given if isinstance(given, (list, tuple)) else [given]), tz=around.timezone)
+
+
+def _startup(given: Any, limits: Fields, around: _Around) -> Trigger:
+    return build.startup(given)
+
+
+def _after(given: Any, limits: Fields, around: _Around) -> Trigger:
+    """Read `{success: 30m}`, or `{schedule: other, outcome: success, delay: 5m}`."""
+    hint = "{success: 30m} or {schedule: other, outcome: success}"
+    if not isinstance(given, Mapping):
+        raise InvalidSchedule("after", f"{shown(given)} is no outcome", hint=hint)
+    with naming("after"):
+        check_names(given, {*OUTCOMES, "schedule", "outcome", "delay"})
+    short = [outcome for outcome in OUTCOMES if outcome in given]
+    schedule = given.get("schedule")
+    if len(short) + ("outcome" in given) != 1 or (short and "delay" in given):
+        raise InvalidSchedule("after", f"{shown(dict(given))} is not one outcome", hint=hint)
+    if schedule is not None and not isinstance(schedule, str):
+        raise InvalidSchedule(
+            "after.schedule", f"{shown(schedule)} is no schedule's name", hint="a text"
+        )
+    outcome = short[0] if short else given["outcome"]
+    return build.after(
+        outcome, given[outcome] if short else given.get("delay", "0s"), schedule=schedule
+    )
+
+
+def _parts(kind: str, given: Any, around: _Around) -> tuple[Trigger, ...]:
+    if not isinstance(given, (list, tuple)):
+        raise InvalidSchedule(kind, f"{shown(given)} is no list of triggers", hint="[{...}, {...}]")
+    found = []
+    for i, part in enumerate(given):
+        with naming(f"{kind}[{i}]"):
+            found.append(_decode(part, replace(around, depth=around.depth + 1)))
+    return tuple(found)
+
+
+def _any(given: Any, limits: Fields, around: _Around) -> Trigger:
+    return AnyOf(_parts("any", given, around))
+
+
+def _all(given: Any, limits: Fields, around: _Around) -> Trigger:
+    return AllOf(_parts("all", given, around))
+
+
+def _minus(given: Any, limits: Fields, around: _Around) -> Trigger:
+    parts = _parts("minus", given, around)
+    if len(parts) < 2:
+        raise InvalidSchedule(
+            "minus", f"{len(parts)} part{'s' * (len(parts) != 1)}", hint="[what, without what]"
+        )
+    return Minus(parts[0], parts[1] if len(parts) == 2 else AnyOf(parts[1:]))
+
+
+def _given(value: Any) -> list[tuple[str, Any]]:
+    """Return the fields of a frozen value that are not at their default."""
+    own = [f for f in fields(value) if not f.name.startswith("_") and f.name != "calendars"]
+    return [(f.name, getattr(value, f.name)) for f in own if getattr(value, f.name) != f.default]
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Duration():
+            return str(value)
+        case tuple() if len(value) == 1:
+            return value[0]
+        case tuple():
+            return list(value)
+        case _:
+            return value
+
+
+def _zoned(found: Fields, own: str, outer: str) -> Fields:
+    return {"timezone": own} | found if own != outer else found
+
+
+KINDS = {
+    "cron": _cron,
+    "calendar": _calendar,
+    "every": _every,
+    "at": _at,
+    "daily": _daily,
+    "startup": _startup,
+    "after": _after,
+    "any": _any,
+    "all": _all,
+    "minus": _minus,
+}
+AROUND = frozenset({"timezone", "dst"}) | build.LIMITS

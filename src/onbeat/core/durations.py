@@ -1,0 +1,83 @@
+"""Lengths of time: `90m`, `1h30m`, `2w`, `1mo`, or ISO 8601 (`PT90M`, `P1M`).
+
+Seconds, minutes and hours are elapsed time; days, weeks, months and years are calendar time, whose
+length in seconds depends on where they lie. A `Duration` keeps the three apart.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+
+from onbeat.errors import InvalidSchedule, shown
+
+LONGEST = 100 * 366 * 86_400
+
+_PLAIN = re.compile(
+    r"(?:(\d+)y)? ?(?:(\d+)mo)? ?(?:(\d+)w)? ?(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+)s)?",
+    re.ASCII,
+)
+_ISO = re.compile(
+    r"P(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """So many calendar months and days, and so many seconds."""
+
+    months: int = 0
+    days: int = 0
+    seconds: int = 0
+
+    def __str__(self) -> str:
+        """Return the canonical text: the largest units that fit evenly, so `5400s` is `90m`."""
+        parts = []
+        if self.months:
+            parts.append(f"{self.months // 12}y" if self.months % 12 == 0 else f"{self.months}mo")
+        if self.days:
+            parts.append(f"{self.days // 7}w" if self.days % 7 == 0 else f"{self.days}d")
+        if self.seconds or not parts:
+            size, unit = next(
+                (n, u) for n, u in ((3600, "h"), (60, "m"), (1, "s")) if self.seconds % n == 0
+            )
+            parts.append(f"{self.seconds // size}{unit}" if self.seconds else "0s")
+        return "".join(parts)
+
+    @property
+    def elapsed(self) -> int:
+        """The length in seconds, a day being 24 hours; months have none and are refused."""
+        if self.months:
+            hint = "days, hours, minutes or seconds"
+            raise InvalidSchedule("", f"{shown(str(self))} has no fixed length", hint=hint)
+        return self.days * 86_400 + self.seconds
+
+
+def parse_duration(value: object) -> Duration:
+    """Return the duration that a text or a timedelta gives; anything else is refused."""
+    if isinstance(value, Duration):
+        return value
+    if isinstance(value, timedelta):
+        if value.microseconds or value < timedelta(0):
+            raise InvalidSchedule(
+                "", f"{shown(str(value))} is not a length in whole seconds", hint="such as 90m"
+            )
+        return Duration(seconds=value.days * 86_400 + value.seconds)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise InvalidSchedule(
+            "",
+            f"the number {shown(value)} has no unit",
+            hint=f"{value}s, {value}m, {value}h or {value}d",
+        )
+    text = value.strip()[:100] if isinstance(value, str) else ""
+    match = _PLAIN.fullmatch(text) or _ISO.fullmatch(text)
+    if match is None or not any(match.groups()):
+        hint = "such as 45s, 90m, 1h30m, 1d, 1mo or PT90M"
+        raise InvalidSchedule("", f"{shown(value)} is not a duration", hint=hint)
+    years, months, weeks, days, hours, minutes, seconds = (
+        int(part or 0) for part in match.groups()
+    )
+    found = Duration(years * 12 + months, weeks * 7 + days, hours * 3600 + minutes * 60 + seconds)
+    if found.months * 31 * 86_400 + found.days * 86_400 + found.seconds > LONGEST:
+        raise InvalidSchedule("", f"{shown(value)} is too long", hint="at most 98 years")
+    return found

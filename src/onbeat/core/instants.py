@@ -1,0 +1,117 @@
+"""Instants at the edge: RFC 3339 and datetimes in, whole UTC seconds inside, RFC 3339 out."""
+
+import re
+from datetime import datetime, timedelta
+
+from onbeat.core.zones import DAY, LAST_SECOND, Gap, Zone, date_of, day_number
+from onbeat.errors import InvalidSchedule, shown
+
+Instant = int | float | datetime  # what a caller may give; inside it is an int
+
+_TEXT = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d))?(?:\.0+)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
+)
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - zones are taken off before it is used
+
+
+def whole_second(t: Instant) -> int:
+    """Return `t` as UTC seconds, rounded down: the next tick after either is the same."""
+    if isinstance(t, datetime):
+        if t.tzinfo is None:
+            raise TypeError(
+                f"{t!r} has no zone, so it is no instant: give it one, such as tzinfo=UTC"
+            )
+        return (t.replace(tzinfo=None) - _EPOCH - (t.utcoffset() or timedelta(0))) // timedelta(
+            seconds=1
+        )
+    return int(t // 1)
+
+
+def next_whole_second(t: Instant) -> int:
+    """Return `t` as UTC seconds, rounded up: the first second that is not before it."""
+    second = whole_second(t)
+    exact = t.microsecond == 0 if isinstance(t, datetime) else t == second
+    return second if exact else second + 1
+
+
+def rfc3339(t: int, zone: Zone | None = None) -> str:
+    """Return the instant as text, in `zone` with its offset, or in UTC with `Z`."""
+    offset = zone.offset(t) if zone is not None else 0
+    day, second = divmod(t + offset, DAY)
+    clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+    return f"{date_of(day)}T{clock}{_offset_text(offset) if zone is not None else 'Z'}"
+
+
+def canonical_time(value: object) -> str:
+    """Return the one spelling of a date and time, kept local if it had no offset, else in UTC."""
+    if isinstance(value, datetime):
+        if value.tzinfo is not None:
+            return rfc3339(whole_second(value))
+        value = value.isoformat(timespec="seconds")
+    wall, offset = _parse(value)
+    return rfc3339(wall - offset) if offset is not None else rfc3339(wall)[:-1]
+
+
+def resolve(text: str, zone: Zone) -> int:
+    """Return the instant of a canonical time, a local one being the first pass in `zone`.
+
+    A local time that the clocks jump over is refused, with the times before and after the gap.
+    """
+    wall, offset = _parse(text)
+    if offset is not None:
+        return wall - offset
+    found = zone.first_pass(wall)
+    if isinstance(found, Gap):
+        size = found.last - found.first
+        earlier, later = (rfc3339(w)[:-1] for w in (wall - size, wall + size))
+        problem = f"{text} does not exist in {zone.name}, where the clocks are put forward then"
+        raise InvalidSchedule("", problem, hint=f"{earlier} or {later}")
+    return found
+
+
+def parse_instant(value: object) -> int:
+    """Return the instant that an RFC 3339 text with an offset names."""
+    wall, offset = _parse(value, hint="such as 2026-12-01T09:00:00Z")
+    if offset is None:
+        hint = f"{value}Z, or +01:00 and the like"
+        raise InvalidSchedule("", f"{shown(value)} has no offset", hint=hint)
+    return wall - offset
+
+
+def _parse(value: object, *, hint: str = "such as 2026-12-01T09:00") -> tuple[int, int | None]:
+    """Return wall seconds and the offset, if the text has one."""
+    match = _TEXT.fullmatch(value.strip()) if isinstance(value, str) and len(value) < 100 else None
+    if match is None:
+        raise InvalidSchedule("", f"{shown(value)} is not a date and time", hint=hint)
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    try:
+        wall = day_number(year, month, day) * DAY
+    except ValueError:
+        raise InvalidSchedule(
+            "", f"{shown(value)} is not a day of the calendar", hint="year-month-day"
+        ) from None
+    if hour > 23 or minute > 59 or second > 59:
+        raise InvalidSchedule(
+            "", f"{shown(value)} is not a time of day", hint="00:00:00 to 23:59:59"
+        )
+    wall += hour * 3600 + minute * 60 + second
+    mark = match[7]
+    if mark is None:
+        return wall, None
+    offset = 0
+    if mark not in "Zz":
+        hours, minutes = int(mark[1:3]), int(mark[4:6])
+        if hours > 23 or minutes > 59:
+            raise InvalidSchedule("", f"{shown(mark)} is not an offset", hint="such as +01:00")
+        offset = (hours * 3600 + minutes * 60) * (-1 if mark[0] == "-" else 1)
+    if not -LAST_SECOND < wall - offset <= LAST_SECOND or year == 1:
+        raise InvalidSchedule(
+            "", f"{shown(value)} is outside the calendar", hint="the years 2 to 9999"
+        )
+    return wall, offset
+
+
+def _offset_text(offset: int) -> str:
+    sign, size = ("-", -offset) if offset < 0 else ("+", offset)
+    seconds = f":{size % 60:02}" if size % 60 else ""  # local mean times of before the zones
+    return f"{sign}{size // 3600:02}:{size // 60 % 60:02}{seconds}"

@@ -1,0 +1,220 @@
+"""What can be put around any trigger: closed times, bounds, a delay, a number of runs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from onbeat.core.calendars import Exclude, Span, Within, clipped
+from onbeat.core.durations import Duration
+from onbeat.core.instants import Instant, canonical_time, resolve, whole_second
+from onbeat.core.model import NO_PAST, Past
+from onbeat.core.ticks import Trigger
+from onbeat.core.zones import DAY, FIRST_SECOND, LAST_SECOND, zone
+from onbeat.errors import InvalidSchedule, naming, shown
+
+SEARCHES = 1_000  # closed stretches in a row that hold a tick, before the trigger is called ended
+
+
+@dataclass(frozen=True, slots=True)
+class Open(Trigger):
+    """The ticks of `trigger` outside closed times. Those inside are none, unless they are moved.
+
+    Under `within.outside: move` a tick outside the hours keeps its `run_at` and is due at the next
+    opening. Of those that share an opening only the first is a tick, and none if the opening has
+    its own.
+    """
+
+    trigger: Trigger
+    exclude: Exclude | None = None
+    within: Within | None = None
+
+    def __post_init__(self) -> None:
+        if not self.needs_past and self.next_after(0) is None:
+            where = "within" if self.within is not None else "exclude"
+            raise InvalidSchedule(where, "no tick is left", hint="other hours or dates")
+
+    @property
+    def needs_past(self) -> bool:
+        return self.trigger.needs_past
+
+    def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
+        t = whole_second(t)
+        for _ in range(SEARCHES):
+            tick = self.trigger.next_after(t, past)
+            if tick is None:
+                return None
+            if (dropped := self._dropped_until(tick)) is not None:
+                t = dropped - 1
+                continue
+            stretch = self._stretch(tick) if self._moves else None
+            if stretch is None or self._moved(stretch, past) == tick:
+                return tick
+            t = stretch.last - 1
+        return None
+
+    def due_at(self, run_at: int) -> int:
+        stretch = self._stretch(run_at) if self._moves else None
+        return run_at if stretch is None else stretch.last
+
+    def count(self, first: int, last: int, past: Past) -> int:
+        closed = self._closed(first, last)
+        total = self.trigger.count(first, last, past)
+        total -= sum(self.trigger.count(span.first, span.last, past) for span in closed)
+        return total + len(self._moved_between(closed, first, last, past))
+
+    def bits(self, first: int, last: int, past: Past) -> int:
+        found, closed = self.trigger.bits(first, last, past), self._closed(first, last)
+        for span in closed:
+            found &= ~(((1 << span.last - span.first) - 1) << span.first - first)
+        for tick in self._moved_between(closed, first, last, past):
+            found |= 1 << tick - first
+        return found
+
+    @property
+    def _moves(self) -> bool:
+        return self.within is not None and self.within.outside == "move"
+
+    def _closed(self, first: int, last: int) -> list[Span]:
+        """Return the closed stretches of `first <= t < last`."""
+        spans = [
+            span
+            for times in (self.exclude, self.within)
+            if times
+            for span in times.closed(first, last)
+        ]
+        return clipped(spans, first, last)
+
+    def _dropped_until(self, tick: int) -> int | None:
+        """Return until when ticks are dropped, if this one is."""
+        until = None
+        if self.exclude is not None:
+            until = _closed_until(self.exclude.closed(tick, tick + 400 * DAY), tick)
+        if until is None and self.within is not None and not self._moves:
+            until = _closed_until(self.within.closed(tick, tick + 3 * DAY), tick)
+        return until
+
+    def _stretch(self, t: int) -> Span | None:
+        """Return the whole closed stretch around `t`, if it is closed."""
+        width = 8 * DAY
+        while True:
+            around = Span(t - width, t + width)
+            span = next(
+                (span for span in self._closed(*around) if span.first <= t < span.last), None
+            )
+            if (
+                span is None
+                or (around.first < span.first and span.last < around.last)
+                or width > 400 * 366 * DAY
+            ):
+                return span
+            width *= 2
+
+    def _moved(self, stretch: Span, past: Past) -> int | None:
+        """Return the one tick of a closed stretch that is moved to its end."""
+        if self.trigger.next_after(stretch.last - 1, past) == stretch.last:
+            return None
+        tick = self.trigger.next_after(stretch.first - 1, past)
+        while tick is not None and tick < stretch.last:
+            dropped = self._dropped_until(tick)
+            if dropped is None:
+                return tick
+            tick = self.trigger.next_after(dropped - 1, past)
+        return None
+
+    def _moved_between(self, closed: list[Span], first: int, last: int, past: Past) -> list[int]:
+        if not self._moves:
+            return []
+        stretches = {
+            stretch for span in closed if (stretch := self._stretch(span.first)) is not None
+        }
+        moved = (self._moved(stretch, past) for stretch in stretches)
+        return [tick for tick in moved if tick is not None and first <= tick < last]
+
+
+def _closed_until(closed: list[Span], t: int) -> int | None:
+    return closed[0].last if closed and closed[0].first == t else None
+
+
+@dataclass(frozen=True, slots=True)
+class Limited(Trigger):
+    """The ticks of `trigger` from `start_at` to `end_at`, both included, once `delay` is over.
+
+    `max_runs` counts scheduled starts: once the past has so many, there are no ticks. How many of
+    the ticks in a range will be starts, nobody knows beforehand; `upcoming` takes each to be one.
+    """
+
+    trigger: Trigger
+    timezone: str = "UTC"
+    start_at: str | None = None
+    end_at: str | None = None
+    delay: Duration | None = None
+    max_runs: int | None = None
+    _first: int = field(init=False, repr=False, compare=False)
+    _last: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_first", self._bound("start_at", FIRST_SECOND))
+        object.__setattr__(self, "_last", self._bound("end_at", LAST_SECOND))
+        if self._last < self._first:
+            raise InvalidSchedule(
+                "end_at", f"{self.end_at} is before the start", hint=f"after {self.start_at}"
+            )
+        if self.delay is not None:
+            with naming("delay"):
+                self.delay.elapsed  # noqa: B018 - refuses months
+        if self.max_runs is not None and (type(self.max_runs) is not int or self.max_runs < 1):
+            raise InvalidSchedule(
+                "max_runs", f"{shown(self.max_runs)} is not a number of runs", hint="1 or more"
+            )
+
+    @property
+    def needs_past(self) -> bool:
+        return self.trigger.needs_past
+
+    def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
+        if self._runs_left(past) == 0:
+            return None
+        tick = self.trigger.next_after(max(whole_second(t), self._opens(past) - 1), past)
+        return tick if tick is not None and tick <= self._last else None
+
+    def due_at(self, run_at: int) -> int:
+        return self.trigger.due_at(run_at)
+
+    def upcoming(self, t: Instant, n: int, past: Past = NO_PAST) -> list[int]:
+        left = self._runs_left(past)
+        first = max(whole_second(t), self._opens(past) - 1)
+        found = self.trigger.upcoming(first, n if left is None else min(n, left), past)
+        return [tick for tick in found if tick <= self._last]
+
+    def iterate(self, first: int, last: int, past: Past) -> Iterator[int]:
+        return self.trigger.iterate(*self._clip(first, last, past), past)
+
+    def count(self, first: int, last: int, past: Past) -> int:
+        first, last = self._clip(first, last, past)
+        return self.trigger.count(first, last, past) if first < last else 0
+
+    def bits(self, first: int, last: int, past: Past) -> int:
+        begins, ends = self._clip(first, last, past)
+        return self.trigger.bits(begins, ends, past) << begins - first if begins < ends else 0
+
+    def _clip(self, first: int, last: int, past: Past) -> tuple[int, int]:
+        if self._runs_left(past) == 0:
+            return last, last
+        return max(first, self._opens(past)), min(last, self._last + 1)
+
+    def _bound(self, name: str, default: int) -> int:
+        text = getattr(self, name)
+        if text is None:
+            return default
+        where = zone(self.timezone)
+        with naming(name):
+            object.__setattr__(self, name, canonical_time(text))
+            return resolve(getattr(self, name), where)
+
+    def _opens(self, past: Past) -> int:
+        """Return the first instant that `start_at` and `delay` allow."""
+        if self.delay is None or past.created_at is None:
+            return self._first
+        return max(self._first, past.created_at + self.delay.elapsed)
+
+    def _runs_left(self, past: Past) -> int | None:
+        return None if self.max_runs is None else max(self.max_runs - past.runs_used, 0)

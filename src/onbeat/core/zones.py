@@ -1,0 +1,264 @@
+"""Time zones as whole numbers: from which instant on which offset holds.
+
+A zone is a row of segments. Inside one the wall clock runs evenly; where two meet it jumps, forward
+over a *gap* or back into a *fold*. `seen` is the furthest the wall clock of this zone ever stood
+before the segment began, so a wall time below it has had its turn: it was shown, or jumped over.
+
+The data is the `tzdata` package alone, read through the import system like the code it is; the
+machine's own zone files are never opened, so every node with one `tzdata` gives one answer.
+"""
+
+import pkgutil
+import re
+import struct
+from bisect import bisect_right
+from datetime import date
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import tzdata
+
+from onbeat.errors import InvalidSchedule, shown
+
+VERSION: str = tzdata.IANA_VERSION
+
+DAY = 86_400
+LONGEST_SHIFT = 3 * 3600  # a wall time in a longer gap (a skipped day) is dropped, not run after it
+
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+FIRST_SECOND = (date.min.toordinal() - _EPOCH_ORDINAL) * DAY
+LAST_SECOND = (date.max.toordinal() - _EPOCH_ORDINAL + 1) * DAY - 1
+END_OF_TIME = LAST_SECOND + 400 * DAY  # after every instant there is a tick for
+
+
+class Segment(NamedTuple):
+    """A stretch of time, `start <= t < end`, during which wall time is `t + offset`."""
+
+    start: int
+    end: int
+    offset: int
+    seen: int
+
+
+class Gap(NamedTuple):
+    """Wall times `first <= w < last` that the clock jumps over at instant `at`."""
+
+    at: int
+    first: int
+    last: int
+
+
+class Zone:
+    """One time zone. Made by `zone(name)`, of which there is one per name."""
+
+    __slots__ = ("_known_until", "_rule", "_segments", "_starts", "name")
+
+    def __init__(
+        self, name: str, starts: list[int], offsets: list[int], rule: "_Rule | None"
+    ) -> None:
+        self.name = name
+        self._rule = rule
+        self._starts = starts
+        self._segments = _segments(starts, offsets)
+        self._known_until = END_OF_TIME if rule is None else starts[-1]
+
+    def segment(self, t: int) -> Segment:
+        """Return the segment that holds the instant `t`."""
+        if t >= self._known_until:
+            self._extend(t)
+        return self._segments[max(bisect_right(self._starts, t) - 1, 0)]
+
+    def offset(self, t: int) -> int:
+        """Return the seconds that wall time is ahead of UTC at the instant `t`."""
+        return self.segment(t).offset
+
+    def first_pass(self, wall: int) -> int | Gap:
+        """Return the first instant the clock shows `wall`, or the gap in which it never does."""
+        if wall + 2 * DAY >= self._known_until:
+            self._extend(wall + 2 * DAY)
+        i = max(bisect_right(self._segments, wall, key=_seen) - 1, 0)
+        segment = self._segments[i]
+        instant = wall - segment.offset
+        if instant >= segment.start:
+            return instant
+        before = self._segments[i - 1]
+        return Gap(segment.start, before.end + before.offset, segment.start + segment.offset)
+
+    def jumps(self, first: int, last: int) -> list[tuple[Segment, Segment]]:
+        """Return the pairs of segments that meet at an instant in `first <= t < last`."""
+        segment, found = self.segment(first - 1), []
+        while segment.end < last:
+            following = self.segment(segment.end)
+            found.append((segment, following))
+            segment = following
+        return found
+
+    def _extend(self, t: int) -> None:
+        """Let the yearly rule write transitions until well after `t`."""
+        assert self._rule is not None, "a zone without a rule knows all its segments"
+        starts, offsets = list(self._starts), [segment.offset for segment in self._segments]
+        year = _year_of(max(starts[-1], self._rule.after))
+        until = min(max(_year_of(t), year) + 20, date.max.year)
+        for y in range(year, until + 1):
+            for start, offset in self._rule.transitions(y):
+                if start > starts[-1] and offset != offsets[-1]:
+                    starts.append(start)
+                    offsets.append(offset)
+        self._segments = _segments(starts, offsets)  # before `_starts`, so that any index is there
+        self._starts = starts
+        self._known_until = END_OF_TIME if until == date.max.year else starts[-1]
+
+
+@cache  # bounded by the list of names
+def _load(name: str) -> Zone:
+    data = pkgutil.get_data("tzdata", f"zoneinfo/{name}")
+    assert data is not None, f"tzdata lists {name} and does not have it"
+    return Zone(name, *_parse_tzif(data))
+
+
+def zone(name: object) -> Zone:
+    """Return the zone with this IANA name; anything else is refused, with the nearest names."""
+    if not isinstance(name, str) or name not in names():
+        raise InvalidSchedule("timezone", f"no zone is called {shown(name)}", hint=_nearest(name))
+    return _load(name)
+
+
+@lru_cache(maxsize=1)
+def names() -> frozenset[str]:
+    """Return every name the zone data has: the list of what `zone` accepts."""
+    listed = pkgutil.get_data("tzdata", "zones")
+    assert listed is not None, "the tzdata package has no list of zones"
+    return frozenset(listed.decode("ascii").split())
+
+
+def days_before_year(year: int) -> int:
+    """Return the days from 1970-01-01 to January 1 of `year`."""
+    past = year - 1
+    return past * 365 + past // 4 - past // 100 + past // 400 - (_EPOCH_ORDINAL - 1)
+
+
+def day_number(year: int, month: int, day: int) -> int:
+    """Return the days from 1970-01-01 to this date."""
+    return date(year, month, day).toordinal() - _EPOCH_ORDINAL
+
+
+def date_of(day: int) -> date:
+    """Return the date that is `day` days after 1970-01-01."""
+    return date.fromordinal(day + _EPOCH_ORDINAL)
+
+
+class _Change(NamedTuple):
+    """When a rule acts: the `week`-th `weekday` (Sunday is 0) of `month`, `time` seconds on."""
+
+    month: int
+    week: int
+    weekday: int
+    time: int
+
+    def wall(self, year: int) -> int:
+        first = day_number(year, self.month, 1)
+        day = first + (self.weekday - (first + 4)) % 7 + 7 * (self.week - 1)
+        if self.week == 5:  # "the last one": four weeks on may be a week too far
+            following = day_number(year + self.month // 12, self.month % 12 + 1, 1)
+            day -= 7 * (day >= following)
+        return day * DAY + self.time
+
+
+class _Rule(NamedTuple):
+    """The rule that holds for ever after the last listed transition, which was at `after`."""
+
+    after: int
+    standard: int
+    summer: int
+    begins: _Change
+    ends: _Change
+
+    def transitions(self, year: int) -> list[tuple[int, int]]:
+        changes = [
+            (self.begins.wall(year) - self.standard, self.summer),
+            (self.ends.wall(year) - self.summer, self.standard),
+        ]
+        return sorted(change for change in changes if change[0] > self.after)
+
+
+def _segments(starts: list[int], offsets: list[int]) -> list[Segment]:
+    found, seen = [], FIRST_SECOND - 2 * DAY
+    for start, end, offset in zip(starts, [*starts[1:], END_OF_TIME], offsets, strict=True):
+        found.append(Segment(start, end, offset, seen))
+        seen = max(seen, end + offset)
+    return found
+
+
+def _seen(segment: Segment) -> int:
+    return segment.seen
+
+
+def _parse_tzif(data: bytes) -> tuple[list[int], list[int], _Rule | None]:
+    """Read the 64-bit part of a TZif file (RFC 8536): starts, offsets, and the rule at its end."""
+    isut, isstd, leap, times, types, chars = struct.unpack_from(">6L", data, 20)
+    at = 44 + times * 5 + types * 6 + chars + leap * 8 + isstd + isut
+    isut, isstd, leap, times, types, chars = struct.unpack_from(">6L", data, at + 20)
+    at += 44
+    instants = struct.unpack_from(f">{times}q", data, at)
+    kinds = struct.unpack_from(f">{times}B", data, at + times * 8)
+    at += times * 9
+    offset_of = [struct.unpack_from(">l", data, at + 6 * i)[0] for i in range(types)]
+    at += types * 6 + chars + leap * 12 + isstd + isut
+    starts, offsets = [FIRST_SECOND - 2 * DAY], [offset_of[0]]
+    for instant, kind in zip(instants, kinds, strict=True):
+        if (
+            instant > starts[0] and offset_of[kind] != offsets[-1]
+        ):  # a mere change of name is no jump
+            starts.append(instant)
+            offsets.append(offset_of[kind])
+    return (
+        starts,
+        offsets,
+        _parse_rule(
+            data[at:].decode("ascii").strip(), after=instants[-1] if instants else starts[0]
+        ),
+    )
+
+
+_OFFSET = r"([+-]?\d+)(?::(\d+))?(?::(\d+))?"
+_NAME = r"(?:[A-Za-z]+|<[^>]+>)"
+_CHANGE = rf",M(\d+)\.(\d)\.(\d)(?:/{_OFFSET})?"
+_FOOTER = re.compile(rf"{_NAME}{_OFFSET}(?:{_NAME}(?:{_OFFSET})?{_CHANGE}{_CHANGE})?")
+
+
+def _parse_rule(text: str, *, after: int) -> _Rule | None:
+    match = _FOOTER.fullmatch(text)
+    assert match is not None, f"this tz data has a rule of a form never seen: {text!r}"
+    found = match.groups()
+    if found[6] is None:
+        return None
+    standard = -_clock(found[0:3], 0)
+    summer = -_clock(found[3:6], -(standard + 3600))
+    begins, ends = (
+        _Change(int(part[0]), int(part[1]), int(part[2]), _clock(part[3:6], 2 * 3600))
+        for part in (found[6:12], found[12:18])
+    )
+    return _Rule(after, standard, summer, begins, ends)
+
+
+def _clock(parts: "tuple[str | None, ...]", default: int) -> int:
+    hours, minutes, seconds = parts
+    if hours is None:
+        return default
+    size = abs(int(hours)) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
+    return -size if hours.startswith("-") else size
+
+
+def _year_of(t: int) -> int:
+    return date_of(min(max(t, FIRST_SECOND), LAST_SECOND) // DAY).year
+
+
+def _nearest(name: object) -> str:
+    """Say which names were perhaps meant: by other letters, the city alone, a near spelling."""
+    text = str(name)[:64].strip().replace(" ", "_").lower()
+    lowered = {known.lower(): known for known in sorted(names())}
+    cities = [known for low, known in lowered.items() if text and low.endswith(f"/{text}")]
+    close = [lowered[low] for low in get_close_matches(text, lowered, n=3, cutoff=0.75)]
+    found = [lowered[text]] if text in lowered else cities[:3] or close
+    return f"did you mean {', '.join(found)}?" if found else "an IANA name such as Europe/Berlin"

@@ -1,0 +1,1 @@
+"""Definitions from elsewhere: files a person edits, calendars others publish."""

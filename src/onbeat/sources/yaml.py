@@ -1,0 +1,189 @@
+"""Definitions in a YAML file: `timezone`, `calendars` and `schedules`.
+
+The file is read by the rules of YAML 1.2: `on`, `no` and `17:00` are texts, dates stay as written.
+A key written twice is refused, and so is a file that anchors blow up.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from onbeat.core.calendars import Calendars
+from onbeat.core.codec import AROUND, KINDS, check_names, decode
+from onbeat.core.ticks import Trigger
+from onbeat.core.zones import zone
+from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.sources.holidays import holiday_items
+from onbeat.sources.ics import ics_items
+
+LARGEST_FILE = 16 * 2**20
+MOST_VALUES = 1_000_000  # in one file, each use of an anchor counted
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """What one file defines."""
+
+    timezone: str
+    calendars: Calendars
+    schedules: Mapping[str, Mapping[str, Any]]
+
+    def trigger(self, name: str) -> Trigger:
+        """Return the trigger of the schedule called `name`."""
+        given = self.schedules.get(name)
+        if given is None:
+            near = get_close_matches(name, self.schedules, n=1, cutoff=0.5)
+            hint = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"known: {', '.join(self.schedules) or 'none'}"
+            )
+            raise InvalidSchedule("schedules", f"no schedule is called {shown(name)}", hint=hint)
+        with naming(f"schedules.{name}"):
+            if not isinstance(given, Mapping):
+                raise InvalidSchedule(
+                    "", f"{shown(given)} is no schedule", hint="fields, such as every: 90m"
+                )
+            return decode(
+                _timing(given), timezone=self.timezone, key=name, calendars=self.calendars
+            )
+
+    def zone_of(self, name: str) -> str:
+        """Return the zone that the schedule called `name` is in."""
+        named = self.schedules[name].get("timezone", self.timezone)
+        assert isinstance(named, str), "`trigger` has refused any other"
+        return named
+
+
+def read_definitions(path: Path) -> Definitions:
+    """Read a file, or refuse it."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            hint = f"{LARGEST_FILE // 2**20} MiB at most"
+            raise InvalidSchedule("", "the file is too large", hint=hint)
+        text = path.read_text(encoding="utf-8")
+    except OSError as failed:
+        raise InvalidSchedule(
+            "", f"cannot be read: {failed.strerror}", hint="a YAML file"
+        ) from None
+    except UnicodeDecodeError:
+        raise InvalidSchedule("", "is not in UTF-8", hint="save it in UTF-8") from None
+    given = parse_yaml(text)
+    if not isinstance(given, Mapping):
+        raise InvalidSchedule("", "there are no fields in it", hint="schedules: {...}")
+    check_names(given, {"timezone", "calendars", "schedules"})
+    timezone = zone(given.get("timezone", "UTC")).name
+    schedules = _mapping(given, "schedules")
+    calendars = {
+        name: _items(name, value, path.parent)
+        for name, value in _mapping(given, "calendars").items()
+    }
+    return Definitions(timezone, calendars, schedules)
+
+
+def parse_yaml(text: str) -> Any:
+    """Return what a YAML text says, in plain values."""
+    try:
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader, made stricter
+        _check_size(value)
+    except RecursionError:
+        raise InvalidSchedule("", "the values are nested too deep", hint="fewer levels") from None
+    except yaml.MarkedYAMLError as broken:
+        mark = broken.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+        said = ", ".join(filter(None, [broken.context, broken.problem]))
+        raise InvalidSchedule("", f"{where}{said}", hint="YAML 1.2") from None
+    except yaml.YAMLError as broken:
+        raise InvalidSchedule("", str(broken).splitlines()[0], hint="YAML 1.2") from None
+    return value
+
+
+def _timing(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a schedule that say when, and refuse a near miss of one."""
+    timing = KINDS.keys() | AROUND
+    for name in given:
+        near = get_close_matches(str(name), timing, n=1, cutoff=0.8)
+        if near and name not in timing:
+            raise InvalidSchedule(
+                str(name), "no field has this name", hint=f"did you mean {near[0]!r}?"
+            )
+    return {name: value for name, value in given.items() if name in timing}
+
+
+def _mapping(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = given.get(name) or {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InvalidSchedule(
+            name, f"{shown(value)} is no set of names", hint=f"{name}: {{a-name: ...}}"
+        )
+    return value
+
+
+def _items(name: str, value: Any, folder: Path) -> tuple[str, ...]:
+    """Return the items a calendar stands for: listed, from an .ics file, or a region's holidays."""
+    with naming(f"calendars.{name}"):
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        if isinstance(value, Mapping) and list(value) == ["ics"] and isinstance(value["ics"], str):
+            return ics_items(folder / value["ics"])
+        if (
+            isinstance(value, Mapping)
+            and list(value) == ["holidays"]
+            and isinstance(value["holidays"], str)
+        ):
+            return holiday_items(value["holidays"])
+        hint = "[2026-12-25, 12-31], {ics: dates.ics} or {holidays: DE-BY}"
+        raise InvalidSchedule("", f"{shown(value)} is no calendar", hint=hint)
+
+
+def _check_size(value: Any) -> None:
+    left, open_values = MOST_VALUES, [value]
+    while open_values:
+        value = open_values.pop()
+        left -= 1
+        if left < 0:
+            raise yaml.YAMLError(f"more than {MOST_VALUES} values, counting each use of an anchor")
+        if isinstance(value, dict):
+            open_values.extend(value.values())
+        elif isinstance(value, list):
+            open_values.extend(value)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's core schema: few words and numbers are special, everything else is a text."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - filled below
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
+                if key_node.value in seen:
+                    problem = f"the key {shown(key_node.value)} is there twice"
+                    raise yaml.constructor.ConstructorError(
+                        None, None, problem, key_node.start_mark
+                    )
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep=deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        text = str(self.construct_scalar(node))
+        return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+for _tag, _pattern, _starts in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("merge", r"<<", "<"),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_starts)
+    )

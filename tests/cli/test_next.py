@@ -1,0 +1,180 @@
+"""`onbeat next`, as a person or a program calls it."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from onbeat.cli import main
+
+AFTER = ("--after", "2026-01-01T00:00:00Z")
+
+
+def onbeat(*arguments):
+    return CliRunner().invoke(main, ["next", *arguments])
+
+
+@pytest.mark.req("W33", "K7")
+def test_json_has_the_ticks_the_words_and_the_notes():
+    done = onbeat("--cron", "*/5 * * * *", *AFTER, "-n", "2", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == {
+        "next": ["2026-01-01T00:05:00Z", "2026-01-01T00:10:00Z"],
+        "words": "every 5 minutes, UTC",
+        "notes": [],
+    }
+
+
+def test_a_person_sees_the_words_the_local_times_and_the_nights():
+    done = onbeat(
+        "--cron",
+        "30 2 * * *",
+        "--tz",
+        "Europe/Berlin",
+        "--after",
+        "2026-03-28T12:00:00Z",
+        "-n",
+        "2",
+    )
+    assert done.stdout.splitlines() == [
+        "at 02:30 every day, Europe/Berlin",
+        "",
+        "  Sun 2026-03-29 03:00:00 +02:00   2026-03-29T01:00:00Z",
+        "  Mon 2026-03-30 02:30:00 +02:00   2026-03-30T00:30:00Z",
+        "",
+        "note: 2026-03-29: 02:30 does not exist in Europe/Berlin (clocks go from 02:00 to 03:00): runs at 03:00:00+02:00 instead",
+        "note: 2026-10-25: 02:30 happens twice in Europe/Berlin (clocks go from 03:00 to 02:00): runs the first time only",
+        "note: 2027-03-28: 02:30 does not exist in Europe/Berlin (clocks go from 02:00 to 03:00): runs at 03:00:00+02:00 instead",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        (("--every", "90m"), "2026-01-01T01:30:00Z"),
+        (
+            ("--at", "2026-12-01T09:00", "--at", "2026-11-01T09:00", "--tz", "Asia/Tokyo"),
+            "2026-11-01T00:00:00Z",
+        ),
+        (("--daily", "17:00", "--tz", "America/New_York"), "2026-01-01T22:00:00Z"),
+    ],
+)
+def test_every_kind_can_be_asked_for(arguments, first):
+    assert json.loads(onbeat(*arguments, *AFTER, "--json").stdout)["next"][0] == first
+
+
+def test_a_trigger_that_has_ended_says_so():
+    done = onbeat("--at", "2020-01-01T00:00Z", *AFTER)
+    assert done.exit_code == 0
+    assert "no more ticks" in done.stdout
+    assert json.loads(onbeat("--at", "2020-01-01T00:00Z", *AFTER, "--json").stdout)["next"] == []
+
+
+@pytest.mark.req("C33", "W70", "W71", "F49")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--cron", "60 * * * *"), "onbeat: cron.minute: '60' is no minute (0 to 59)"),
+        (("--cron", ""), 'onbeat: cron: the text is empty (such as "0 9 * * MON-FRI")'),
+        (("--cron", "0 9 * * *", "--tz", "Berlin"), "onbeat: timezone: no zone is called 'Berlin' (did you mean Europe/Berlin?)"),
+        (("--every", "90"), "onbeat: every: '90' is not a duration (such as 45s, 90m, 1h30m, 1d, 1mo or PT90M)"),
+        (("--daily", "25:00"), "onbeat: daily: '25:00' is not a time of day (00:00 to 23:59)"),
+        (("--cron", "0 9 * * *", "--after", "yesterday"), "onbeat: after: 'yesterday' is not a date and time (such as 2026-12-01T09:00:00Z)"),
+        (("--cron", "0 9 * * *", "--after", "2026-01-01T00:00"), "onbeat: after: '2026-01-01T00:00' has no offset (2026-01-01T00:00Z, or +01:00 and the like)"),
+        (("--cron", "H * * * *"), "onbeat: cron.minute: 'H' needs a schedule id to hash (a number, where there is none)"),
+    ],
+)  # fmt: skip
+def test_a_refused_text_exits_4_and_says_on_stderr_what_would_be_right(arguments, said):
+    done = onbeat(*arguments)
+    assert done.exit_code == 4
+    assert done.stderr.strip() == said
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--cron", "* * * * *", "--every", "5m"),
+        ("name",),
+        ("--cron", "* * * * *", "-n", "0"),
+        ("--bogus",),
+    ],
+)
+def test_a_call_that_makes_no_sense_exits_2(arguments):
+    assert onbeat(*arguments).exit_code == 2
+
+
+def test_a_schedule_of_a_file_can_be_asked_for(tmp_path):
+    file = tmp_path / "onbeat.yaml"
+    file.write_text("""
+timezone: Europe/Berlin
+schedules:
+  backup:
+    any: [{calendar: {hour: 3, minute: 0}}, {after: {success: 24h}}]
+    run: {command: [./backup.sh]}
+  office: {daily: "20:30", within: {hours: "09:00-17:00", outside: move}}
+  bad: {cron: "61 * * * *"}
+""")
+    done = json.loads(onbeat("-f", str(file), "backup", *AFTER, "-n", "1", "--json").stdout)
+    assert done["next"] == ["2026-01-01T02:00:00Z"]
+    assert done["words"] == "at 03:00 every day, Europe/Berlin; or 24h after its last run succeeded"
+    assert done["notes"][-1].startswith("ticks that depend on runs")
+    notes = json.loads(onbeat("-f", str(file), "office", *AFTER, "-n", "3", "--json").stdout)[
+        "notes"
+    ]
+    assert notes[0] == "2026-01-01T19:30:00Z is due at 2026-01-02T08:00:00Z"
+    refused = onbeat("-f", str(file), "bad")
+    assert refused.exit_code == 4
+    assert f"{file}.schedules.bad.cron.minute: '61' is no minute" in refused.stderr
+    assert onbeat("-f", str(file), "backups").exit_code == 4
+
+
+def test_help_names_the_verb_and_comes_within_150_ms():
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "onbeat", "--help"], capture_output=True, text=True, check=True
+        )
+        times.append(time.perf_counter() - began)
+    assert re.search(r"next\s+Show the coming ticks", done.stdout)
+    assert min(times) < 0.15
+
+
+def test_odd_bytes_on_the_command_line_are_refused_not_a_traceback():
+    done = subprocess.run(
+        [sys.executable, "-m", "onbeat", "next", "--cron", b"\xff * * * *"],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_file_alone_gives_a_line_for_each_schedule(tmp_path):
+    file = tmp_path / "onbeat.yaml"
+    file.write_text(
+        "schedules: {often: {every: 90m}, over: {at: 2020-01-01T00:00}, tokyo: {daily: 17:00, timezone: Asia/Tokyo}}"
+    )
+    assert onbeat("-f", str(file), *AFTER).stdout.splitlines() == [
+        "often  Thu 2026-01-01 01:30:00 +00:00  every 90 minutes",
+        "over   no more ticks                   once at 2020-01-01 00:00, UTC",
+        "tokyo  Thu 2026-01-01 17:00:00 +09:00  at 17:00 every day, Asia/Tokyo",
+    ]
+    told = json.loads(onbeat("-f", str(file), *AFTER, "-n", "1", "--json").stdout)
+    assert {name: one["next"] for name, one in told.items()} == {
+        "often": ["2026-01-01T01:30:00Z"],
+        "over": [],
+        "tokyo": ["2026-01-01T08:00:00Z"],
+    }
+
+
+def test_the_example_file_is_understood():
+    done = onbeat("-f", "examples/onbeat.yaml", *AFTER)
+    assert done.exit_code == 0
+    assert len(done.stdout.splitlines()) == 8

@@ -1,0 +1,177 @@
+"""Fields to triggers and back: what is written is what is read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onbeat import InvalidSchedule, after, at, calendar, cron, daily, every, startup
+from onbeat.core.codec import decode, encode, from_json, to_json
+from onbeat.core.ticks import AnyOf
+from tests.core.test_laws import triggers
+
+SAMPLES = [
+    cron("0 9 * * MON-FRI"),
+    cron("30 2 * * *", tz="Europe/Berlin", dst="skip"),
+    calendar(minute=0, hour=[9, 17], day_of_week="MON", tz="Europe/Berlin"),
+    calendar(day_of_month="L", second=5),
+    every("90m"),
+    every("1mo", tz="Asia/Tokyo", start_at="2026-01-31T09:00"),
+    at("2026-12-01T09:00", tz="Europe/Berlin"),
+    at("2026-12-01T09:00Z", "2026-12-02T09:00Z"),
+    daily("17:00", tz="America/New_York"),
+    startup(),
+    startup("30s"),
+    after("success", "30m"),
+    after("completion"),
+    after("failure", "1h", schedule="load"),
+    cron("0 9 * * *") | after("success", "24h"),
+    cron("0 9 * * *", tz="Europe/Berlin") & cron("0 7,8 * * *"),
+    cron("0 9 * * *") - (cron("0 9 1 * *") | cron("0 9 2 * *")),
+    cron(
+        "0 9 * * *",
+        tz="Europe/Berlin",
+        exclude=["12-25", "2026-07-01..2026-07-14"],
+        max_runs=5,
+        delay="10m",
+    ),
+    cron(
+        "0 * * * *",
+        tz="Europe/Berlin",
+        within={"hours": ["08:00-12:00", "13:00-17:00"], "days": "MON-FRI", "outside": "move"},
+    ),
+    every("5m", start_at="2026-01-01T00:00Z", end_at="2026-02-01T00:00", tz="Asia/Tokyo"),
+    (cron("0 9 * * *", tz="Asia/Tokyo") | daily("10:00", max_runs=3)) - at("2026-12-24T09:00Z"),
+]
+
+
+@pytest.mark.parametrize("trigger", SAMPLES, ids=lambda trigger: to_json(trigger).decode())
+def test_a_trigger_survives_its_fields_and_json(trigger):
+    assert decode(encode(trigger)) == trigger
+    assert from_json(to_json(trigger)) == trigger
+    assert encode(decode(encode(trigger))) == encode(trigger)
+
+
+@given(triggers())
+def test_any_trigger_survives_its_fields(case):
+    trigger, t = case
+    again = from_json(to_json(trigger))
+    assert again == trigger
+    assert to_json(again) == to_json(trigger)
+    assert again.next_after(t) == trigger.next_after(t)
+
+
+def test_the_canonical_form_has_one_spelling_and_no_defaults():
+    assert encode(decode({"cron": " 0 9  * * mon-fri", "timezone": "UTC", "dst": "shift"})) == {
+        "cron": "0 9 * * MON-FRI"
+    }
+    assert encode(decode({"every": "5400s"})) == {"every": "90m"}
+    assert encode(decode({"at": ["2026-12-01 10:00+01:00"]})) == {"at": "2026-12-01T09:00:00Z"}
+    assert encode(decode({"calendar": {"hour": [9], "minute": "0"}})) == {
+        "calendar": {"hour": 9, "minute": 0}
+    }
+    assert encode(decode({"after": {"success": "30m"}})) == {
+        "after": {"outcome": "success", "delay": "30m"}
+    }
+
+
+def test_equal_triggers_are_equal_bytes_whatever_the_order_of_fields():
+    one = decode({"cron": "0 9 * * *", "timezone": "Asia/Tokyo", "max_runs": 2})
+    two = decode({"max_runs": 2, "timezone": "Asia/Tokyo", "cron": "0 9 * * *"})
+    assert to_json(one) == to_json(two)
+
+
+def test_parts_have_the_zone_of_the_whole_unless_they_name_their_own():
+    made = decode(
+        {
+            "timezone": "Asia/Tokyo",
+            "any": [{"daily": "09:00"}, {"daily": "09:00", "timezone": "UTC"}],
+        }
+    )
+    assert made == AnyOf((daily("09:00", tz="Asia/Tokyo"), daily("09:00")))
+
+
+def test_h_hashes_the_key_it_is_given():
+    fields = {"cron": "H H * * *"}
+    assert decode(fields, key="a") == cron("H H * * *", key="a")
+    assert encode(decode(fields, key="a")) == fields
+    with pytest.raises(InvalidSchedule, match="needs a schedule id"):
+        decode(fields)
+
+
+def test_named_calendars_are_resolved_and_their_names_kept():
+    fields = {"cron": "0 9 * * *", "exclude": ["company"]}
+    made = decode(fields, calendars={"company": ("2026-01-02", "01-03")})
+    assert encode(made) == fields
+    assert made.next_after(1_767_258_000) == 1_767_258_000 + 3 * 86_400
+    assert made != decode(fields, calendars={"company": ("2026-01-02",)})
+    with pytest.raises(InvalidSchedule, match=r"no calendar is called 'company' \(known: work\)"):
+        decode(fields, calendars={"work": ()})
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "no trigger (one of cron, calendar, every, at, daily, startup, after, any, all, minus)"),
+        ({"cron": "* * * * *", "every": "5m"}, "2 triggers: cron, every (one; `any` holds several)"),
+        ({"corn": "* * * * *"}, "corn: no field has this name (did you mean 'cron'?)"),
+        ({"cron": "* * * * *", "timezon": "UTC"}, "timezon: no field has this name (did you mean 'timezone'?)"),
+        ({"cron": 5}, 'cron: 5 is no text (such as "0 9 * * MON-FRI")'),
+        ({"calendar": "daily"}, "calendar: 'daily' is no set of fields ({hour: 9, day_of_week: MON})"),
+        ({"every": 90}, "every: the number 90 has no unit (90s, 90m, 90h or 90d)"),
+        ({"daily": 1020}, 'daily: 1020 is not a time of day (such as "17:00", in quotes)'),
+        ({"after": "success"}, "after: 'success' is no outcome ({success: 30m} or {schedule: other, outcome: success})"),
+        ({"after": {"succes": "1m"}}, "after.succes: no field has this name (did you mean 'success'?)"),
+        ({"after": {"success": "1m", "failure": "1m"}}, None),
+        ({"after": {"schedule": "x"}}, None),
+        ({"after": {"outcome": "success", "schedule": 5}}, "after.schedule: 5 is no schedule's name (a text)"),
+        ({"any": {"cron": "* * * * *"}}, None),
+        ({"any": [{"cron": "0 9 * * *"}]}, "any: 1 part (2 or more)"),
+        ({"any": [{"cron": "0 9 * * *"}, {"cron": "60 * * * *"}]}, "any[1].cron.minute: '60' is no minute (0 to 59)"),
+        ({"minus": [{"cron": "0 9 * * *"}]}, "minus: 1 part ([what, without what])"),
+        ({"cron": "0 9 * * *", "exclude": {"a": 1}}, "exclude: {'a': 1} is no list of dates ([2026-12-25, 12-31])"),
+        ("daily", "'daily' is no trigger (fields, such as every: 90m)"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_fields_that_are_no_trigger_are_refused(fields, said):
+    with pytest.raises(InvalidSchedule) as refused:
+        decode(fields)
+    assert said is None or str(refused.value) == said
+
+
+def test_nesting_has_an_end():
+    fields = {"cron": "0 9 * * *"}
+    for _ in range(100):
+        fields = {"any": [fields, {"cron": "0 9 * * *"}]}
+    with pytest.raises(InvalidSchedule, match="nested too deep"):
+        decode(fields)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", b"\xff", '{"every": 1e999}', '{"cron": NaN}', "\ud800"]
+)
+def test_what_is_no_json_is_refused(text):
+    with pytest.raises(InvalidSchedule):
+        from_json(text)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(
+    ["cron", "calendar", "every", "at", "daily", "startup", "after", "any", "all", "minus", "timezone", "dst",
+     "start_at", "end_at", "delay", "max_runs", "exclude", "within"]
+)  # fmt: skip
+
+
+@given(st.dictionaries(NAMES, PLAIN, max_size=4), st.dictionaries(NAMES, PLAIN, max_size=2))
+def test_any_fields_at_all_give_a_trigger_or_the_one_error(fields, more):
+    for given_fields in (fields, {"cron": "0 9 * * *"} | more, {"any": [fields, more]}):
+        try:
+            encode(decode(given_fields))
+        except InvalidSchedule as refused:
+            assert refused.problem

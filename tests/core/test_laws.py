@@ -1,0 +1,182 @@
+"""The laws that every trigger keeps, over random texts, zones and instants near clock changes."""
+
+import itertools
+import time
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from onbeat import InvalidSchedule, calendar, cron, daily, every
+from onbeat.core.instants import rfc3339
+from onbeat.core.model import NO_PAST
+from onbeat.core.zones import zone
+from tests.core.strategies import ZONES, accepted, cron_texts, zones_and_instants
+from tests.oracle import Walk
+
+DAY = 86_400
+LENGTHS = ["1s", "7s", "90m", "5h", "1d", "3d", "2w", "1mo", "5mo", "1y"]
+
+
+@st.composite
+def triggers(draw):
+    """Any kind that depends on time alone, in a zone, and an instant near which to look at it."""
+    name, t = draw(zones_and_instants())
+    kind = draw(
+        st.sampled_from(
+            ["cron", "cron", "every", "daily", "calendar", "any", "all", "minus", "limits"]
+        )
+    )
+    one, two = accepted(draw(cron_texts()), name), accepted(draw(cron_texts()), name)
+    assume(one is not None and two is not None)
+    try:
+        match kind:
+            case "cron":
+                made = one
+            case "every":
+                anchor = draw(st.none() | st.just("1990-01-31T02:30:00Z"))
+                made = every(draw(st.sampled_from(LENGTHS)), tz=name, start_at=anchor)
+            case "daily":
+                made = daily(
+                    f"{draw(st.integers(0, 23)):02}:{draw(st.integers(0, 59)):02}", tz=name
+                )
+            case "calendar":
+                made = calendar(tz=name, hour=draw(st.integers(0, 3)), minute=[0, 30])
+            case "any":
+                made = one | two
+            case "all":
+                made = one & cron("0,30 * * * *", tz=name)
+            case "minus":
+                made = one - two
+            case _:
+                outside = draw(st.sampled_from(["skip", "move"]))
+                within = {"hours": ["01:30-05:00", "22:00-00:30"], "outside": outside}
+                made = cron(
+                    "*/20 * * * *", tz=name, within=within, exclude=["12-25", "03-30..03-31"][:1]
+                )
+    except InvalidSchedule:
+        assume(False)
+    return made, t
+
+
+@given(triggers())
+def test_the_next_tick_is_later_and_in_whole_seconds(case):
+    trigger, t = case
+    tick = trigger.next_after(t)
+    assert tick is None or (type(tick) is int and tick > t)
+
+
+@given(triggers(), st.floats(0, 1))
+def test_the_answer_is_the_same_until_the_tick(case, share):
+    trigger, t = case
+    tick = trigger.next_after(t)
+    assume(tick is not None)
+    between = t + int((tick - 1 - t) * share)
+    assert trigger.next_after(between) == tick
+    assert trigger.next_after(tick - 1) == tick
+
+
+@given(triggers(), st.integers(1, 6 * DAY), st.floats(0, 1))
+def test_the_ticks_of_a_range_are_those_of_its_halves(case, length, share):
+    trigger, t = case
+    length = length if len(trigger.between(t, t + length)) < 5_000 else 3_000
+    middle = t + int(length * share)
+    whole = list(trigger.between(t, t + length))
+    assert whole == list(trigger.between(t, middle)) + list(trigger.between(middle, t + length))
+    assert whole == sorted(set(whole))
+
+
+@given(triggers(), st.integers(1, 40 * DAY))
+def test_what_is_told_of_a_range_is_what_listing_it_shows(case, length):
+    trigger, t = case
+    if len(trigger.between(t, t + length)) > 5_000:
+        length = 3_000
+    ticks, listed = trigger.between(t, t + length), []
+    tick = trigger.next_after(t - 1)
+    while tick is not None and tick < t + length:
+        listed.append(tick)
+        tick = trigger.next_after(tick)
+    assert list(ticks) == listed
+    assert len(ticks) == len(listed)
+    assert (ticks.first, ticks.last) == ((listed[0], listed[-1]) if listed else (None, None))
+    assert bool(ticks) == bool(listed)
+    assert trigger.upcoming(t - 1, len(listed)) == listed
+    day = [tick - t for tick in listed if tick < t + DAY and tick < t + length]
+    bits = trigger.bits(t, t + min(DAY, length), NO_PAST)
+    assert [i for i in range(bits.bit_length()) if bits >> i & 1] == day
+
+
+@given(triggers())
+@settings(max_examples=300)
+def test_an_answer_comes_within_50_ms(case):
+    trigger, t = case
+    began = time.process_time()
+    trigger.next_after(t)
+    assert time.process_time() - began < 0.05
+
+
+@given(ZONES, st.integers(0, 23), st.integers(0, 59), st.integers(1900, 2099), st.integers(1, 365))
+def test_a_fixed_time_is_had_once_on_every_day_that_exists(name, hour, minute, year, day):
+    first = datetime.strptime(f"{year} {day}", "%Y %j").replace(tzinfo=UTC)
+    start, where = int(first.timestamp()), zone(name)
+    ticks = list(daily(f"{hour}:{minute}", tz=name).between(start - 3 * DAY, start + 40 * DAY))
+    dates = [rfc3339(tick, where)[:10] for tick in ticks]
+    jumps = where.jumps(start - 4 * DAY, start + 41 * DAY)
+    if all(abs(after.offset - before.offset) <= 3 * 3600 for before, after in jumps):
+        gaps = {b - a for a, b in itertools.pairwise(ticks)}
+        assert all(DAY - 4 * 3600 < gap < DAY + 4 * 3600 for gap in gaps)
+        assert len(set(dates)) >= len(dates) - 1  # a gap over midnight moves one to the next date
+
+
+@pytest.mark.req("W87", "F48")
+@given(cron_texts(seconds=False), zones_and_instants())
+@settings(max_examples=400)
+def test_a_walk_through_every_minute_finds_the_same_ticks(text, where):
+    name, t = where
+    jumps = zone(name).jumps(t - 2 * DAY, t + 3 * DAY)
+    t -= t % 60
+    assume(zone(name).offset(t) % 60 == 0)  # local mean times: see the walk through every second
+    assume(
+        all(
+            segment.offset % 60 == 0 and segment.start % 60 == 0
+            for jump in jumps
+            for segment in jump[1:]
+        )
+    )
+    trigger = accepted(text, name)
+    assume(trigger is not None)
+    assert list(trigger.between(t, t + 2 * DAY)) == Walk(text, name).ticks(t, t + 2 * DAY)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "around"),
+    [
+        ("*/20 * * * * *", "Australia/Lord_Howe", "2024-10-05T15:30:00Z"),
+        ("15,45 30 2 * * *", "America/New_York", "2024-03-10T07:00:00Z"),
+        ("0 1 12 * * *", "America/New_York", "1883-11-18T17:00:00Z"),
+        ("*/7 55 11 * * *", "America/New_York", "1883-11-18T17:00:00Z"),
+        ("30 * * * * *", "Africa/Monrovia", "1972-01-07T00:44:30Z"),
+        ("0 20 0 * * *", "Africa/Monrovia", "1972-01-07T00:44:30Z"),
+        ("1 0 0 * * *", "Europe/Amsterdam", "1937-07-01T00:00:00Z"),
+    ],
+)
+def test_a_walk_through_every_second_finds_the_same_ticks(text, name, around):
+    t = int(datetime.fromisoformat(around).timestamp())
+    first, last = t - 4_000, t + 4_000
+    assert list(cron(text, tz=name).between(first, last)) == Walk(text, name).ticks(
+        first, last, step=1
+    )
+
+
+@given(st.text() | cron_texts() | st.text(alphabet="0123456789*/-,LW#?HMON @", max_size=40))
+@settings(max_examples=1_000)
+def test_any_text_at_all_gives_a_trigger_or_the_one_error(text):
+    began = time.process_time()
+    try:
+        cron(text, tz="Europe/Berlin", key="some-id").next_after(0)
+    except InvalidSchedule as refused:
+        assert refused.problem
+        assert refused.hint
+        assert "\n" not in str(refused)
+    assert time.process_time() - began < 0.05

@@ -1,0 +1,271 @@
+"""The kinds of trigger other than cron, and how they combine."""
+
+from datetime import UTC, datetime, time, timedelta
+
+import pytest
+
+from onbeat import InvalidSchedule, after, at, calendar, cron, daily, every, startup
+from onbeat.core.instants import rfc3339
+from onbeat.core.model import Past
+
+JANUARY = datetime(2026, 1, 1, tzinfo=UTC)
+T = int(JANUARY.timestamp())
+
+
+def ticks(trigger, n=3, t=JANUARY):
+    return [rfc3339(tick) for tick in trigger.upcoming(t, n)]
+
+
+class TestEvery:
+    def test_the_grid_goes_through_the_epoch_never_through_now(self):
+        assert ticks(every("90m"), t=JANUARY + timedelta(minutes=1)) == [
+            "2026-01-01T01:30:00Z", "2026-01-01T03:00:00Z", "2026-01-01T04:30:00Z",
+        ]  # fmt: skip
+        assert every("7s").next_after(T + 0.5) == every("7s").next_after(T)
+
+    def test_the_grid_begins_at_start_at_which_is_a_tick(self):
+        trigger = every("2h", start_at="2026-01-01T09:15:00Z")
+        assert ticks(trigger, 2) == ["2026-01-01T09:15:00Z", "2026-01-01T11:15:00Z"]
+        assert len(trigger.between(0, T)) == 0
+
+    def test_hours_are_elapsed_and_days_are_calendar_time(self):
+        saturday = datetime(2026, 3, 28, 12, tzinfo=UTC)
+        hours = every("24h", tz="Europe/Berlin", start_at="2026-03-28T12:00")
+        days = every("1d", tz="Europe/Berlin", start_at="2026-03-28T12:00")
+        assert ticks(hours, 2, saturday) == ["2026-03-29T11:00:00Z", "2026-03-30T11:00:00Z"]
+        assert ticks(days, 2, saturday) == ["2026-03-29T10:00:00Z", "2026-03-30T10:00:00Z"]
+
+    def test_a_month_from_the_31st_is_clamped_and_counted_from_the_anchor(self):
+        trigger = every("1mo", start_at="2026-01-31T09:00")
+        assert [tick[:10] for tick in ticks(trigger, 5)] == [
+            "2026-01-31", "2026-02-28", "2026-03-31", "2026-04-30", "2026-05-31",
+        ]  # fmt: skip
+
+    def test_a_leap_day_comes_back(self):
+        trigger = every("1y", start_at="2024-02-29T00:00")
+        assert [tick[:10] for tick in ticks(trigger, 3)] == [
+            "2026-02-28",
+            "2027-02-28",
+            "2028-02-29",
+        ]
+
+    def test_a_day_in_a_gap_runs_after_it_or_not_at_all(self):
+        friday = datetime(2026, 3, 28, 12, tzinfo=UTC)
+        anchor = {"tz": "Europe/Berlin", "start_at": "2026-01-01T02:30"}
+        assert ticks(every("1d", **anchor), 2, friday) == [
+            "2026-03-29T01:00:00Z",
+            "2026-03-30T00:30:00Z",
+        ]
+        assert ticks(every("1d", dst="skip", **anchor), 1, friday) == ["2026-03-30T00:30:00Z"]
+
+    @pytest.mark.parametrize(
+        "length", ["1d12h", "1mo1d", "0s", "", "soon", "-5m", "1.5h", 90, None]
+    )
+    def test_what_is_no_step_of_a_grid_is_refused(self, length):
+        with pytest.raises(InvalidSchedule, match="every: "):
+            every(length)
+
+    def test_a_year_of_seconds_is_counted_not_listed(self):
+        assert len(every("1s").between(T, T + 31_536_000)) == 31_536_000
+        assert every("1s").between(T, T + 31_536_000).last == T + 31_535_999
+
+    def test_timedeltas_are_lengths(self):
+        assert every(timedelta(minutes=90)) == every("90m") == every("PT90M") == every("1h 30m")
+
+
+class TestAt:
+    def test_each_time_is_had_once_in_order(self):
+        trigger = at(
+            "2026-12-01T09:00", "2026-11-01 09:00:00", "2026-12-01T08:00Z", tz="Europe/Berlin"
+        )
+        assert ticks(trigger, 9) == ["2026-11-01T08:00:00Z", "2026-12-01T08:00:00Z"]
+
+    def test_a_time_in_a_gap_is_refused_with_two_suggestions(self):
+        with pytest.raises(
+            InvalidSchedule, match=r"\(2026-03-29T01:30:00 or 2026-03-29T03:30:00\)"
+        ):
+            at("2026-03-29T02:30", tz="Europe/Berlin")
+
+    def test_a_time_in_a_fold_is_the_first_pass_and_an_offset_chooses(self):
+        assert ticks(at("2026-10-25T02:30", tz="Europe/Berlin")) == ["2026-10-25T00:30:00Z"]
+        assert ticks(at("2026-10-25T02:30+01:00", tz="Europe/Berlin")) == ["2026-10-25T01:30:00Z"]
+
+    def test_datetimes_are_times(self):
+        aware = datetime(2026, 12, 1, 9, tzinfo=UTC)
+        assert at(aware) == at("2026-12-01T09:00:00Z")
+        assert at(aware.replace(tzinfo=None), tz="Europe/Berlin") == at(
+            "2026-12-01T09:00", tz="Europe/Berlin"
+        )
+
+    @pytest.mark.parametrize("text", ["2026-12-01", "2026-02-30T09:00", "2026-12-01T25:00", "tomorrow", "", None, 5,
+                                      "2026-12-01T09:00+25:00", "0001-01-01T00:00Z", "2026-12-01T09:00:00.5"])  # fmt: skip
+    def test_what_is_no_time_is_refused(self, text):
+        with pytest.raises(InvalidSchedule, match="at: "):
+            at(text)
+
+    def test_no_time_at_all_is_refused(self):
+        with pytest.raises(InvalidSchedule, match="at: no time is given"):
+            at()
+
+
+@pytest.mark.req("S29", "S48", "S74")
+class TestCalendar:
+    def test_all_fields_must_match(self):
+        trigger = calendar(minute=0, hour=[9, 17], day_of_week="FRI", day_of_month=13)
+        assert ticks(trigger) == [
+            "2026-02-13T09:00:00Z",
+            "2026-02-13T17:00:00Z",
+            "2026-03-13T09:00:00Z",
+        ]
+
+    @pytest.mark.parametrize(
+        ("fields", "first"),
+        [
+            ({"day_of_week": "MON"}, "2026-01-05T00:00:00Z"),
+            ({"month": "MAR"}, "2026-03-01T00:00:00Z"),
+            ({"hour": 9}, "2026-01-01T09:00:00Z"),
+            ({"minute": 30}, "2026-01-01T00:30:00Z"),
+            ({"second": 15}, "2026-01-01T00:00:15Z"),
+            ({"hour": 9, "second": 30}, "2026-01-01T09:00:30Z"),
+            ({"day_of_month": "L", "hour": 6}, "2026-01-31T06:00:00Z"),
+            ({"year": 2028}, "2028-01-01T00:00:00Z"),
+        ],
+    )
+    def test_times_finer_than_the_finest_given_are_0(self, fields, first):
+        assert ticks(calendar(**fields), 1) == [first]
+
+    def test_it_is_wild_when_the_hour_or_the_minute_is_any(self):
+        night = datetime(2026, 3, 29, tzinfo=UTC)
+        assert ticks(calendar(tz="Europe/Berlin", hour=2, minute=30), 1, night) == [
+            "2026-03-29T01:00:00Z"
+        ]
+        assert ticks(calendar(tz="Europe/Berlin", hour=2, minute="*/30"), 1, night) == [
+            "2026-03-30T00:00:00Z"
+        ]
+        fold = datetime(2026, 10, 25, 0, 0, tzinfo=UTC)
+        assert ticks(calendar(tz="Europe/Berlin", minute=30), 2, fold) == [
+            "2026-10-25T00:30:00Z",
+            "2026-10-25T01:30:00Z",
+        ]
+
+    @pytest.mark.req("S72")
+    @pytest.mark.parametrize(
+        ("fields", "where"),
+        [
+            ({}, "calendar"),
+            ({"minute": 60}, "calendar.minute"),
+            ({"hour": []}, "calendar.hour"),
+            ({"hour": True}, "calendar.hour"),
+            ({"hour": {"a": 1}}, "calendar.hour"),
+            ({"weekday": "MON"}, "calendar.weekday"),
+            ({"day_of_month": 31, "month": [4, 6]}, "calendar"),
+            ({"day_of_month": 30, "month": 2, "year": 2030}, "calendar"),
+        ],
+    )
+    def test_what_is_no_calendar_is_refused(self, fields, where):
+        with pytest.raises(InvalidSchedule) as refused:
+            calendar(**fields)
+        assert refused.value.field == where
+
+
+class TestDaily:
+    @pytest.mark.parametrize("given", ["17:00", "17:00:00", time(17, 0)])
+    def test_it_is_once_a_day_in_the_zone(self, given):
+        assert ticks(daily(given, tz="Asia/Tokyo"), 2) == [
+            "2026-01-01T08:00:00Z",
+            "2026-01-02T08:00:00Z",
+        ]
+
+    @pytest.mark.parametrize(
+        "given", ["24:00", "17", "5pm", "17:60", "٣:00", "", 1020, None, "17:00:00:00"]
+    )
+    def test_what_is_no_time_of_day_is_refused(self, given):
+        with pytest.raises(InvalidSchedule, match=r"daily: .* is not a time of day"):
+            daily(given)
+
+
+class TestThePast:
+    def test_startup_ticks_once_per_start(self):
+        trigger, past = startup("30s"), Past(scheduler_started_at=T)
+        assert trigger.next_after(T, past) == T + 30
+        assert trigger.next_after(T + 30, past) is None
+        assert trigger.next_after(T) is None
+
+    def test_after_ticks_relative_to_the_outcome_it_names(self):
+        past = Past(ended={"success": T, "completion": T + 60}, others={("load", "failure"): T + 5})
+        assert after("success", "30m").next_after(T, past) == T + 1800
+        assert after("completion", "30m").next_after(T, past) == T + 1860
+        assert after("failure", "30m").next_after(T, past) is None
+        assert after("failure", schedule="load").next_after(T, past) == T + 5
+        assert after("success", schedule="load").next_after(T, past) is None
+
+    def test_months_after_something_have_no_length(self):
+        for made in (lambda: startup("1mo"), lambda: after("success", "1y")):
+            with pytest.raises(InvalidSchedule, match="has no fixed length"):
+                made()
+
+    def test_an_outcome_that_is_none_is_refused(self):
+        with pytest.raises(InvalidSchedule, match=r"after\.outcome: no outcome is called 'sucess'"):
+            after("sucess")
+
+
+class TestCombined:
+    def test_any_takes_the_earliest_and_equal_instants_are_one(self):
+        assert ticks(cron("0 9 * * *") | cron("0 9,10 * * *")) == [
+            "2026-01-01T09:00:00Z", "2026-01-01T10:00:00Z", "2026-01-02T09:00:00Z",
+        ]  # fmt: skip
+
+    def test_all_ticks_where_the_parts_meet(self):
+        assert ticks(every("45m") & cron("0 * * * *"), 2) == [
+            "2026-01-01T03:00:00Z",
+            "2026-01-01T06:00:00Z",
+        ]
+
+    def test_minus_leaves_out(self):
+        assert ticks(cron("0 9 * * *") - cron("0 9 * * THU"), 1) == ["2026-01-02T09:00:00Z"]
+
+    def test_parts_that_never_meet_are_refused_quickly(self):
+        for one, other in (
+            (cron("0 9 * * *"), cron("0 10 * * *")),
+            (cron("*/2 * * * * *"), cron("1/2 * * * * *")),
+        ):
+            with pytest.raises(InvalidSchedule, match="no tick in common"):
+                one & other
+            with pytest.raises(InvalidSchedule, match="nothing is left"):
+                one - (one | other)
+
+    def test_dense_parts_are_counted_for_a_year_at_once(self):
+        seconds, rare = cron("* * * * * *", tz="America/New_York"), cron("0 9 * * MON-FRI")
+        year = (T, T + 365 * 86_400)
+        assert len((seconds | every("7s")).between(*year)) == 365 * 86_400
+        assert len((seconds - rare).between(*year)) == 365 * 86_400 - len(rare.between(*year))
+        assert len((seconds & rare).between(*year)) == len(rare.between(*year)) == 261
+
+    def test_a_part_may_wait_for_the_past(self):
+        trigger = cron("0 9 * * *") | after("success", "1h")
+        assert trigger.next_after(T, Past(ended={"success": T})) == T + 3600
+        assert trigger.next_after(T) == T + 9 * 3600
+
+
+def test_instants_may_be_numbers_or_datetimes_with_a_zone():
+    trigger = cron("*/5 * * * *")
+    assert (
+        trigger.next_after(T)
+        == trigger.next_after(float(T))
+        == trigger.next_after(JANUARY)
+        == T + 300
+    )
+    assert trigger.next_after(T + 299.999) == T + 300
+    assert list(trigger.between(T + 0.5, T + 300.5)) == [T + 300]
+    assert list(trigger.between(JANUARY, JANUARY + timedelta(seconds=1))) == [T]
+    with pytest.raises(TypeError, match="has no zone"):
+        trigger.next_after(datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(TypeError):
+        trigger.next_after("2026-01-01")
+
+
+def test_a_shared_trigger_keeps_no_memory_that_shows():
+    trigger = cron("30 2 * * *", tz="America/New_York")
+    asked = [T + i * 40_000_000 for i in range(-40, 40)]
+    alone = [cron("30 2 * * *", tz="America/New_York").next_after(t) for t in asked]
+    assert [trigger.next_after(t) for t in reversed(asked)] == alone[::-1]

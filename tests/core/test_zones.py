@@ -1,0 +1,94 @@
+"""Zones as whole numbers, against the standard library's reading of the same data."""
+
+import random
+import time
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from onbeat import InvalidSchedule, cron, daily
+from onbeat.core import zones
+from onbeat.core.zones import Gap, zone
+from tests.core.strategies import FIRST, LAST
+
+
+def seconds(name, t):
+    offset = datetime.fromtimestamp(t, UTC).astimezone(ZoneInfo(name)).utcoffset()
+    return offset.days * 86_400 + offset.seconds
+
+
+@pytest.mark.req("W16", "W87")
+def test_every_zone_has_the_offsets_that_the_standard_library_reads():
+    chance = random.Random(1)
+    for name in sorted(zones.names()):
+        instants = [chance.randint(FIRST, LAST) for _ in range(10)]
+        for before, _ in zone(name).jumps(FIRST, LAST):
+            instants += [before.end - 1, before.end]
+        for t in instants:
+            assert zone(name).offset(t) == seconds(name, t), (name, t)
+
+
+def test_far_future_years_follow_the_rule():
+    for year in (2150, 2400, 2999, 9998):
+        for month in (1, 7):
+            t = int(datetime(year, month, 1, tzinfo=UTC).timestamp())
+            assert zone("Europe/Berlin").offset(t) == (7200 if month == 7 else 3600)
+
+
+def test_a_wall_time_is_found_in_its_first_pass_or_in_its_gap():
+    berlin = zone("Europe/Berlin")
+    wall = int(datetime(2026, 10, 25, 2, 30, tzinfo=UTC).timestamp())
+    assert berlin.first_pass(wall) == wall - 7200
+    gone = int(datetime(2026, 3, 29, 2, 30, tzinfo=UTC).timestamp())
+    assert berlin.first_pass(gone) == Gap(gone - 1800 - 3600, gone - 1800, gone + 1800)
+
+
+@pytest.mark.req("W71")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "America",
+        "localtime",
+        "x" * 300,
+        "",
+        "\0",
+        "../../etc/passwd",
+        "Europe/Berlin\n",
+        "posixrules",
+        "EST5EDT4",
+        "٣",
+        "+01:00",
+    ],
+)
+def test_a_zone_that_is_not_on_the_list_is_refused_at_once(name):
+    began = time.perf_counter()
+    with pytest.raises(InvalidSchedule) as refused:
+        daily("09:00", tz=name)
+    assert time.perf_counter() - began < 0.05
+    assert refused.value.field == "timezone"
+    assert "Europe/Berlin" in refused.value.hint or "did you mean" in refused.value.hint
+
+
+@pytest.mark.parametrize("name", [None, 5, ["UTC"], b"UTC"])
+def test_what_is_no_text_is_no_zone(name):
+    with pytest.raises(InvalidSchedule, match="timezone: no zone is called"):
+        cron("0 9 * * *", tz=name)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("Berlin", "Europe/Berlin"),
+        ("europe/berlin", "Europe/Berlin"),
+        ("New York", "America/New_York"),
+        ("Europe/Berlni", "Europe/Berlin"),
+    ],
+)
+def test_a_near_miss_is_told_what_was_meant(written, meant):
+    with pytest.raises(InvalidSchedule, match=f"did you mean {meant}"):
+        zone(written)
+
+
+def test_the_tz_data_has_a_version_that_nodes_can_record():
+    assert zones.VERSION[:2] == "20"

@@ -1,0 +1,50 @@
+"""Events of an iCalendar file, as what `exclude` understands."""
+
+import pytest
+
+from onbeat import InvalidSchedule
+from onbeat.sources.ics import parse_ics
+
+
+def event(*lines):
+    return "\r\n".join(["BEGIN:VCALENDAR", "BEGIN:VEVENT", *lines, "END:VEVENT", "END:VCALENDAR"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "item"),
+    [
+        (["DTSTART;VALUE=DATE:20261225"], "2026-12-25"),
+        (["DTSTART;VALUE=DATE:20261225", "DTEND;VALUE=DATE:20261226"], "2026-12-25"),
+        (["DTSTART;VALUE=DATE:20261224", "DTEND;VALUE=DATE:20261227"], "2026-12-24..2026-12-26"),
+        (["DTSTART;VALUE=DATE:20200501", "RRULE:FREQ=YEARLY"], "05-01"),
+        (["DTSTART:20261225T090000Z", "DTEND:20261225T120000Z"], "2026-12-25T09:00:00Z..2026-12-25T12:00:00Z"),
+        (["DTSTART:20261225T090000Z", "DURATION:PT90M"], "2026-12-25T09:00:00Z..2026-12-25T10:30:00Z"),
+        (["DTSTART;TZID=Europe/Berlin:20261225T090000", "DTEND;TZID=Europe/Berlin:20261225T120000"], "2026-12-25T08:00:00Z..2026-12-25T11:00:00Z"),
+        (["DTSTART:20261225T090000", "DTEND:20261225T120000"], "2026-12-25T09:00:00..2026-12-25T12:00:00"),
+        (["SUMMARY:Christmas", " goes on", "DTSTART;VALUE=DATE:2026", " 1225"], "2026-12-25"),
+    ],
+)  # fmt: skip
+def test_an_event_is_an_item(lines, item):
+    assert parse_ics(event(*lines)) == (item,)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["SUMMARY:x"], "'' is no DTSTART"),
+        (["DTSTART:christmas"], "'christmas' is no DTSTART"),
+        (["DTSTART;VALUE=DATE:20261325"], "'20261325' is no date"),
+        (["DTSTART;VALUE=DATE:20260101", "RRULE:FREQ=WEEKLY;BYDAY=MO"], "'FREQ=WEEKLY;BYDAY=MO' is not supported"),
+        (["DTSTART:20261225T090000Z", "DTEND:20261225"], "is no date and time"),
+        (["DTSTART;TZID=Nowhere:20261225T090000", "DTEND:20261225T120000Z"], "no zone is called 'Nowhere'"),
+        (["DTSTART:20261225T090000", "DURATION:PT90M"], "has a length but no zone"),
+    ],
+)  # fmt: skip
+def test_an_event_that_is_not_understood_is_refused(lines, said):
+    with pytest.raises(InvalidSchedule, match=said):
+        parse_ics(event(*lines))
+
+
+def test_a_file_without_events_is_refused():
+    with pytest.raises(InvalidSchedule, match="there is no event in it"):
+        parse_ics("BEGIN:VCALENDAR\nEND:VCALENDAR")

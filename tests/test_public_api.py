@@ -1,0 +1,39 @@
+"""The names a user may rely on: adding or taking one away is a decision, and shows here."""
+
+import doctest
+import subprocess
+import sys
+
+import onbeat
+
+
+def test_these_are_the_exported_names():
+    assert sorted(onbeat.__all__) == [
+        "InvalidSchedule",
+        "OnbeatError",
+        "after",
+        "at",
+        "calendar",
+        "cron",
+        "daily",
+        "every",
+        "startup",
+    ]
+    assert len(onbeat.__all__) <= 12
+
+
+def test_every_exported_name_can_be_had():
+    for name in onbeat.__all__:
+        assert getattr(onbeat, name) is not None
+    assert not hasattr(onbeat, "corn")
+
+
+def test_the_example_in_the_docstring_is_true():
+    assert doctest.testmod(onbeat).failed == 0
+    assert doctest.testmod(onbeat).attempted > 0
+
+
+def test_importing_onbeat_alone_loads_nothing_else_of_it():
+    code = "import sys, onbeat; print([m for m in sys.modules if m.startswith('onbeat.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

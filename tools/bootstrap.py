@@ -1,0 +1,96 @@
+"""Make `.venv` ready, with the standard library alone: `python3 tools/bootstrap.py run|dev|bench`.
+
+`run`, `dev` and `bench` install the hashed requirements of that name and this project, in place.
+`lock` writes those requirements anew. pip comes from the machine or from `ensurepip`, whichever is
+there.
+"""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+GROUPS = {"dev": ["build", "dev"], "run": ["build"], "bench": ["bench"]}
+
+
+def main(what: str) -> None:
+    """Do what the command line asks for."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - who calls this may have an older one
+        sys.exit(
+            f"Onbeat needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=..."
+        )
+    if not PYTHON.exists():
+        say(f"making .venv with Python {sys.version.split()[0]}")
+        venv.EnvBuilder(symlinks=True).create(VENV)
+    pip = find_pip()
+    if what == "lock":
+        lock(pip)
+        return
+    say(f"installing requirements/{what}.txt")
+    run(*pip, "install", "--quiet", "--require-hashes", "--requirement", f"requirements/{what}.txt")
+    run(*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ".")
+    (VENV / f"{what}.stamp").touch()
+
+
+def find_pip() -> list[str]:
+    """Return the command of a pip that installs into `.venv`."""
+    inside = [str(PYTHON), "-m", "pip"]
+    if works(*inside, "--version"):
+        return inside
+    outside = [sys.executable, "-m", "pip", "--python", str(PYTHON)]
+    if works(*outside, "--version"):  # `--python` is known since pip 22.3
+        return outside
+    if works(str(PYTHON), "-m", "ensurepip"):
+        return inside
+    sys.exit("Neither pip nor ensurepip was found. On Debian: apt-get install python3-pip")
+
+
+def lock(pip: list[str]) -> None:
+    """Resolve the requirements of each group anew, with hashes and without naming a registry."""
+    run(*pip, "install", "--quiet", "uv")
+    for name, groups in GROUPS.items():
+        say(f"resolving requirements/{name}.txt")
+        command = [
+            str(VENV / "bin" / "uv"),
+            "pip",
+            "compile",
+            "pyproject.toml",
+            "--quiet",
+            "--upgrade",
+        ]
+        command += [f"--group={group}" for group in groups]
+        command += ["--universal", "--python-version=3.11", "--generate-hashes"]
+        command += [
+            "--no-emit-index-url",
+            "--no-emit-find-links",
+            "--custom-compile-command=make lock",
+        ]
+        if name != "dev" and (ROOT / "requirements/dev.txt").exists():
+            command += ["--constraint=requirements/dev.txt", "--no-annotate"]
+        run(*command, f"--output-file=requirements/{name}.txt")
+
+
+def works(*command: str) -> bool:
+    """Return whether a command ends well; what it prints is not shown."""
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def run(*command: str) -> None:
+    """Run a command, and end with its exit code if that is not 0."""
+    environment = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    if ended.returncode:
+        sys.exit(ended.returncode)
+
+
+def say(text: str) -> None:
+    """Tell the person who waits what is being done."""
+    sys.stderr.write(f"bootstrap: {text}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
