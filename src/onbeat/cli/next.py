@@ -110,9 +110,8 @@ def _show_one(trigger: Trigger, tz: str, t: int, n: int, *, as_json: bool) -> No
 def _tell(trigger: Trigger, t: int, n: int) -> Told:
     ticks = trigger.upcoming(t, n, _defined(t))
     notes = night_notes(trigger, t, t + YEAR)
-    moved = [trigger.between(t - 40 * DAY, t + 1).last, *ticks]  # the last one may be yet to come
-    for tick in moved:
-        if tick is not None and t < (due := trigger.due_at(tick)) != tick:
+    for tick in ticks:
+        if (due := trigger.due_at(tick)) != tick:
             notes.append(f"{rfc3339(tick)} is due at {rfc3339(due)}")
     if trigger.needs_past:
         notes.append("ticks that depend on runs and starts to come cannot be told beforehand")

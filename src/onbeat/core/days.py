@@ -198,8 +198,8 @@ def _month_starts(february: int) -> tuple[int, ...]:
     return (0, 0, *accumulate(lengths))  # of month 1..13 at [1]..[13]
 
 
-# At [0] of a common year, at [1] of a leap year: where months begin; and as bits the whole year, the
-# days of month 1..12, and the days that are date 1..31.
+# At [0] of a common year, at [1] of a leap year: where months begin; and as bits the whole year,
+# the days of month 1..12, and the days that are date 1..31.
 _MONTH_STARTS = (_month_starts(28), _month_starts(29))
 _YEAR = ((1 << 365) - 1, (1 << 366) - 1)
 _MONTHS = [[0, *((1 << b) - (1 << a) for a, b in pairwise(starts[1:]))] for starts in _MONTH_STARTS]
