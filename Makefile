@@ -24,7 +24,7 @@ check: .venv/dev.stamp  ## format, lint, types, import rules, spelling
 fix: .venv/dev.stamp  ## format, and repair what can be repaired
 	@$(BIN)/ruff check --fix --quiet $(SOURCES); $(BIN)/ruff format --quiet $(SOURCES)
 
-bench: .venv/dev.stamp .venv/bench.stamp  ## compare with peers, in one run
+bench: .venv/dev.stamp .venv/bench.stamp  ## compare with peers in one run; fail below the bounds
 	@$(BIN)/python -m bench.calendar
 
 requirements: .venv/dev.stamp  ## which requirement is proven by which test

@@ -24,7 +24,7 @@ def test_the_ticks_are_those_that_others_confirmed(case):
     assert [rfc3339(tick, where) for tick in ticks] == case["expected_local"]
 
 
-@pytest.mark.req("F49", "C33", "W70")
+@pytest.mark.req("C33", "W70")
 @pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: repr(case["expr"]))
 def test_what_others_refuse_or_should_is_refused_at_once(case):
     began = time.perf_counter()

@@ -206,17 +206,14 @@ def _checked(text: str) -> str:
         raise InvalidSchedule("cron", f"{len(text)} characters", hint=f"at most {LONGEST_TEXT}")
     if not text:
         raise InvalidSchedule("cron", "the text is empty", hint='such as "0 9 * * MON-FRI"')
-    if "\n" in text or "\r" in text:
-        raise InvalidSchedule(
-            "cron", f"{shown(text)} has several lines", hint="one schedule for each line"
-        )
-    if not text.isascii() or not text.replace("\t", " ").isprintable():
-        strange = next(c for c in text if c != "\t" and not (c.isascii() and c.isprintable()))
-        raise InvalidSchedule(
-            "cron",
-            f"the character {shown(strange)} has no meaning here",
-            hint="plain digits and letters",
-        )
+    if not (text.isascii() and text.isprintable()):
+        if "\n" in text or "\r" in text:
+            problem = f"{shown(text)} has several lines"
+            raise InvalidSchedule("cron", problem, hint="one schedule for each line")
+        strange = [char for char in text if char != "\t" and not " " <= char <= "~"]
+        if strange:
+            problem = f"the character {shown(strange[0])} has no meaning here"
+            raise InvalidSchedule("cron", problem, hint="plain digits and letters")
     if "TZ=" in text.upper():
         raise InvalidSchedule("cron", f"{shown(text)} names a zone", hint="put it under `timezone`")
     return text
