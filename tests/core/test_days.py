@@ -4,6 +4,7 @@ from datetime import date, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from onbeat.core.days import Days, bits_from, bits_of, lowest_bit, year_around, year_of
 
 EPOCH = date(1970, 1, 1)
