@@ -8,7 +8,7 @@ SOURCES := src tests bench tools
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
 
-run: .venv/run.stamp  ## start Onbeat with the example
+run: .venv/run.stamp  ## show what the example will do and when
 	@$(BIN)/python -m onbeat next --file examples/onbeat.yaml
 
 test: .venv/dev.stamp  ## run every test

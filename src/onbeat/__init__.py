@@ -28,6 +28,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
+
+
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name has its own type, given above
     """Import a public name when it is first used, so that the command line starts quickly."""
     if name not in __all__:

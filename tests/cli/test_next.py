@@ -9,6 +9,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from onbeat import __version__
 from onbeat.cli import main
 
 AFTER = ("--after", "2026-01-01T00:00:00Z")
@@ -85,7 +86,7 @@ def test_a_trigger_that_has_ended_says_so():
         (("--daily", "25:00"), "onbeat: daily: '25:00' is not a time of day (00:00 to 23:59)"),
         (("--cron", "0 9 * * *", "--after", "yesterday"), "onbeat: after: 'yesterday' is not a date and time (such as 2026-12-01T09:00:00Z)"),
         (("--cron", "0 9 * * *", "--after", "2026-01-01T00:00"), "onbeat: after: '2026-01-01T00:00' has no offset (2026-01-01T00:00Z, or +01:00 and the like)"),
-        (("--cron", "H * * * *"), "onbeat: cron.minute: 'H' needs a schedule id to hash (a number, where there is none)"),
+        (("--cron", "H * * * *"), "onbeat: cron.minute: 'H' needs a schedule id to hash (in a file it has one; from Python give key=)"),
     ],
 )  # fmt: skip
 def test_a_refused_text_exits_4_and_says_on_stderr_what_would_be_right(arguments, said):
@@ -123,11 +124,14 @@ schedules:
     done = json.loads(onbeat("-f", str(file), "backup", *AFTER, "-n", "1", "--json").stdout)
     assert done["next"] == ["2026-01-01T02:00:00Z"]
     assert done["words"] == "at 03:00 every day, Europe/Berlin; or 24h after its last run succeeded"
-    assert done["notes"][-1].startswith("ticks that depend on runs")
-    notes = json.loads(onbeat("-f", str(file), "office", *AFTER, "-n", "3", "--json").stdout)[
-        "notes"
-    ]
-    assert notes[0] == "2026-01-01T19:30:00Z is due at 2026-01-02T08:00:00Z"
+    assert done["notes"][-1].startswith("what depends on runs to come")
+    office = json.loads(onbeat("-f", str(file), "office", *AFTER, "-n", "1", "--json").stdout)
+    assert office["next"] == ["2026-01-01T19:30:00Z"]
+    assert office["due_at"] == {"2026-01-01T19:30:00Z": "2026-01-02T08:00:00Z"}
+    assert (
+        "Fri 2026-01-02 09:00:00 +01:00   2026-01-02T08:00:00Z   for Thu 2026-01-01 20:30:00 +01:00"
+        in (onbeat("-f", str(file), "office", *AFTER, "-n", "1").stdout)
+    )
     refused = onbeat("-f", str(file), "bad")
     assert refused.exit_code == 4
     assert f"{file}.schedules.bad.cron.minute: '61' is no minute" in refused.stderr
@@ -178,3 +182,23 @@ def test_the_example_file_is_understood():
     done = onbeat("-f", "examples/onbeat.yaml", *AFTER)
     assert done.exit_code == 0
     assert len(done.stdout.splitlines()) == 8
+
+
+def test_a_trigger_that_waits_for_runs_says_so(tmp_path):
+    file = tmp_path / "onbeat.yaml"
+    file.write_text("schedules: {next-step: {after: {success: 30m}}, first: {startup: 30s}}")
+    lines = onbeat("-f", str(file), *AFTER).stdout.splitlines()
+    assert lines[0].split("  ")[1] == "waits for runs to come"
+    assert "2026-01-01 00:00:30" in lines[1]
+    assert "waits for runs to come" in onbeat("-f", str(file), "next-step").stdout
+
+
+def test_after_may_be_local_when_the_zone_is_given():
+    local = ("--after", "2026-01-01T01:00", "--tz", "Europe/Berlin", "-n", "1", "--json")
+    assert json.loads(onbeat("--cron", "0 * * * *", *local).stdout)["next"] == [
+        "2026-01-01T01:00:00Z"
+    ]
+
+
+def test_the_version_is_told():
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"onbeat {__version__}\n"

@@ -141,8 +141,9 @@ def test_equal_texts_are_equal_triggers_and_keep_one_spelling():
         ("0 0 0 30 2 ? 2030", "cron: never matches: no day has day of month 30, month 2, year 2030 (a day that exists, such as 28)"),
         ("@every 5m", "cron: '@every 5m' is an interval (every: 5m)"),
         ("@reboot", "cron: '@reboot' is a start, not a time (startup: 0s)"),
-        ("TZ=Europe/Berlin 0 9 * * *", "cron: 'TZ=Europe/Berlin 0 9 * * *' names a zone (put it under `timezone`)"),
-        ("H * * * *", "cron.minute: 'H' needs a schedule id to hash (a number, where there is none)"),
+        ("TZ=Europe/Berlin 0 9 * * *", "cron: 'TZ=Europe/Berlin 0 9 * * *' names a zone (timezone: in a file, tz= in Python, --tz)"),
+        ("0 0 1 1 * 2030", "cron.day_of_week: '2030' is no day of week (six fields begin with the second; a year is the seventh)"),
+        ("H * * * *", "cron.minute: 'H' needs a schedule id to hash (in a file it has one; from Python give key=)"),
         ("0 0 * * 5L-2", "cron.day_of_week: '5L' in '5L-2' is no day of week (0 to 7, or SUN to SAT)"),
     ],
 )  # fmt: skip

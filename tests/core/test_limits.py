@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from onbeat import InvalidSchedule, at, cron, every
+from onbeat import InvalidSchedule, after, at, cron, every, startup
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import Past
 
@@ -119,11 +119,22 @@ def test_a_tick_is_not_moved_onto_an_excluded_day():
         ({"exclude": ["2026-02-30"]}, "exclude: '2026-02-30' is not a day"),
         ({"exclude": ["13-01"]}, "exclude: '13-01' is not a day"),
         ({"exclude": ["2026-02-03..2026-02-01"]}, "exclude: .* ends before it begins"),
+        ({"exclude": ["2026-02-03..2026-02-02"]}, "exclude: .* ends before it begins"),
+        ({"exclude": ["12-24..13-01"]}, "exclude: '12-24..13-01' is not a day"),
+        (
+            {"exclude": ["SAT"]},
+            r"no calendar is called 'SAT' \(for weekdays use within: \{days: MON-FRI\}\)",
+        ),
+        ({"within": "09:00-09:00"}, "within.hours: '09:00-09:00' begins and ends at the same time"),
+        (
+            {"end_at": "1969-01-01T00:00", "start_at": "1968-12-31T21:00"},
+            "end_at: .* is before every tick",
+        ),
         ({"exclude": ["holidays"]}, "exclude: no calendar is called 'holidays'"),
         ({"exclude": [5]}, "exclude: 5 is not a text"),
         ({"exclude": ["2026-02-01"] * 10_001}, "exclude: 10001 items"),
         ({"within": "9 to 5"}, "within.hours: '9 to 5' is not a range of hours"),
-        ({"within": {"hours": 9}}, "within.hours: '9' is not a range of hours"),
+        ({"within": {"hours": 9}}, "within.hours: 9 is not a range of hours"),
         ({"within": {"days": "MON#1"}}, "within.days: 'MON#1' is no set of weekdays"),
         ({"within": {"days": "Someday"}}, "within.days: 'SOMEDAY' is no day of week"),
         ({"within": {"outside": "wait"}}, "within.outside: no way is called 'wait'"),
@@ -138,7 +149,7 @@ def test_what_is_no_limit_is_refused(limits, said):
 
 
 def test_an_unknown_keyword_is_a_mistake_of_the_program():
-    with pytest.raises(TypeError, match="no limit is called 'stop_at'"):
+    with pytest.raises(TypeError, match="no keyword is called 'stop_at': did you mean 'start_at'"):
         cron("0 9 * * *", stop_at="2026-02-01T00:00")
 
 
@@ -157,3 +168,29 @@ def test_years_of_closed_days_are_passed_over():
     assert ticks(cron("0 9 * * *", exclude=["2026-01-01..2075-12-31"]), 1) == [
         "2076-01-01T09:00:00Z"
     ]
+
+
+def test_a_range_of_every_year_may_go_over_new_year():
+    trigger = cron("0 12 * * *", exclude=["12-24..01-02", "02-28..02-29"])
+    assert ticks(trigger, 1) == ["2026-01-03T12:00:00Z"]
+    assert ticks(trigger, 1, datetime(2026, 12, 23, 12, tzinfo=UTC)) == ["2027-01-03T12:00:00Z"]
+    assert ticks(trigger, 1, datetime(2027, 2, 27, 12, tzinfo=UTC)) == ["2027-03-01T12:00:00Z"]
+    assert ticks(trigger, 1, datetime(2028, 2, 27, 12, tzinfo=UTC)) == ["2028-03-01T12:00:00Z"]
+
+
+def test_an_end_before_the_first_step_of_a_grid_is_refused():
+    with pytest.raises(InvalidSchedule, match="end_at: 2026-11-16T08:00:00 is before every tick"):
+        every("90m", start_at="2026-11-20T08:00", end_at="2026-11-16T08:00")
+
+
+def test_the_zone_keyword_is_tz():
+    with pytest.raises(TypeError, match=r"no keyword is called 'timezone': did you mean 'tz'\?"):
+        cron("0 9 * * *", timezone="Europe/Berlin")
+
+
+def test_limits_go_around_every_kind():
+    assert startup("30s", max_runs=1).next_after(T, Past(scheduler_started_at=T)) == T + 30
+    assert (
+        after("success", "1h", end_at="2026-01-01T00:30").next_after(T, Past(ended={"success": T}))
+        is None
+    )

@@ -1,5 +1,6 @@
 """The kinds of trigger other than cron, and how they combine."""
 
+import operator
 from datetime import UTC, datetime, time, timedelta
 
 import pytest
@@ -229,9 +230,9 @@ class TestCombined:
             (cron("0 9 * * *"), cron("0 10 * * *")),
             (cron("*/2 * * * * *"), cron("1/2 * * * * *")),
         ):
-            with pytest.raises(InvalidSchedule, match="no tick in common"):
+            with pytest.raises(InvalidSchedule, match="no tick that all parts have"):
                 one & other
-            with pytest.raises(InvalidSchedule, match="nothing is left"):
+            with pytest.raises(InvalidSchedule, match="nothing that is left"):
                 one - (one | other)
 
     def test_dense_parts_are_counted_for_a_year_at_once(self):
@@ -240,6 +241,12 @@ class TestCombined:
         assert len((seconds | every("7s")).between(*year)) == 365 * 86_400
         assert len((seconds - rare).between(*year)) == 365 * 86_400 - len(rare.between(*year))
         assert len((seconds & rare).between(*year)) == len(rare.between(*year)) == 261
+
+    def test_only_triggers_combine(self):
+        for other in ("0 9 * * *", None, 5):
+            for combine in (operator.or_, operator.and_, operator.sub):
+                with pytest.raises(TypeError, match="unsupported operand"):
+                    combine(cron("0 9 * * *"), other)
 
     def test_a_part_may_wait_for_the_past(self):
         trigger = cron("0 9 * * *") | after("success", "1h")
@@ -260,8 +267,11 @@ def test_instants_may_be_numbers_or_datetimes_with_a_zone():
     assert list(trigger.between(JANUARY, JANUARY + timedelta(seconds=1))) == [T]
     with pytest.raises(TypeError, match="has no zone"):
         trigger.next_after(datetime(2026, 1, 1))  # noqa: DTZ001
-    with pytest.raises(TypeError):
-        trigger.next_after("2026-01-01")
+    for wrong in ("2026-01-01", None, float("nan"), float("inf"), float("-inf"), []):
+        with pytest.raises(TypeError, match="is no instant"):
+            trigger.next_after(wrong)
+        with pytest.raises(TypeError, match="is no instant"):
+            every("5m").next_after(wrong)
 
 
 def test_a_shared_trigger_keeps_no_memory_that_shows():

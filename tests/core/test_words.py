@@ -25,7 +25,7 @@ JANUARY = parse_instant("2026-01-01T00:00:00Z")
         ("0 0 1 */3 *", "at 00:00 on day 1 of January, April, July and October, Europe/Berlin"),
         ("0 0 13 * 5", "at 00:00 on day 13 of the month or on Friday, Europe/Berlin"),
         ("0 0 */2 * 1", "at 00:00 on days 1, 3, ... 31 of the month if it is Monday, Europe/Berlin"),
-        ("0 0 L-3,15W,LW * *", "at 00:00 on 3 days before the last day, the workday nearest to day 15 and the last workday of the month, Europe/Berlin"),
+        ("0 0 L-3,15W,LW * *", "at 00:00 on the day 3 days before the last, the workday nearest to day 15 and the last workday of the month, Europe/Berlin"),
         ("0 9 * * MON#1", "at 09:00 on the first Monday of the month, Europe/Berlin"),
         ("0 0 * * 5L,1", "at 00:00 on Monday and the last Friday of the month, Europe/Berlin"),
         ("*/15 * * * * *", "every 15 seconds, Europe/Berlin"),
@@ -49,6 +49,10 @@ def test_a_cron_reads_as_a_sentence(text, told):
         (at("2026-12-01T09:00", tz="Europe/Berlin"), "once at 2026-12-01 09:00, Europe/Berlin"),
         (daily("17:00", tz="Asia/Tokyo"), "at 17:00 every day, Asia/Tokyo"),
         (calendar(day_of_week="MON"), "at 00:00 on Monday, UTC"),
+        (every("90m", tz="Europe/Berlin", start_at="2026-11-16T08:00"), "every 90 minutes from 2026-11-16 08:00, Europe/Berlin"),
+        (cron("0 9 * * *", within={"days": "MON-FRI"}), "at 09:00 every day, UTC, only on Monday to Friday"),
+        (calendar(hour=2, second=30), "every minute at second 30 during hour 2, UTC"),
+        (cron("5/15 * * * *"), "every 15 minutes, from minute 5, UTC"),
         (startup(), "right after each start of the scheduler"),
         (startup("30s"), "30s after each start of the scheduler"),
         (after("success", "30m"), "30m after its last run succeeded"),
@@ -90,7 +94,7 @@ def test_every_kind_reads_as_a_sentence(trigger, told):
             ],
         ),
         (
-            cron("0,10,20,30 2 * * *", tz="Europe/Berlin", dst="skip", end_at="2026-06-01T00:00"),
+            cron("0,10,20,30 2 * * *", tz="Europe/Berlin", dst="skip"),
             ["2026-03-29: 02:00, 02:10 and 2 more do not exist in Europe/Berlin (clocks go from 02:00 to 03:00): no tick",
              "2026-10-25: 02:00, 02:10 and 2 more happen twice in Europe/Berlin (clocks go from 03:00 to 02:00): run the first time only"],
         ),
@@ -106,8 +110,51 @@ def test_the_nights_of_the_coming_year_are_told(trigger, told):
     assert night_notes(trigger, JANUARY, JANUARY + YEAR) == told
 
 
+GAP = "2026-03-29: 02:30 does not exist in Europe/Berlin (clocks go from 02:00 to 03:00): "
+FOLD = "2026-10-25: 02:30 happens twice in Europe/Berlin (clocks go from 03:00 to 02:00): "
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ({"exclude": ["2026-03-29"]}, [FOLD + "runs the first time only"]),
+        ({"end_at": "2026-06-01T00:00"}, [GAP + "runs at 03:00:00+02:00 instead"]),
+        ({"start_at": "2026-06-01T00:00"}, [FOLD + "runs the first time only"]),
+        ({"max_runs": 100}, [GAP + "runs at 03:00:00+02:00 instead"]),
+        ({"max_runs": 10}, []),
+        ({"within": "02:00-03:00"}, [GAP + "no tick, the hours being over then", FOLD + "runs the first time only"]),
+        ({"within": {"days": "MON-FRI"}}, []),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_night_is_told_only_if_the_trigger_has_it(limits, told):
+    trigger = cron("30 2 * * *", tz="Europe/Berlin", **limits)
+    assert night_notes(trigger, JANUARY, JANUARY + YEAR) == told
+
+
+def test_a_night_is_told_only_if_the_combination_has_it():
+    nightly = cron("30 2 * * *", tz="Europe/Berlin")
+    without = nightly - at("2026-03-29T01:00:00Z")
+    assert night_notes(without, JANUARY, JANUARY + YEAR) == [FOLD + "runs the first time only"]
+    sundays = nightly & cron("0,30 * * * SUN", tz="Europe/Berlin")
+    assert len(night_notes(sundays, JANUARY, JANUARY + YEAR)) == 2
+    mondays = nightly & cron("0,30 * * * MON", tz="Europe/Berlin")
+    assert night_notes(mondays, JANUARY, JANUARY + YEAR) == []
+
+
+def test_a_single_time_that_comes_twice_is_told():
+    assert night_notes(at("2026-10-25T02:30", tz="Europe/Berlin"), JANUARY, JANUARY + YEAR) == [
+        FOLD + "runs the first time only"
+    ]
+    assert (
+        night_notes(at("2026-10-25T02:30+01:00", tz="Europe/Berlin"), JANUARY, JANUARY + YEAR) == []
+    )
+
+
 def test_a_skipped_day_is_told():
     december = parse_instant("2011-12-01T00:00:00Z")
     (note,) = night_notes(cron("0 9 * * *", tz="Pacific/Apia"), december, december + YEAR // 10)
-    assert note.startswith("2011-12-30: 09:00 does not exist in Pacific/Apia")
+    assert note.startswith(
+        "2011-12-30: 09:00 does not exist in Pacific/Apia (clocks go from 2011-12-30 00:00 to 2011-12-31 00:00)"
+    )
     assert note.endswith("dropped, the change being longer than 3 hours")

@@ -89,5 +89,12 @@ def test_a_near_miss_is_told_what_was_meant(written, meant):
         zone(written)
 
 
+def test_a_bare_offset_is_told_of_a_fixed_zone():
+    for written in ("UTC+2", "+02:00", "GMT+02"):
+        with pytest.raises(InvalidSchedule, match=r"Etc/GMT-2 for a fixed \+2:00"):
+            zone(written)
+    assert zone("Etc/GMT-2").offset(0) == 7200
+
+
 def test_the_tz_data_has_a_version_that_nodes_can_record():
     assert zones.VERSION[:2] == "20"

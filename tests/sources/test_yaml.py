@@ -72,6 +72,7 @@ def test_anchors_work_and_cannot_blow_up(defined):
     [
         ("a: 1\na: 2", r"line 2, column 1: the key 'a' is there twice"),
         ("a: [", "line 1"),
+        ("cron: * * * * *", r'a text with \* goes in quotes: "\* \* \* \* \*"'),
         ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
         ("[" * 5_000, "nested too deep"),
         ("a: \0", "special characters"),
@@ -108,6 +109,9 @@ def test_a_file_that_makes_no_sense_is_refused(defined, text, said):
         ("schedules: {bb: {every: 5m}}", r"did you mean 'bb'\?"),
         ("schedules: {b: 5}", r"schedules.b: 5 is no schedule"),
         ("schedules: {b: {evry: 5m}}", r"schedules.b.evry: no field has this name \(did you mean 'every'\?\)"),
+        ("schedules: {b: {every: 5m, tz: Asia/Tokyo}}", r"schedules.b.tz: no field has this name \(did you mean 'timezone'\?\)"),
+        ("schedules: {b: {every: 5m, until: never}}", r"schedules.b.until: no field has this name"),
+        ("schedules: {b: {corn: 0 9 * * *}}", r"did you mean 'cron'\?"),
         ("schedules: {b: {cron: 60 * * * *}}", r"schedules.b.cron.minute: '60' is no minute"),
     ],
 )  # fmt: skip

@@ -7,10 +7,11 @@ from importlib import import_module
 
 import click
 
+import onbeat
+
 INVALID_DEFINITION = 4
 
 VERBS = {"next": "onbeat.cli.next:next_ticks"}
-HELP = {"next": "Show the coming ticks of a trigger."}
 
 
 class Verbs(click.Group):
@@ -29,5 +30,6 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs)
+@click.version_option(onbeat.__version__, prog_name="onbeat", message="%(prog)s %(version)s")
 def main() -> None:
     """A durable scheduler for agents, workflows and oneshot jobs."""

@@ -10,7 +10,7 @@ import msgspec
 
 from onbeat.cli import INVALID_DEFINITION
 from onbeat.core.codec import decode
-from onbeat.core.instants import parse_instant, rfc3339, whole_second
+from onbeat.core.instants import canonical_time, parse_instant, resolve, rfc3339, whole_second
 from onbeat.core.model import Past
 from onbeat.core.nights import YEAR, night_notes
 from onbeat.core.ticks import Trigger
@@ -45,14 +45,17 @@ def next_ticks(
     """
     tz = given.pop("tz")
     asked = {kind: value for kind, value in given.items() if value not in (None, ())}
-    if (file is None) == (not asked) or (name and file is None):
+    if file is not None and asked:
+        raise click.UsageError(f"--file and --{next(iter(asked))} are two triggers: give one")
+    if file is None and not asked:
         raise click.UsageError("give one of --cron, --every, --at and --daily, or --file FILE")
+    if file is None and name:
+        raise click.UsageError(f"{name!r} is the name of a schedule: give its --file too")
     try:
-        t = whole_second(datetime.now(UTC)) if after is None else _instant(after)
+        t = _now() if after is None else _instant(after, tz)
         if file is None:
-            _show_one(
-                decode(_fields(asked), timezone=tz or "UTC"), tz or "UTC", t, n, as_json=as_json
-            )
+            trigger = decode(_fields(asked), timezone=tz or "UTC")
+            _show_one(trigger, tz or "UTC", t, n, as_json=as_json)
         else:
             with naming(str(file)):
                 _show_file(read_definitions(file), name, tz, t, n, as_json=as_json)
@@ -67,9 +70,14 @@ def _fields(asked: dict[str, Any]) -> dict[str, Any]:
     return {kind: list(value) if kind == "at" else value for kind, value in asked.items()}
 
 
-def _instant(text: str) -> int:
+def _now() -> int:
+    return whole_second(datetime.now(UTC))
+
+
+def _instant(text: str, tz: str | None) -> int:
+    """Read `--after`: with an offset, or local in the zone that is given."""
     with naming("after"):
-        return parse_instant(text)
+        return parse_instant(text) if tz is None else resolve(canonical_time(text), zone(tz))
 
 
 def _show_file(
@@ -86,10 +94,12 @@ def _show_file(
         return
     width = max(map(len, triggers), default=0)
     for known, trigger in triggers.items():
-        tick = trigger.next_after(t, _defined(t))
+        ticks = trigger.upcoming(t, 1, _defined(t))
         where = tz or definitions.zone_of(known)
-        moment = "no more ticks".ljust(30) if tick is None else _local(tick, where)
+        moment = _local(trigger.due_at(ticks[0]), where) if ticks else _none(trigger).ljust(30)
         click.echo(f"{known:{width}}  {moment}  {words(trigger)}")
+    if not triggers:
+        click.echo("no schedules")
 
 
 def _show_one(trigger: Trigger, tz: str, t: int, n: int, *, as_json: bool) -> None:
@@ -99,23 +109,38 @@ def _show_one(trigger: Trigger, tz: str, t: int, n: int, *, as_json: bool) -> No
         click.echo(msgspec.json.encode(told))
         return
     click.echo(f"{told['words']}\n")
-    for tick in trigger.upcoming(t, n, _defined(t)):
-        click.echo(f"  {_local(tick, tz)}{'' if tz == 'UTC' else f'   {rfc3339(tick)}'}")
-    if not told["next"]:
-        click.echo("  no more ticks")
+    ticks = trigger.upcoming(t, n, _defined(t))
+    for tick in ticks:
+        due = trigger.due_at(tick)
+        utc = "" if tz == "UTC" else f"   {rfc3339(due)}"
+        click.echo(f"  {_local(due, tz)}{utc}{'' if due == tick else f'   for {_local(tick, tz)}'}")
+    if not ticks:
+        click.echo(f"  {_none(trigger)}")
     for i, note in enumerate(told["notes"]):
         click.echo(f"{'' if i else chr(10)}note: {note}")
 
 
 def _tell(trigger: Trigger, t: int, n: int) -> Told:
+    """Return what is told as JSON: `next` has each `run_at`, `due_at` those that are moved."""
     ticks = trigger.upcoming(t, n, _defined(t))
+    moved = {
+        rfc3339(tick): rfc3339(trigger.due_at(tick))
+        for tick in ticks
+        if trigger.due_at(tick) != tick
+    }
     notes = night_notes(trigger, t, t + YEAR)
-    for tick in ticks:
-        if (due := trigger.due_at(tick)) != tick:
-            notes.append(f"{rfc3339(tick)} is due at {rfc3339(due)}")
     if trigger.needs_past:
-        notes.append("ticks that depend on runs and starts to come cannot be told beforehand")
-    return {"next": [rfc3339(tick) for tick in ticks], "words": words(trigger), "notes": notes}
+        notes.append("what depends on runs to come is not told; a start is taken to be now")
+    told: Told = {
+        "next": [rfc3339(tick) for tick in ticks],
+        "words": words(trigger),
+        "notes": notes,
+    }
+    return told | {"due_at": moved} if moved else told
+
+
+def _none(trigger: Trigger) -> str:
+    return "waits for runs to come" if trigger.needs_past else "no more ticks"
 
 
 def _defined(t: int) -> Past:

@@ -6,6 +6,7 @@ Each function takes the limits that can go around any trigger (`start_at`, `end_
 
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
+from difflib import get_close_matches
 from typing import TypedDict, Unpack
 
 from onbeat.core.calendars import NO_CALENDARS, Calendars, Exclude, Within, time_of_day
@@ -76,14 +77,21 @@ def daily(
     return limited(Daily(text, tz, dst), tz, limits)
 
 
-def startup(delay: Length = "0s") -> Trigger:
+def startup(length: Length = "0s", tz: str = "UTC", **limits: Unpack[Limits]) -> Trigger:
     """Return a trigger that ticks once per start of the scheduler, so long after it."""
-    return Startup(_length("startup", delay))
+    return limited(Startup(_length("startup", length)), tz, limits)
 
 
-def after(outcome: Outcome, delay: Length = "0s", *, schedule: str | None = None) -> Trigger:
+def after(
+    outcome: Outcome,
+    length: Length = "0s",
+    *,
+    schedule: str | None = None,
+    tz: str = "UTC",
+    **limits: Unpack[Limits],
+) -> Trigger:
     """Return a trigger that ticks so long after a run, of this or another schedule, ended so."""
-    return After(outcome, _length("after", delay), schedule)
+    return limited(After(outcome, _length("after", length), schedule), tz, limits)
 
 
 def calendar_of(given: Mapping[str, object], tz: str, dst: Dst) -> Calendar:
@@ -92,9 +100,9 @@ def calendar_of(given: Mapping[str, object], tz: str, dst: Dst) -> Calendar:
     texts = {}
     for name, value in given.items():
         if name not in known:
-            raise InvalidSchedule(
-                f"calendar.{name}", "no field has this name", hint=f"known: {', '.join(known)}"
-            )
+            near = get_close_matches(name, [*known, *LIMITS], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise InvalidSchedule(f"calendar.{name}", "no field has this name", hint=hint)
         items = list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
         if not items or not all(type(item) is int or isinstance(item, str) for item in items):
             raise InvalidSchedule(
@@ -110,15 +118,14 @@ def limited(
     """Return `trigger` with these limits around it, or as it is when there are none."""
     if not limits:
         return trigger
-    unknown = limits.keys() - LIMITS
-    if unknown:
-        raise TypeError(
-            f"no limit is called {min(unknown)!r}: known are {', '.join(sorted(LIMITS))}"
+    for name in limits.keys() - LIMITS:
+        near = "tz" if "zone" in name else next(iter(get_close_matches(name, LIMITS, n=1)), None)
+        hint = (
+            f"did you mean {near!r}?" if near else f"known are tz, dst, {', '.join(sorted(LIMITS))}"
         )
-    exclude, within = (
-        _exclude(limits.get("exclude"), tz, calendars),
-        _within(limits.get("within"), tz),
-    )
+        raise TypeError(f"no keyword is called {name!r}: {hint}")
+    exclude = _exclude(limits.get("exclude"), tz, calendars)
+    within = _within(limits.get("within"), tz)
     if exclude is not None or within is not None:
         trigger = Open(trigger, exclude, within)
     delay = limits.get("delay")
@@ -153,21 +160,11 @@ def _within(given: object, tz: str) -> Within | None:
             "no such key",
             hint="known: hours, days, outside",
         )
-    hours, days, outside = (
-        asked.get("hours", "00:00-24:00"),
-        asked.get("days", "*"),
-        asked.get("outside", "skip"),
-    )
+    hours, days = asked.get("hours", "00:00-24:00"), asked.get("days", "*")
     if isinstance(days, (list, tuple)):
         days = ",".join(map(str, days))
-    texts = (
-        [hours]
-        if isinstance(hours, str)
-        else list(hours)
-        if isinstance(hours, (list, tuple))
-        else [shown(hours)]
-    )
-    return Within(tuple(texts), str(days), outside, tz)  # type: ignore[arg-type]
+    texts = tuple(hours) if isinstance(hours, (list, tuple)) else (hours,)
+    return Within(texts, str(days), asked.get("outside", "skip"), tz)  # type: ignore[arg-type]
 
 
 def _time(name: str, given: Time | None) -> str | None:

@@ -40,14 +40,13 @@ class Exclude:
     timezone: str = "UTC"
     calendars: Calendars = field(default_factory=lambda: NO_CALENDARS, repr=False, compare=False)
     _spans: tuple[Span, ...] = field(init=False, repr=False)
-    _yearly: frozenset[tuple[int, int]] = field(init=False, repr=False)
+    _yearly: frozenset[tuple[str, str]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         where, spans, yearly = zone(self.timezone), [], set()
         for item in _resolve_names(self.items, self.calendars):
-            if match := _YEARLY.fullmatch(item):
-                yearly.add((int(match[1]), int(match[2])))
-                _check_date(f"2000-{item}", item)
+            if _YEARLY.fullmatch(item):
+                yearly.add(_yearly_days(item))
             else:
                 spans.append(_span(item, where))
         object.__setattr__(self, "_spans", tuple(_merged(spans)))
@@ -63,11 +62,10 @@ class Exclude:
             i += 1
         if self._yearly:
             where = zone(self.timezone)
-            years = range(date_of(first // DAY - 1).year, date_of(last // DAY + 1).year + 1)
-            days = (
-                _day_in(year, month, date) for year in years for month, date in sorted(self._yearly)
-            )
-            found += [_day_span(where, day, day) for day in days if day is not None]
+            years = range(date_of(first // DAY - 367).year, date_of(last // DAY + 1).year + 1)
+            for year in years:
+                days = (_in_year(year, *yearly) for yearly in self._yearly)
+                found += [_day_span(where, *pair) for pair in days if pair is not None]
         return clipped(found, first, last)
 
 
@@ -95,9 +93,7 @@ class Within:
                 "within.hours", "no hours are given", hint='such as "09:00-17:00"'
             )
         ranges = sorted(_hours(text) for text in self.hours)
-        object.__setattr__(
-            self, "hours", tuple(f"{time_of_day(a)}-{time_of_day(b % DAY)}" for a, b in ranges)
-        )
+        object.__setattr__(self, "hours", tuple(map(_hours_text, ranges)))
         object.__setattr__(self, "_ranges", tuple(ranges))
         object.__setattr__(self, "days", self.days.upper())
         try:
@@ -155,7 +151,7 @@ def time_of_day(second: int) -> str:
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_YEARLY = re.compile(r"(\d\d)-(\d\d)", re.ASCII)
+_YEARLY = re.compile(r"\d\d-\d\d(?:\.\.\d\d-\d\d)?", re.ASCII)
 
 
 def _resolve_names(items: Iterable[str], calendars: Calendars) -> list[str]:
@@ -175,6 +171,8 @@ def _resolve_names(items: Iterable[str], calendars: Calendars) -> list[str]:
                 if calendars
                 else "define it under `calendars`"
             )
+            if item[:3].upper() in cron.WEEKDAY_NAMES:
+                known = "for weekdays use within: {days: MON-FRI}"
             raise InvalidSchedule("exclude", f"no calendar is called {shown(item)}", hint=known)
     if len(found) > MOST_ITEMS:
         raise InvalidSchedule("exclude", f"{len(found)} items", hint=f"at most {MOST_ITEMS}")
@@ -185,28 +183,45 @@ def _span(item: str, where: Zone) -> Span:
     """Return the instants of one date, of two dates, or of two times."""
     first, dots, last = item.partition("..")
     if _DATE.fullmatch(first) and (not dots or _DATE.fullmatch(last)):
-        span = _day_span(where, _check_date(first, item), _check_date(last or first, item))
+        days = _day(first, item), _day(last or first, item)
+        span = _day_span(where, *days) if days[0] <= days[1] else None
     elif dots:
         with naming("exclude"):
             span = Span(resolve(canonical_time(first), where), resolve(canonical_time(last), where))
     else:
         hint = "2026-12-25, 12-25, 2026-12-24..2026-12-31, or the name of a calendar"
         raise InvalidSchedule("exclude", f"{shown(item)} is not a date", hint=hint)
-    if span.last < span.first:
-        raise InvalidSchedule(
-            "exclude", f"{shown(item)} ends before it begins", hint="the earlier one first"
-        )
+    if span is None or span.last < span.first:
+        problem = f"{shown(item)} ends before it begins"
+        raise InvalidSchedule("exclude", problem, hint="the earlier one first")
     return span
 
 
-def _check_date(text: str, item: str) -> int:
+def _day(text: str, item: str) -> int:
     """Return the day number of a date written year-month-day."""
     day = _day_in(*map(int, text.split("-")))
     if day is None:
-        raise InvalidSchedule(
-            "exclude", f"{shown(item)} is not a day of the calendar", hint="year-month-day"
-        )
+        problem = f"{shown(item)} is not a day of the calendar"
+        raise InvalidSchedule("exclude", problem, hint="year-month-day")
     return day
+
+
+def _yearly_days(item: str) -> tuple[str, str]:
+    """Return the first and the last day, month-day, that are closed every year."""
+    first, _, last = item.partition("..")
+    for text in (first, last or first):
+        _day(f"2000-{text}", item)
+    return first, last or first
+
+
+def _in_year(year: int, first: str, last: str) -> tuple[int, int] | None:
+    """Return the day numbers a yearly item means in `year`; February 29 only where it is."""
+    begins = _day_in(year, *map(int, first.split("-")))
+    ends = _day_in(year + (last < first), *map(int, last.split("-")))
+    if first == last:
+        return None if begins is None or ends is None else (begins, ends)
+    march = day_number(year, 3, 1)
+    return (march if begins is None else begins, march - 1 if ends is None else ends)
 
 
 def _day_in(year: int, month: int, date: int) -> int | None:
@@ -231,10 +246,17 @@ def _hours(text: object) -> Span:
         begins = parse_time_of_day(opens.strip())
         ends = DAY if closes.strip() == "24:00" else parse_time_of_day(closes.strip())
     except InvalidSchedule:
-        raise InvalidSchedule(
-            "within.hours", f"{shown(text)} is not a range of hours", hint="09:00-17:00"
-        ) from None
+        problem = f"{shown(text)} is not a range of hours"
+        raise InvalidSchedule("within.hours", problem, hint="09:00-17:00") from None
+    if begins == ends:
+        problem = f"{shown(text)} begins and ends at the same time"
+        raise InvalidSchedule("within.hours", problem, hint="00:00-24:00 for the whole day")
     return Span(begins, ends if ends > begins else ends + DAY)
+
+
+def _hours_text(hours: Span) -> str:
+    ends = "24:00" if hours.last == DAY else time_of_day(hours.last % DAY)
+    return f"{time_of_day(hours.first)}-{ends}"
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:

@@ -60,6 +60,8 @@ class Field:
         """Return a hint: the name that `text` begins with, or the bounds."""
         if text[:3] in self.names:
             return f"write {text[:3]}"
+        if self.name == "day_of_week" and len(text) == 4 and text.isdigit():
+            return "six fields begin with the second; a year is the seventh"
         return f"{self.low} to {self.high}" + (
             f", or {self.names[0]} to {self.names[-1]}" if self.names else ""
         )
@@ -215,7 +217,9 @@ def _checked(text: str) -> str:
             problem = f"the character {shown(strange[0])} has no meaning here"
             raise InvalidSchedule("cron", problem, hint="plain digits and letters")
     if "TZ=" in text.upper():
-        raise InvalidSchedule("cron", f"{shown(text)} names a zone", hint="put it under `timezone`")
+        raise InvalidSchedule(
+            "cron", f"{shown(text)} names a zone", hint="timezone: in a file, tz= in Python, --tz"
+        )
     return text
 
 
@@ -320,7 +324,7 @@ def _hashed(field: Field, term: str, key: str) -> str:
         raise _refused(
             field,
             f"{shown(term)} needs a schedule id to hash",
-            hint="a number, where there is none",
+            hint="in a file it has one; from Python give key=",
         )
     base, slash, step_text = term.partition("/")
     first, last = field.low, {DAY_OF_MONTH: 28, DAY_OF_WEEK: 6}.get(field, field.high)

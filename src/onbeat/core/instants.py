@@ -24,7 +24,11 @@ def whole_second(t: Instant) -> int:
         return (t.replace(tzinfo=None) - _EPOCH - (t.utcoffset() or timedelta(0))) // timedelta(
             seconds=1
         )
-    return int(t // 1)
+    try:
+        return int(t // 1)
+    except (TypeError, ValueError, OverflowError):
+        problem = f"{t!r} is no instant: give UTC seconds, or a datetime with a zone"
+        raise TypeError(problem) from None
 
 
 def next_whole_second(t: Instant) -> int:

@@ -166,9 +166,21 @@ class Limited(Trigger):
                 "max_runs", f"{shown(self.max_runs)} is not a number of runs", hint="1 or more"
             )
 
+        if self.end_at is not None and not self.needs_past:
+            since = self._first if self.start_at is not None else min(0, self._last)
+            tick = self.trigger.next_after(since - 1)
+            if tick is None or tick > self._last:
+                raise InvalidSchedule(
+                    "end_at", f"{self.end_at} is before every tick", hint="a later end"
+                )
+
     @property
     def needs_past(self) -> bool:
         return self.trigger.needs_past
+
+    def allows(self, t: int) -> bool:
+        """Return whether `t` is between `start_at` and `end_at`."""
+        return self._first <= t <= self._last
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
         if self._runs_left(past) == 0:

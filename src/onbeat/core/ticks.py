@@ -66,14 +66,14 @@ class Trigger(ABC):
             flags[last - 1 - tick] = 49  # "1", the highest bit leftmost
         return int(flags, 2) if flags else 0
 
-    def __or__(self, other: "Trigger") -> "AnyOf":
-        return AnyOf((self, other))
+    def __or__(self, other: object) -> "AnyOf":
+        return AnyOf((self, other)) if isinstance(other, Trigger) else NotImplemented
 
-    def __and__(self, other: "Trigger") -> "AllOf":
-        return AllOf((self, other))
+    def __and__(self, other: object) -> "AllOf":
+        return AllOf((self, other)) if isinstance(other, Trigger) else NotImplemented
 
-    def __sub__(self, other: "Trigger") -> "Minus":
-        return Minus(self, other)
+    def __sub__(self, other: object) -> "Minus":
+        return Minus(self, other) if isinstance(other, Trigger) else NotImplemented
 
 
 class Ticks:
@@ -83,6 +83,9 @@ class Ticks:
 
     def __init__(self, trigger: Trigger, first: int, last: int, past: Past) -> None:
         self._trigger, self._first, self._last, self._past = trigger, first, last, past
+
+    def __repr__(self) -> str:
+        return f"<ticks of {self._trigger!r} in {self._first} <= t < {self._last}>"
 
     def __iter__(self) -> Iterator[int]:
         return self._trigger.iterate(self._first, self._last, self._past)
@@ -190,7 +193,7 @@ class AllOf(Combined):
     def __post_init__(self) -> None:
         _at_least(2, self.triggers, "all")
         self._refuse_if_never(
-            "all", "the parts have no tick in common", "any, if each shall have its own"
+            "all", "no tick that all parts have was found", "any, if each shall have its own"
         )
 
     @property
@@ -228,7 +231,7 @@ class Minus(Combined):
 
     def __post_init__(self) -> None:
         self._refuse_if_never(
-            "minus", "nothing is left of the first part", "a narrower second part"
+            "minus", "nothing that is left of the first part was found", "a narrower second part"
         )
 
     @property

@@ -173,6 +173,8 @@ class Every(Trigger):
     def __post_init__(self) -> None:
         _check_dst(self.dst)
         length, given = self.every, [self.every.months, self.every.days, self.every.seconds]
+        if length == Duration():
+            raise InvalidSchedule("every", "'0s' is no step", hint="1s or more")
         if sum(part > 0 for part in given) != 1:
             hint = "either s, m, h or d, w or mo, y: 36h, 1d or 1mo"
             raise InvalidSchedule(
@@ -282,6 +284,11 @@ class At(Trigger):
             times = {resolve(text, where): text for text in map(canonical_time, self.at)}
         _set(self, "_instants", tuple(sorted(times)))
         _set(self, "at", tuple(times[instant] for instant in self._instants))
+
+    def walls(self, first: int, last: int) -> list[int]:
+        """Return the local times `first <= w < last` that were given without an offset."""
+        local = [resolve(f"{text}Z", zone("UTC")) for text in self.at if not text.endswith("Z")]
+        return [wall for wall in sorted(local) if first <= wall < last]
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
         i = bisect_right(self._instants, whole_second(t))

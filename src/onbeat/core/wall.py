@@ -139,6 +139,8 @@ class WallPattern:
 
     def _search(self, t: int) -> int | None:
         """Answer for any `t`, across years and clock changes."""
+        if t.__class__ is not int:
+            raise TypeError(f"{t!r} is not in whole seconds")
         if not FIRST_SECOND <= t < LAST_SECOND:
             if t >= LAST_SECOND:
                 return None

@@ -105,27 +105,23 @@ def _pattern(pattern: WallPattern) -> str:
 
 def _times(pattern: WallPattern) -> str:
     seconds, minutes = bits_of(pattern.seconds), bits_of(pattern.minutes)
+    at_second = f" at second {seconds[0]}" if seconds[0] else ""
     step = _step(minutes, 1440)
     if len(seconds) == 1 and step and len(minutes) > 4:
-        told = (
-            f"every {_counted(step, 'minute')}"
-            if step % 60
-            else f"every {_counted(step // 60, 'hour')}"
-        )
-        late = [f"minute {minutes[0]}"] * (minutes[0] > 0) + [f"second {seconds[0]}"] * (
-            seconds[0] > 0
-        )
-        return f"{told} at {listing(late)}" if late else told
+        size, unit = (step, "minute") if step % 60 else (step // 60, "hour")
+        late = f", from minute {minutes[0]}" if minutes[0] else ""
+        if unit == "hour" and size == 1 and minutes[0]:
+            late = f" at minute {minutes[0]}"
+        return f"every {_counted(size, unit)}{late}{at_second}"
     if len(seconds) * len(minutes) <= MOST_TIMES:
         return f"at {listing([time_of_day(m * 60 + s) for m in minutes for s in seconds])}"
     in_hour = bits_of(cron.parse_field(cron.MINUTE, pattern.texts[1]).bits)
     hours = bits_of(cron.parse_field(cron.HOUR, pattern.texts[2]).bits)
-    if seconds == [0]:
-        told = _field(in_hour, "minute")
+    if len(seconds) == 1:
+        told = _field(in_hour, "minute") + at_second
     else:
-        told = _field(seconds, "second") + (
-            f" in {_plural('minute', in_hour)}" if len(in_hour) < 60 else ""
-        )
+        told = _field(seconds, "second")
+        told += f" in {_plural('minute', in_hour)}" if len(in_hour) < 60 else ""
     if len(hours) == 24:
         return told if told.startswith("every") else f"{told} of every hour"
     return f"{told} {'during' if told.startswith('every') else 'of'} {_plural('hour', hours)}"
@@ -176,9 +172,7 @@ def _special(special: Special) -> str:
             return "the last day"
         case FromEnd(days):
             return (
-                f"{_counted(days, 'day')} before the last day"
-                if days > 1
-                else "the day before the last"
+                "the day before the last" if days == 1 else f"the day {days} days before the last"
             )
         case Workday(0):
             return "the last workday"
@@ -198,7 +192,8 @@ def _every(trigger: Every) -> str:
     if trigger.start_at is not None:
         told += f" from {_time(trigger.start_at)}"
     if trigger.every.seconds:
-        return told
+        local = trigger.start_at is not None and not trigger.start_at.endswith("Z")
+        return f"{told}, {trigger.timezone}" if local else told
     if trigger.start_at is None:
         anchor = {"day": "", "week": " on Thursday", "month": " on day 1", "year": " on January 1"}[
             unit
@@ -221,7 +216,11 @@ def _closing(exclude: Exclude | None, within: Within | None) -> str:
             if len(days) == 7
             else f" on {_runs(sorted((day - 1) % 7 for day in days), WEEKDAYS)}"
         )
-        told += f", only {listing([hours.replace('-', ' to ') for hours in within.hours])}{on}"
+        whole = within.hours == ("00:00-24:00",)
+        told += ", only" + (
+            "" if whole else f" {listing([h.replace('-', ' to ') for h in within.hours])}"
+        )
+        told += on
         told += ", otherwise at the next opening" if within.outside == "move" else ""
     return told
 

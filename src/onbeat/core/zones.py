@@ -257,6 +257,10 @@ def _year_of(t: int) -> int:
 def _nearest(name: object) -> str:
     """Say which names were perhaps meant: by other letters, the city alone, a near spelling."""
     text = str(name)[:64].strip().replace(" ", "_").lower()
+    if offset := re.fullmatch(r"(?:utc|gmt)?([+-])0?(\d{1,2})(?::?00)?", text, re.ASCII):
+        west = "-" if offset[1] == "+" else "+"  # these names count the other way round
+        fixed = f"Etc/GMT{west}{offset[2]} for a fixed {offset[1]}{offset[2]}:00"
+        return f"a place such as Europe/Berlin, or {fixed}"
     lowered = {known.lower(): known for known in sorted(names())}
     cities = [known for low, known in lowered.items() if text and low.endswith(f"/{text}")]
     close = [lowered[low] for low in get_close_matches(text, lowered, n=3, cutoff=0.75)]

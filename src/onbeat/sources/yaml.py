@@ -22,6 +22,12 @@ from onbeat.sources.holidays import holiday_items
 from onbeat.sources.ics import ics_items
 
 LARGEST_FILE = 16 * 2**20
+TIMING = KINDS.keys() | AROUND
+BESIDE_TIMING = {  # what a schedule says besides when: read where it is acted on
+    "run", "grace", "catchup", "catchup_window", "overlap", "queue_limit", "queue_keep",
+    "max_active", "jitter", "jitter_around", "retry", "timeout", "start_deadline", "cancel_grace",
+    "on_lost", "group", "priority", "rate", "pause_after", "when", "description",
+}  # fmt: skip
 MOST_VALUES = 1_000_000  # in one file, each use of an anchor counted
 
 
@@ -97,22 +103,21 @@ def parse_yaml(text: str) -> Any:
         mark = broken.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         said = ", ".join(filter(None, [broken.context, broken.problem]))
-        raise InvalidSchedule("", f"{where}{said}", hint="YAML 1.2") from None
+        star = "alias" in said
+        hint = 'a text with * goes in quotes: "* * * * *"' if star else "YAML 1.2"
+        raise InvalidSchedule("", f"{where}{said}", hint=hint) from None
     except yaml.YAMLError as broken:
         raise InvalidSchedule("", str(broken).splitlines()[0], hint="YAML 1.2") from None
     return value
 
 
 def _timing(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a schedule that say when, and refuse a near miss of one."""
-    timing = KINDS.keys() | AROUND
-    for name in given:
-        near = get_close_matches(str(name), timing, n=1, cutoff=0.8)
-        if near and name not in timing:
-            raise InvalidSchedule(
-                str(name), "no field has this name", hint=f"did you mean {near[0]!r}?"
-            )
-    return {name: value for name, value in given.items() if name in timing}
+    """Return the fields of a schedule that say when; refuse names that no schedule has."""
+    for other in ("tz", "zone", "time_zone"):
+        if other in given:
+            raise InvalidSchedule(other, "no field has this name", hint="did you mean 'timezone'?")
+    check_names(given, TIMING | BESIDE_TIMING)
+    return {name: value for name, value in given.items() if name in TIMING}
 
 
 def _mapping(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
