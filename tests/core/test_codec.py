@@ -40,6 +40,13 @@ SAMPLES = [
         within={"hours": ["08:00-12:00", "13:00-17:00"], "days": "MON-FRI", "outside": "move"},
     ),
     every("5m", start_at="2026-01-01T00:00Z", end_at="2026-02-01T00:00", tz="Asia/Tokyo"),
+    decode(
+        {
+            "timezone": "Asia/Tokyo",
+            "max_runs": 2,
+            "any": [{"daily": "09:00", "timezone": "UTC"}, {"daily": "10:00"}],
+        }
+    ),
     (cron("0 9 * * *", tz="Asia/Tokyo") | daily("10:00", max_runs=3)) - at("2026-12-24T09:00Z"),
 ]
 

@@ -8,7 +8,9 @@ import pytest
 
 from onbeat import InvalidSchedule, cron, daily
 from onbeat.core import zones
-from onbeat.core.zones import Gap, zone
+from onbeat.core.cron import compile_days
+from onbeat.core.wall import WallPattern, minutes_of_day
+from onbeat.core.zones import Gap, Zone, zone
 from tests.core.strategies import FIRST, LAST
 from tests.timing import LIMIT, cpu_seconds
 
@@ -42,6 +44,31 @@ def test_a_wall_time_is_found_in_its_first_pass_or_in_its_gap():
     assert berlin.first_pass(wall) == wall - 7200
     gone = int(datetime(2026, 3, 29, 2, 30, tzinfo=UTC).timestamp())
     assert berlin.first_pass(gone) == Gap(gone - 1800 - 3600, gone - 1800, gone + 1800)
+
+
+@pytest.mark.parametrize(
+    ("starts", "offsets", "fixed", "wild"),
+    [
+        ([720, 750], [0, 60, 0], [720], [765]),  # an hour's gap at noon, and half an hour later back
+        ([780, 800], [0, -60, -120], [765], [765, 885]),  # back at 13:00, and again 20 minutes later
+    ],
+    ids=["gap, then fold", "fold, then fold"],
+)  # fmt: skip
+def test_a_fixed_time_is_had_once_however_the_clock_goes_about(starts, offsets, fixed, wild):
+    """No zone has done this yet. Minutes of a day; the time is 12:45."""
+    odd = Zone(
+        "Odd/Place", [-(10**11), *(60 * t for t in starts)], [60 * o for o in offsets], rule=None
+    )
+    bits = {
+        "minutes": minutes_of_day(1 << 12, 1 << 45),
+        "seconds": 1,
+        "keep_gaps": True,
+        "texts": (),
+    }
+    days = compile_days("*", "*", "*", "*", either=False)
+    for is_wild, expected in ((False, fixed), (True, wild)):
+        pattern = WallPattern(odd, days, wild=is_wild, **bits)
+        assert [t // 60 for day in pattern.ticks(0, 86_400) for t in day] == expected
 
 
 @pytest.mark.req("W71")
