@@ -243,7 +243,7 @@ class WallPattern:
         closes, opens = before.end + before.offset, segment.start + segment.offset
         if not opens - closes > 0 or not self._keeps(opens - closes):
             return False
-        return self._next_wall(closes)[0] < opens != self._next_wall(opens)[0]
+        return self._next_wall(segment.seen)[0] < opens != self._next_wall(opens)[0]
 
     def _keeps(self, gap: int) -> bool:
         return self.keep_gaps and gap <= LONGEST_SHIFT

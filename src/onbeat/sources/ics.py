@@ -7,28 +7,16 @@ from pathlib import Path
 from onbeat.core.durations import parse_duration
 from onbeat.core.instants import canonical_time, resolve, rfc3339
 from onbeat.core.zones import zone
-from onbeat.errors import InvalidSchedule, shown
-
-LARGEST_FILE = 16 * 2**20
+from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.sources.files import read_text
 
 _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)(Z?))?", re.ASCII)
 
 
 def ics_items(path: Path) -> tuple[str, ...]:
     """Read a file, or refuse it."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise InvalidSchedule(
-                "ics", f"{path} is too large", hint=f"{LARGEST_FILE // 2**20} MiB at most"
-            )
-        text = path.read_text(encoding="utf-8")
-    except OSError as failed:
-        raise InvalidSchedule(
-            "ics", f"{path} cannot be read: {failed.strerror}", hint="an .ics file"
-        ) from None
-    except UnicodeDecodeError:
-        raise InvalidSchedule("ics", f"{path} is not in UTF-8", hint="save it in UTF-8") from None
-    return parse_ics(text)
+    with naming("ics"):
+        return parse_ics(read_text(path))
 
 
 def parse_ics(text: str) -> tuple[str, ...]:
@@ -49,7 +37,7 @@ def parse_ics(text: str) -> tuple[str, ...]:
             original = line.partition(":")[0].partition(";")[2]
             event[name] = (original, value.strip())
     if not found:
-        raise InvalidSchedule("ics", "there is no event in it", hint="BEGIN:VEVENT ... END:VEVENT")
+        raise InvalidSchedule("", "there is no event in it", hint="BEGIN:VEVENT ... END:VEVENT")
     return tuple(found)
 
 
@@ -69,14 +57,14 @@ def _item(event: dict[str, tuple[str, str]]) -> str:
         return f"{begins}..{_moment(*event['DTEND'])}"
     length = parse_duration(event["DURATION"][1]).elapsed if "DURATION" in event else 0
     if not begins.endswith("Z"):
-        raise InvalidSchedule("ics", f"{shown(start)} has a length but no zone", hint="a DTEND")
+        raise InvalidSchedule("", f"{shown(start)} has a length but no zone", hint="a DTEND")
     return f"{begins}..{rfc3339(resolve(begins, zone('UTC')) + length)}"
 
 
 def _yearly(rule: str, start: str) -> str:
     if rule.upper() != "FREQ=YEARLY" or len(start) != 8:
         hint = "whole days with RRULE:FREQ=YEARLY, or events written out"
-        raise InvalidSchedule("ics", f"the rule {shown(rule)} is not supported", hint=hint)
+        raise InvalidSchedule("", f"the rule {shown(rule)} is not supported", hint=hint)
     return f"{start[4:6]}-{start[6:8]}"
 
 
@@ -90,7 +78,7 @@ def _date(text: str) -> date:
     try:
         return date(int(text[:4]), int(text[4:6]), int(text[6:8]))
     except ValueError:
-        raise InvalidSchedule("ics", f"{shown(text)} is no date", hint="such as 20261225") from None
+        raise InvalidSchedule("", f"{shown(text)} is no date", hint="such as 20261225") from None
 
 
 def _moment(parameters: str, text: str) -> str:

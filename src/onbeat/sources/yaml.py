@@ -18,10 +18,10 @@ from onbeat.core.codec import AROUND, KINDS, check_names, decode
 from onbeat.core.ticks import Trigger
 from onbeat.core.zones import zone
 from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.sources.files import read_text
 from onbeat.sources.holidays import holiday_items
 from onbeat.sources.ics import ics_items
 
-LARGEST_FILE = 16 * 2**20
 TIMING = KINDS.keys() | AROUND
 BESIDE_TIMING = {  # what a schedule says besides when: read where it is acted on
     "run", "grace", "catchup", "catchup_window", "overlap", "queue_limit", "queue_keep",
@@ -68,18 +68,7 @@ class Definitions:
 
 def read_definitions(path: Path) -> Definitions:
     """Read a file, or refuse it."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            hint = f"{LARGEST_FILE // 2**20} MiB at most"
-            raise InvalidSchedule("", "the file is too large", hint=hint)
-        text = path.read_text(encoding="utf-8")
-    except OSError as failed:
-        raise InvalidSchedule(
-            "", f"cannot be read: {failed.strerror}", hint="a YAML file"
-        ) from None
-    except UnicodeDecodeError:
-        raise InvalidSchedule("", "is not in UTF-8", hint="save it in UTF-8") from None
-    given = parse_yaml(text)
+    given = parse_yaml(read_text(path))
     if not isinstance(given, Mapping):
         raise InvalidSchedule("", "there are no fields in it", hint="schedules: {...}")
     check_names(given, {"timezone", "calendars", "schedules"})
