@@ -6,6 +6,10 @@
 Classes are split by what the caller does next, never by where they were raised.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import partial
+from reprlib import Repr
 from types import TracebackType
 
 
@@ -25,6 +29,9 @@ class InvalidSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
     def __str__(self) -> str:
         told = f"{self.field}: {self.problem}" if self.field else self.problem
         return f"{told} ({self.hint})" if self.hint else told
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(InvalidSchedule, hint=self.hint), (self.field, self.problem)
 
     def under(self, path: str) -> "InvalidSchedule":
         """Return the same error as seen from further out: `path` is put before the field."""
@@ -55,5 +62,19 @@ class naming:  # noqa: N801 - it is read as a word: `with naming("cron"):`
 
 def shown(value: object) -> str:
     """Return `value` as an error may quote it: escaped, on one line, never long."""
-    text = repr(value[:80] if isinstance(value, str) else value)
+    try:
+        text = repr(value[:80]) if isinstance(value, str) else _SHORT.repr(value)
+    except Exception:  # noqa: BLE001 - a repr may fail in any way, and an error must not
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """Return a hint for a name that is not known: the one it is near to, or all there are."""
+    names = sorted(known)
+    near = get_close_matches(name[:64] if isinstance(name, str) else shown(name), names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
+
+
+_SHORT = Repr()
+_SHORT.maxlevel, _SHORT.maxlong = 2, 24

@@ -1,11 +1,14 @@
 """Fields to triggers and back: what is written is what is read."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule, after, at, calendar, cron, daily, every, startup
 from onbeat.core.codec import decode, encode, from_json, to_json
+from onbeat.core.limits import Limited
 from onbeat.core.ticks import AnyOf
 from tests.core.test_laws import triggers
 
@@ -73,7 +76,7 @@ def test_the_canonical_form_has_one_spelling_and_no_defaults():
     }
     assert encode(decode({"every": "5400s"})) == {"every": "90m"}
     assert encode(decode({"at": ["2026-12-01 10:00+01:00"]})) == {"at": "2026-12-01T09:00:00Z"}
-    assert encode(decode({"calendar": {"hour": [9], "minute": "0"}})) == {
+    assert encode(decode({"calendar": {"hour": ["09"], "minute": "00"}})) == {
         "calendar": {"hour": 9, "minute": 0}
     }
     assert encode(decode({"after": {"success": "30m"}})) == {
@@ -132,10 +135,10 @@ def test_named_calendars_are_resolved_and_their_names_kept():
         ({"after": {"schedule": "x"}}, None),
         ({"after": {"outcome": "success", "schedule": 5}}, "after.schedule: 5 is no schedule's name (a text)"),
         ({"any": {"cron": "* * * * *"}}, None),
-        ({"any": [{"cron": "0 9 * * *"}]}, "any: 1 part (2 or more)"),
+        ({"any": [{"cron": "0 9 * * *"}]}, "any: 1 part (2 to 100)"),
         ({"any": [{"cron": "0 9 * * *"}, {"cron": "60 * * * *"}]}, "any[1].cron.minute: '60' is no minute (0 to 59)"),
         ({"minus": [{"cron": "0 9 * * *"}]}, "minus: 1 part ([what, without what])"),
-        ({"cron": "0 9 * * *", "exclude": {"a": 1}}, "exclude: {'a': 1} is no list of dates ([2026-12-25, 12-31])"),
+        ({"cron": "0 9 * * *", "exclude": {"a": 1}}, "exclude: {'a': 1} is not a date (such as 2026-12-25)"),
         ("daily", "'daily' is no trigger (fields, such as every: 90m)"),
     ],
     ids=str,
@@ -144,6 +147,52 @@ def test_fields_that_are_no_trigger_are_refused(fields, said):
     with pytest.raises(InvalidSchedule) as refused:
         decode(fields)
     assert said is None or str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        Limited(
+            cron("0 9 * * *", tz="Europe/Berlin"), "America/New_York", start_at="2026-01-01T00:00"
+        ),
+        Limited(Limited(cron("0 9 * * *"), max_runs=3), max_runs=5),
+    ],
+)
+def test_what_no_fields_can_say_is_refused_not_changed(trigger):
+    with pytest.raises(InvalidSchedule, match="one around the other"):
+        encode(trigger)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"startup": "0s", "timezone": "Mars"}, "timezone: no zone is called 'Mars'"),
+        ({"any": [{"startup": "0s"}, {"startup": "1s"}], "timezone": ["x"]}, "timezone: no zone"),
+        ({"at": "2026-12-01T09:00", "dst": "bogus"}, "dst: no way is called 'bogus'"),
+        ({"calendar": {1: 2}}, "calendar.1: no field has this name"),
+        ({"every": 10**5000}, "the number <int> has no unit"),
+        ({"every": "0" * 98 + "1mo"}, "is not a duration"),
+        ({10**5000: 1}, "no field has this name"),
+        ({"a\nb": 1}, r"a\\nb: no field has this name"),
+        ({"cron": "H * * * *\ud800"}, "has no meaning here"),
+        ({"at": "9999-12-31T23:00", "timezone": "America/New_York"}, "at: .* is outside the calendar"),
+        ({"daily": "09:00", "exclude": 5}, "exclude: 5 is not a date"),
+    ],
+    ids=lambda value: repr(value)[:40] if not isinstance(value, dict) else "",
+)  # fmt: skip
+def test_odd_values_are_refused(fields, said):
+    with pytest.raises(InvalidSchedule, match=said):
+        decode(fields)
+
+
+def test_an_error_survives_a_journey_to_another_process():
+    error = InvalidSchedule("cron.minute", "'60' is no minute", hint="0 to 59")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.hint) == (str(error), error.hint)
+
+
+def test_a_key_may_hold_any_text():
+    assert decode({"cron": "H * * * *"}, key="\ud800").next_after(0) is not None
 
 
 def test_nesting_has_an_end():

@@ -131,7 +131,7 @@ def test_a_tick_is_not_moved_onto_an_excluded_day():
             "end_at: .* is before every tick",
         ),
         ({"exclude": ["holidays"]}, "exclude: no calendar is called 'holidays'"),
-        ({"exclude": [5]}, "exclude: 5 is not a text"),
+        ({"exclude": [5]}, "exclude: 5 is not a date"),
         ({"exclude": ["2026-02-01"] * 10_001}, "exclude: 10001 items"),
         ({"within": "9 to 5"}, "within.hours: '9 to 5' is not a range of hours"),
         ({"within": {"hours": 9}}, "within.hours: 9 is not a range of hours"),
@@ -176,6 +176,18 @@ def test_a_range_of_every_year_may_go_over_new_year():
     assert ticks(trigger, 1, datetime(2026, 12, 23, 12, tzinfo=UTC)) == ["2027-01-03T12:00:00Z"]
     assert ticks(trigger, 1, datetime(2027, 2, 27, 12, tzinfo=UTC)) == ["2027-03-01T12:00:00Z"]
     assert ticks(trigger, 1, datetime(2028, 2, 27, 12, tzinfo=UTC)) == ["2028-03-01T12:00:00Z"]
+    winter = cron("0 0 * * *", exclude=["12-24..02-29"])
+    assert ticks(winter, 1, datetime(2025, 12, 26, tzinfo=UTC)) == ["2026-03-01T00:00:00Z"]
+    assert ticks(winter, 1, datetime(2027, 12, 26, tzinfo=UTC)) == ["2028-03-01T00:00:00Z"]
+
+
+def test_a_tick_that_the_start_cuts_off_moves_no_other():
+    trigger = cron(
+        "30 20,22 * * *",
+        within={"hours": "09:00-17:00", "outside": "move"},
+        start_at="2026-01-01T21:00",
+    )
+    assert ticks(trigger, 2) == ["2026-01-01T22:30:00Z", "2026-01-02T20:30:00Z"]
 
 
 def test_an_end_before_the_first_step_of_a_grid_is_refused():

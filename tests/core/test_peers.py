@@ -134,7 +134,7 @@ def random_text(chance):
 
 def random_field(chance, low, high, star=0.4):
     if chance.random() < star:
-        return "*" if chance.random() < 0.8 else f"*/{chance.randint(1, high - low + 1)}"
+        return "*" if chance.random() < 0.8 else f"*/{chance.randint(1, high - low + (high != 7))}"
     terms = []
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
         first = chance.randint(low, high)

@@ -1,14 +1,21 @@
 """The kinds of trigger other than cron, and how they combine."""
 
+import functools
 import operator
+import pkgutil
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, time, timedelta
 
 import pytest
 
 from onbeat import InvalidSchedule, after, at, calendar, cron, daily, every, startup
+from onbeat.core.codec import from_json, to_json
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import Past
+from onbeat.core.zones import FIRST_SECOND, LAST_SECOND, Zone, _parse_tzif, zone
+from tests.timing import LIMIT, cpu_seconds
 
+OFFICE = {"hours": "09:00-17:00", "outside": "move"}
 JANUARY = datetime(2026, 1, 1, tzinfo=UTC)
 T = int(JANUARY.timestamp())
 
@@ -242,6 +249,47 @@ class TestCombined:
         assert len((seconds - rare).between(*year)) == 365 * 86_400 - len(rare.between(*year))
         assert len((seconds & rare).between(*year)) == len(rare.between(*year)) == 261
 
+    def test_a_moved_tick_is_moved_in_a_combination_too(self):
+        moved = daily("03:00", within={"hours": "09:00-17:00", "outside": "move"})
+        for trigger in (moved | daily("12:00"), moved - daily("12:00"), moved & every("1h")):
+            tick = trigger.next_after(T)
+            assert (tick, trigger.due_at(tick)) == (T + 3 * 3600, T + 9 * 3600)
+
+    def test_a_chain_is_one_level(self):
+        many = functools.reduce(operator.or_, [daily(f"{hour}:00") for hour in range(24)])
+        assert len(many.triggers) == 24
+        assert from_json(to_json(many)) == many
+        with pytest.raises(InvalidSchedule, match="any: 101 parts"):
+            functools.reduce(operator.or_, [daily(f"{i // 60}:{i % 60}") for i in range(101)])
+
+    def test_what_is_left_only_later_is_found(self):
+        later = every("1m") - every("1m", end_at="2020-01-01T00:00Z")
+        assert ticks(later, 1) == ["2026-01-01T00:01:00Z"]
+
+    @pytest.mark.parametrize(
+        "define",
+        [
+            lambda: (every("1009s") & every("1013s")) & (every("1019s") & every("1021s")),
+            lambda: (daily("03:00") | every("1h")) & ((daily("03:30") - every("7m")) | (daily("04:45") & every("30m"))),
+            lambda: daily("03:00", within=OFFICE) & daily("04:00", within=OFFICE),
+            lambda: daily("03:00", within=OFFICE, exclude=["1970-01-01..2099-12-31"]),
+            lambda: cron("0 3 * * *", tz="America/New_York", within=["09:00-12:00", "13:00-17:00"], exclude=["12-25", "01-01"]),
+            lambda: cron("*/30 2 * 3 SUN#2", tz="America/Chicago"),
+            lambda: calendar(minute=list(range(60)) * 5_000),
+            lambda: at(*["2026-01-01T00:00Z"] * 50_000),
+            lambda: cron("0 9 * * *", within=["09:00-10:00"] * 5_000),
+        ],
+    )  # fmt: skip
+    def test_whatever_is_combined_is_answered_or_refused_soon(self, define):
+        assert cpu_seconds(define) < 2 * LIMIT  # defining it asks for a first tick more than once
+
+    def test_a_wild_time_that_every_clock_change_swallows_is_refused(self):
+        with pytest.raises(
+            InvalidSchedule, match="the clocks in America/Chicago jump over every such time"
+        ):
+            cron("*/30 2 * 3 SUN#2", tz="America/Chicago")
+        assert cron("*/30 2 * 3 SUN#2", tz="America/Phoenix").next_after(T) is not None
+
     def test_only_triggers_combine(self):
         for other in ("0 9 * * *", None, 5):
             for combine in (operator.or_, operator.and_, operator.sub):
@@ -279,3 +327,45 @@ def test_a_shared_trigger_keeps_no_memory_that_shows():
     asked = [T + i * 40_000_000 for i in range(-40, 40)]
     alone = [cron("30 2 * * *", tz="America/New_York").next_after(t) for t in asked]
     assert [trigger.next_after(t) for t in reversed(asked)] == alone[::-1]
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        cron("* * * * *", tz="Asia/Tokyo"),
+        cron("0 9 * * *", tz="America/New_York", exclude=["12-25"], within="08:00-18:00"),
+        every("1d", tz="Asia/Tokyo"),
+        every("1y"),
+        every("7s"),
+        cron("0 9 * * *") | every("1mo"),
+    ],
+    ids=str,
+)
+def test_the_ends_of_the_calendar_are_met_quietly(trigger):
+    for t in (
+        -(10**15),
+        FIRST_SECOND,
+        FIRST_SECOND + 86_400,
+        LAST_SECOND - 86_400,
+        LAST_SECOND - 1,
+        10**15,
+    ):
+        tick = trigger.next_after(t)
+        assert tick is None or t < tick <= LAST_SECOND
+        assert len(trigger.between(t, t + 86_400)) <= 86_400
+        if tick is not None:
+            rfc3339(tick, zone("Asia/Tokyo"))
+    assert trigger.next_after(LAST_SECOND) is None
+    assert list(trigger.between(T, T - 10)) == []
+    assert len(trigger.between(T, T - 10)) == 0
+
+
+def test_a_zone_is_extended_by_several_threads_at_once():
+    starts = [FIRST_SECOND + i * 10**9 for i in range(300)]
+    for _ in range(4):
+        fresh = Zone(
+            "Europe/Berlin", *_parse_tzif(pkgutil.get_data("tzdata", "zoneinfo/Europe/Berlin"))
+        )
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(fresh.offset, starts))
+        assert found == [zone("Europe/Berlin").offset(t) for t in starts]

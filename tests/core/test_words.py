@@ -66,7 +66,7 @@ def test_a_cron_reads_as_a_sentence(text, told):
         ),
         (
             cron("0 9 * * *", within={"hours": "10:00-18:00", "outside": "move"}, delay="10m", end_at="2027-01-01T00:00"),
-            "at 09:00 every day, UTC, only 10:00 to 18:00, otherwise at the next opening, until 2027-01-01 00:00, not in the first 10m",
+            "at 09:00 every day, UTC, until 2027-01-01 00:00, only 10:00 to 18:00, otherwise at the next opening, not in the first 10m",
         ),
     ],
     ids=str,
@@ -140,6 +140,12 @@ def test_a_night_is_told_only_if_the_combination_has_it():
     assert len(night_notes(sundays, JANUARY, JANUARY + YEAR)) == 2
     mondays = nightly & cron("0,30 * * * MON", tz="Europe/Berlin")
     assert night_notes(mondays, JANUARY, JANUARY + YEAR) == []
+
+
+def test_many_runs_are_counted_not_listed():
+    assert night_notes(every("1s", max_runs=10**9), JANUARY, JANUARY + YEAR) == []
+    dense = cron("* 2 * * *", tz="Europe/Berlin", max_runs=10**9)
+    assert len(night_notes(dense, JANUARY, JANUARY + YEAR)) == 2
 
 
 def test_a_single_time_that_comes_twice_is_told():

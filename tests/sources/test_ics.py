@@ -21,6 +21,9 @@ def event(*lines):
         (["DTSTART:20261225T090000Z", "DURATION:PT90M"], "2026-12-25T09:00:00Z..2026-12-25T10:30:00Z"),
         (["DTSTART;TZID=Europe/Berlin:20261225T090000", "DTEND;TZID=Europe/Berlin:20261225T120000"], "2026-12-25T08:00:00Z..2026-12-25T11:00:00Z"),
         (["DTSTART:20261225T090000", "DTEND:20261225T120000"], "2026-12-25T09:00:00..2026-12-25T12:00:00"),
+        (["DTSTART;VALUE=DATE:20261224", "DURATION:P3D"], "2026-12-24..2026-12-26"),
+        (["DTSTART:20261225T090000Z", "DURATION:PT4H", "BEGIN:VALARM", "DURATION:PT15M", "END:VALARM"], "2026-12-25T09:00:00Z..2026-12-25T13:00:00Z"),
+        (["DTSTART;tzid=Europe/Berlin:20261225T090000", "DTEND:20261225T120000Z"], "2026-12-25T08:00:00Z..2026-12-25T12:00:00Z"),
         (["SUMMARY:Christmas", " goes on", "DTSTART;VALUE=DATE:2026", " 1225"], "2026-12-25"),
     ],
 )  # fmt: skip
@@ -37,7 +40,9 @@ def test_an_event_is_an_item(lines, item):
         (["DTSTART;VALUE=DATE:20260101", "RRULE:FREQ=WEEKLY;BYDAY=MO"], "'FREQ=WEEKLY;BYDAY=MO' is not supported"),
         (["DTSTART:20261225T090000Z", "DTEND:20261225"], "is no date and time"),
         (["DTSTART;TZID=Nowhere:20261225T090000", "DTEND:20261225T120000Z"], "no zone is called 'Nowhere'"),
-        (["DTSTART:20261225T090000", "DURATION:PT90M"], "has a length but no zone"),
+        (["DTSTART:20261225T090000", "DURATION:PT90M"], "has no end"),
+        (["DTSTART:20261225T090000Z"], "has no end"),
+        (["DTSTART;VALUE=DATE:20261225", "RDATE:20270101"], "RDATE is not supported"),
     ],
 )  # fmt: skip
 def test_an_event_that_is_not_understood_is_refused(lines, said):
@@ -48,3 +53,12 @@ def test_an_event_that_is_not_understood_is_refused(lines, said):
 def test_a_file_without_events_is_refused():
     with pytest.raises(InvalidSchedule, match="there is no event in it"):
         parse_ics("BEGIN:VCALENDAR\nEND:VCALENDAR")
+
+
+def test_a_cancelled_event_is_none():
+    text = (
+        event("DTSTART;VALUE=DATE:20261225")
+        + "\r\n"
+        + event("DTSTART;VALUE=DATE:20261226", "STATUS:CANCELLED")
+    )
+    assert parse_ics(text) == ("2026-12-25",)

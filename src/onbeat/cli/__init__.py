@@ -11,7 +11,7 @@ import onbeat
 
 INVALID_DEFINITION = 4
 
-VERBS = {"next": "onbeat.cli.next:next_ticks"}
+VERBS = {"next": ("onbeat.cli.next:next_ticks", "Show the coming ticks of a trigger.")}
 
 
 class Verbs(click.Group):
@@ -20,12 +20,16 @@ class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, told) for verb, (_, told) in VERBS.items()])
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module, name = VERBS[cmd_name].split(":")
+        module, name = VERBS[cmd_name][0].split(":")
         command = getattr(import_module(module), name)
-        assert isinstance(command, click.Command), f"{VERBS[cmd_name]} is no command"
+        assert isinstance(command, click.Command), f"{name} is no command"
         return command
 
 

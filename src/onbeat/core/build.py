@@ -4,9 +4,9 @@ Each function takes the limits that can go around any trigger (`start_at`, `end_
 `max_runs`, `exclude`, `within`) as keywords, and triggers combine: `a | b`, `a & b`, `a - b`.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
-from difflib import get_close_matches
 from typing import TypedDict, Unpack
 
 from onbeat.core.calendars import NO_CALENDARS, Calendars, Exclude, Within, time_of_day
@@ -16,8 +16,8 @@ from onbeat.core.instants import canonical_time
 from onbeat.core.limits import Limited, Open
 from onbeat.core.model import Outcome
 from onbeat.core.ticks import Trigger
-from onbeat.core.triggers import After, At, Calendar, Cron, Daily, Dst, Every, Startup
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.core.triggers import MOST_TIMES, After, At, Calendar, Cron, Daily, Dst, Every, Startup
+from onbeat.errors import InvalidSchedule, meant, naming, shown
 
 Length = str | timedelta | Duration
 Time = str | datetime
@@ -60,6 +60,8 @@ def every(
 
 def at(*times: Time, tz: str = "UTC", **limits: Unpack[Limits]) -> Trigger:
     """Return a trigger that ticks once at each of the times, local ones being in `tz`."""
+    if len(times) > MOST_TIMES:
+        raise InvalidSchedule("at", f"{len(times)} times", hint=f"at most {MOST_TIMES}")
     with naming("at"):
         texts = tuple(map(canonical_time, times))
     return limited(At(texts, tz), tz, limits)
@@ -97,55 +99,59 @@ def after(
 def calendar_of(given: Mapping[str, object], tz: str, dst: Dst) -> Calendar:
     """Return the calendar of these fields, each a number, a cron field text or a list of both."""
     known = [field.name for field in FIELDS]
-    texts = {}
+    texts: dict[str, str] = {}
     for name, value in given.items():
         if name not in known:
-            near = get_close_matches(name, [*known, *LIMITS], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise InvalidSchedule(f"calendar.{name}", "no field has this name", hint=hint)
-        items = list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
-        if not items or not all(type(item) is int or isinstance(item, str) for item in items):
+            field = f"calendar.{shown(name).strip(chr(39))}"
+            raise InvalidSchedule(field, "no field has this name", hint=meant(name, known))
+        items = list(value) if isinstance(value, (list, tuple, range)) else [value]
+        if (
+            not all(type(item) is int or (isinstance(item, str) and item) for item in items[:1000])
+            or not items
+        ):
             raise InvalidSchedule(
                 f"calendar.{name}", f"{shown(value)} is no value", hint="9, [9, 17] or MON-FRI"
             )
-        texts[name] = ",".join(str(item).strip().upper() for item in items)
+        text = ",".join(str(item).strip().upper() for item in items[:1000])
+        texts[name] = re.sub(r"(?<!\d)0+(?=\d)", "", text, flags=re.ASCII)  # 09 is 9
     return Calendar(**texts, timezone=tz, dst=dst)
 
 
 def limited(
     trigger: Trigger, tz: str, limits: Limits, calendars: Calendars = NO_CALENDARS
 ) -> Trigger:
-    """Return `trigger` with these limits around it, or as it is when there are none."""
+    """Return `trigger` with these limits around it, or as it is when there are none.
+
+    Closed times go around the bounds, so that a tick that is cut off moves no other; the number of
+    runs goes around all.
+    """
     if not limits:
         return trigger
     for name in limits.keys() - LIMITS:
-        near = "tz" if "zone" in name else next(iter(get_close_matches(name, LIMITS, n=1)), None)
-        hint = (
-            f"did you mean {near!r}?" if near else f"known are tz, dst, {', '.join(sorted(LIMITS))}"
-        )
+        hint = "did you mean 'tz'?" if "zone" in name else meant(name, {"tz", "dst", *LIMITS})
         raise TypeError(f"no keyword is called {name!r}: {hint}")
     exclude = _exclude(limits.get("exclude"), tz, calendars)
     within = _within(limits.get("within"), tz)
-    if exclude is not None or within is not None:
-        trigger = Open(trigger, exclude, within)
-    delay = limits.get("delay")
-    bounds = Limited(
-        trigger,
-        tz,
-        start_at=_time("start_at", limits.get("start_at")),
-        end_at=_time("end_at", limits.get("end_at")),
-        delay=None if delay is None else _length("delay", delay),
-        max_runs=limits.get("max_runs"),
+    start_at, end_at = (
+        _time("start_at", limits.get("start_at")),
+        _time("end_at", limits.get("end_at")),
     )
-    return trigger if bounds == Limited(trigger, tz) else bounds
+    delay, max_runs = limits.get("delay"), limits.get("max_runs")
+    if exclude is not None or within is not None:
+        if start_at is not None or end_at is not None:
+            trigger = Limited(trigger, tz, start_at, end_at)
+        trigger, start_at, end_at = Open(trigger, exclude, within), None, None
+    length = None if delay is None else _length("delay", delay)
+    outer = Limited(trigger, tz, start_at, end_at, length, max_runs)
+    return trigger if outer == Limited(trigger, tz) else outer
 
 
-def _exclude(given: Iterable[str | date] | None, tz: str, calendars: Calendars) -> Exclude | None:
+def _exclude(given: object, tz: str, calendars: Calendars) -> Exclude | None:
     if given is None:
         return None
-    items = [given] if isinstance(given, str) else list(given)
+    items = list(given) if isinstance(given, (list, tuple, set, frozenset)) else [given]
     texts = [item.isoformat() if isinstance(item, date) else item for item in items]
-    return Exclude(tuple(texts), tz, calendars) if texts else None
+    return Exclude(tuple(texts), tz, calendars) if texts else None  # type: ignore[arg-type]
 
 
 def _within(given: object, tz: str) -> Within | None:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from onbeat.core import cron
+from onbeat.core.days import LAST_YEAR, year_around
 from onbeat.core.instants import canonical_time, resolve
-from onbeat.core.zones import DAY, Gap, Zone, date_of, day_number, zone
+from onbeat.core.zones import DAY, END_OF_TIME, Zone, day_number, zone
 from onbeat.errors import InvalidSchedule, naming, shown
 
 MOST_ITEMS = 10_000
+MOST_HOURS = 24
 
 Calendars = Mapping[str, tuple[str, ...]]  # a name, and the items of `exclude` that it stands for
 NO_CALENDARS: Calendars = {}
@@ -53,6 +55,23 @@ class Exclude:
         object.__setattr__(self, "_yearly", frozenset(yearly))
         object.__setattr__(self, "calendars", NO_CALENDARS)
 
+    def closed_until(self, t: int) -> int | None:
+        """Return an instant until which `t` and all after it are closed, if `t` is."""
+        i = bisect_right(self._spans, (t, END_OF_TIME)) - 1
+        if i >= 0 and t < self._spans[i].last:
+            return self._spans[i].last
+        if not self._yearly:
+            return None
+        where = zone(self.timezone)
+        year = year_around((t + where.offset(t)) // DAY).number
+        for pair in (
+            _in_year(y, *days) for days in self._yearly for y in (year - 1, year) if y > 0
+        ):
+            span = _day_span(where, *pair) if pair is not None else None
+            if span is not None and span.first <= t < span.last:
+                return span.last
+        return None
+
     def closed(self, first: int, last: int) -> list[Span]:
         """Return the stretches of `first <= t < last` that are closed."""
         i = max(bisect_right(self._spans, (first, first)) - 1, 0)
@@ -62,8 +81,8 @@ class Exclude:
             i += 1
         if self._yearly:
             where = zone(self.timezone)
-            years = range(date_of(first // DAY - 367).year, date_of(last // DAY + 1).year + 1)
-            for year in years:
+            since, until = year_around(first // DAY).number - 1, year_around(last // DAY).number
+            for year in range(max(since, 1), min(until, LAST_YEAR - 1) + 1):
                 days = (_in_year(year, *yearly) for yearly in self._yearly)
                 found += [_day_span(where, *pair) for pair in days if pair is not None]
         return clipped(found, first, last)
@@ -88,10 +107,9 @@ class Within:
             raise InvalidSchedule(
                 "within.outside", f"no way is called {shown(self.outside)}", hint="skip or move"
             )
-        if not self.hours:
-            raise InvalidSchedule(
-                "within.hours", "no hours are given", hint='such as "09:00-17:00"'
-            )
+        if not 1 <= len(self.hours) <= MOST_HOURS:
+            hint = f'1 to {MOST_HOURS} such as "09:00-17:00"'
+            raise InvalidSchedule("within.hours", f"{len(self.hours)} ranges", hint=hint)
         ranges = sorted(_hours(text) for text in self.hours)
         object.__setattr__(self, "hours", tuple(map(_hours_text, ranges)))
         object.__setattr__(self, "_ranges", tuple(ranges))
@@ -106,6 +124,19 @@ class Within:
             )
         object.__setattr__(self, "_weekdays", weekdays.bits)
 
+    def closed_until(self, t: int) -> int | None:
+        """Return the next opening, if `t` is closed."""
+        where, today = zone(self.timezone), t // DAY
+        for day in range(today - 3, today + 10):
+            if self._weekdays >> (day + 4) % 7 & 1:
+                for opens, closes in self._ranges:
+                    begins = where.reached(day * DAY + opens)
+                    if begins > t:
+                        return begins
+                    if t < where.reached(day * DAY + closes):
+                        return None
+        raise AssertionError("every week has an opening")
+
     def closed(self, first: int, last: int) -> list[Span]:
         """Return the stretches of `first <= t < last` that are closed."""
         where, found, opened_until = zone(self.timezone), [], first
@@ -114,8 +145,8 @@ class Within:
                 continue
             for opens, closes in self._ranges:
                 begins, ends = (
-                    _instant(where, day * DAY + opens),
-                    _instant(where, day * DAY + closes),
+                    where.reached(day * DAY + opens),
+                    where.reached(day * DAY + closes),
                 )
                 if begins > opened_until:
                     found.append(Span(opened_until, begins))
@@ -159,7 +190,7 @@ def _resolve_names(items: Iterable[str], calendars: Calendars) -> list[str]:
     for item in items:
         if not isinstance(item, str):
             raise InvalidSchedule(
-                "exclude", f"{shown(item)} is not a text", hint="a date such as 2026-12-25"
+                "exclude", f"{shown(item)} is not a date", hint="such as 2026-12-25"
             )
         if item in calendars:
             found += calendars[item]
@@ -215,13 +246,15 @@ def _yearly_days(item: str) -> tuple[str, str]:
 
 
 def _in_year(year: int, first: str, last: str) -> tuple[int, int] | None:
-    """Return the day numbers a yearly item means in `year`; February 29 only where it is."""
+    """Return the day numbers a yearly item means from `year` on; February 29 only where it is."""
     begins = _day_in(year, *map(int, first.split("-")))
-    ends = _day_in(year + (last < first), *map(int, last.split("-")))
+    last_year = year + (last < first)
+    ends = _day_in(last_year, *map(int, last.split("-")))
     if first == last:
-        return None if begins is None or ends is None else (begins, ends)
-    march = day_number(year, 3, 1)
-    return (march if begins is None else begins, march - 1 if ends is None else ends)
+        return None if begins is None else (begins, begins)
+    if begins is None:
+        begins = day_number(year, 3, 1)
+    return begins, day_number(last_year, 3, 1) - 1 if ends is None else ends
 
 
 def _day_in(year: int, month: int, date: int) -> int | None:
@@ -232,12 +265,7 @@ def _day_in(year: int, month: int, date: int) -> int | None:
 
 
 def _day_span(where: Zone, first: int, last: int) -> Span:
-    return Span(_instant(where, first * DAY), _instant(where, (last + 1) * DAY))
-
-
-def _instant(where: Zone, wall: int) -> int:
-    found = where.first_pass(wall)
-    return found.at if isinstance(found, Gap) else found
+    return Span(where.reached(first * DAY), where.reached((last + 1) * DAY))
 
 
 def _hours(text: object) -> Span:

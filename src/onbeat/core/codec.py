@@ -6,8 +6,8 @@ whole unless it names its own.
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -19,8 +19,9 @@ from onbeat.core.durations import Duration
 from onbeat.core.limits import Limited, Open
 from onbeat.core.model import OUTCOMES
 from onbeat.core.ticks import AllOf, AnyOf, Minus, Trigger
-from onbeat.core.triggers import After, At, Calendar, Cron, Daily, Every, Startup
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.core.triggers import After, At, Calendar, Cron, Daily, Every, Startup, check_dst
+from onbeat.core.zones import zone
+from onbeat.errors import InvalidSchedule, meant, naming, shown
 
 Fields = dict[str, Any]
 DEEPEST = 8
@@ -56,46 +57,38 @@ def encode(trigger: Trigger, *, timezone: str = "UTC") -> Fields:
     """Return the canonical fields of `trigger`, as read by `decode` with the same `timezone`."""
     match trigger:
         case Limited():
-            own = {
-                name: _plain(value)
-                for name, value in _given(trigger)
-                if name not in ("trigger", "timezone")
-            }
-            return _zoned(
-                encode(trigger.trigger, timezone=trigger.timezone) | own, trigger.timezone, timezone
-            )
+            own = dict(_given(trigger, without=("trigger", "timezone")))
+            return _around(trigger.trigger, own, trigger.timezone, timezone)
         case Open():
             closing = trigger.exclude or trigger.within
-            where = closing.timezone if closing is not None else timezone
-            found = encode(trigger.trigger, timezone=where)
+            assert closing is not None, "without closed times there is nothing to be open from"
+            own = {}
             if trigger.exclude is not None:
-                found["exclude"] = list(trigger.exclude.items)
+                own["exclude"] = list(trigger.exclude.items)
             if trigger.within is not None:
-                found["within"] = {
-                    n: _plain(v) for n, v in _given(trigger.within) if n != "timezone"
-                }
-            return _zoned(found, where, timezone)
+                own["within"] = dict(_given(trigger.within, without=("timezone",)))
+            return _around(trigger.trigger, own, closing.timezone, timezone)
         case AnyOf():
             return {"any": [encode(part, timezone=timezone) for part in trigger.triggers]}
         case AllOf():
             return {"all": [encode(part, timezone=timezone) for part in trigger.triggers]}
         case Minus():
-            return {"minus": [encode(part, timezone=timezone) for part in trigger.parts]}
+            others = trigger.without
+            without = others.triggers if isinstance(others, AnyOf) else (others,)
+            return {"minus": [encode(p, timezone=timezone) for p in (trigger.trigger, *without)]}
         case After():
-            return {"after": {name: _plain(value) for name, value in _given(trigger)}}
+            return {"after": dict(_given(trigger))}
         case Calendar():
-            known = {field.name for field in FIELDS}
-            own = {
-                name: value for name, value in _given(trigger) if name not in known | {"timezone"}
-            }
+            known = tuple(field.name for field in FIELDS)
             values = {
-                name: int(v) if v.isdigit() else v for name, v in _given(trigger) if name in known
+                name: int(text) if text.isdigit() else text
+                for name, text in _given(trigger)
+                if name in known
             }
+            own = dict(_given(trigger, without=("timezone", *known)))
             return _zoned({"calendar": values} | own, trigger.timezone, timezone)
         case Cron() | Daily() | Every() | At():
-            own = {
-                name: _plain(v) for name, v in _given(trigger) if name not in ("key", "timezone")
-            }
+            own = dict(_given(trigger, without=("key", "timezone")))
             return _zoned(own, trigger.timezone, timezone)
         case Startup():
             return {"startup": str(trigger.startup)}
@@ -112,7 +105,7 @@ def from_json(text: bytes | str, *, key: str = "", calendars: Calendars = NO_CAL
     """Return the trigger of a JSON text."""
     try:
         given = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as broken:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as broken:
         raise InvalidSchedule(
             "", f"this is not JSON: {broken}", hint='such as {"every": "90m"}'
         ) from None
@@ -136,27 +129,20 @@ def _decode(given: Mapping[str, Any], around: _Around) -> Trigger:
     around = replace(
         around, timezone=given.get("timezone", around.timezone), dst=given.get("dst", around.dst)
     )
+    zone(around.timezone)
+    check_dst(around.dst)
     limits = {name: given[name] for name in build.LIMITS if given.get(name) is not None}
-    _check_limits(limits)
     trigger = KINDS[kind](given[kind], limits, around)
     return build.limited(trigger, around.timezone, limits, around.calendars)  # type: ignore[arg-type]
 
 
-def check_names(given: Mapping[str, Any], known: set[str]) -> None:
+def check_names(given: Mapping[str, Any], known: AbstractSet[str]) -> None:
     """Refuse names that are not known, with the one that was perhaps meant."""
     for name in given:
         if name not in known:
-            near = get_close_matches(str(name)[:64], known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-            raise InvalidSchedule(str(name)[:64], "no field has this name", hint=hint)
-
-
-def _check_limits(limits: Fields) -> None:
-    exclude = limits.get("exclude", [])
-    if not isinstance(exclude, (str, list, tuple)):
-        raise InvalidSchedule(
-            "exclude", f"{shown(exclude)} is no list of dates", hint="[2026-12-25, 12-31]"
-        )
+            raise InvalidSchedule(
+                shown(name).strip("'"), "no field has this name", hint=meant(name, known)
+            )
 
 
 def _cron(given: Any, limits: Fields, around: _Around) -> Trigger:
@@ -201,10 +187,6 @@ def _after(given: Any, limits: Fields, around: _Around) -> Trigger:
     schedule = given.get("schedule")
     if len(short) + ("outcome" in given) != 1 or (short and "delay" in given):
         raise InvalidSchedule("after", f"{shown(dict(given))} is not one outcome", hint=hint)
-    if schedule is not None and not isinstance(schedule, str):
-        raise InvalidSchedule(
-            "after.schedule", f"{shown(schedule)} is no schedule's name", hint="a text"
-        )
     outcome = short[0] if short else given["outcome"]
     return build.after(
         outcome, given[outcome] if short else given.get("delay", "0s"), schedule=schedule
@@ -238,10 +220,22 @@ def _minus(given: Any, limits: Fields, around: _Around) -> Trigger:
     return Minus(parts[0], parts[1] if len(parts) == 2 else AnyOf(parts[1:]))
 
 
-def _given(value: Any) -> list[tuple[str, Any]]:
-    """Return the fields of a frozen value that are not at their default."""
-    own = [f for f in fields(value) if not f.name.startswith("_") and f.name != "calendars"]
-    return [(f.name, getattr(value, f.name)) for f in own if getattr(value, f.name) != f.default]
+def _around(inner: Trigger, own: Fields, where: str, outer: str) -> Fields:
+    """Return the fields of a trigger with limits around it, or refuse what has none."""
+    found = encode(inner, timezone=where)
+    twice = found.keys() & (own.keys() | {"timezone"})
+    if twice:
+        problem = "it is there twice, one around the other, which no fields can say"
+        raise InvalidSchedule(min(twice), problem, hint="one limit of a kind, in one zone")
+    return _zoned(found | own, where, outer)
+
+
+def _given(value: Any, *, without: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
+    """Return the fields of a frozen value that are not at their default, as plain values."""
+    own = [f for f in fields(value) if not f.name.startswith("_") and f.name not in without]
+    return [
+        (f.name, _plain(getattr(value, f.name))) for f in own if getattr(value, f.name) != f.default
+    ]
 
 
 def _plain(value: Any) -> Any:

@@ -56,6 +56,11 @@ class Field:
         """The name in words."""
         return self.name.replace("_", " ")
 
+    @property
+    def last(self) -> int:
+        """The last value that is not another name of the first, as Sunday's 7 is."""
+        return 6 if self.name == "day_of_week" else self.high
+
     def meant_by(self, text: str) -> str:
         """Return a hint: the name that `text` begins with, or the bounds."""
         if text[:3] in self.names:
@@ -78,6 +83,7 @@ DAY_OF_MONTH = Field("day_of_month", 1, 31)
 MONTH = Field("month", 1, 12, MONTH_NAMES)
 DAY_OF_WEEK = Field("day_of_week", 0, 7, WEEKDAY_NAMES)
 YEAR = Field("year", 1970, 2199)
+EVERY_DAY = ["*", "*", "*", "*"]
 FIELDS = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
 
 
@@ -144,11 +150,17 @@ def compile_fields(
         keep_gaps=keep_gaps,
         texts=tuple(texts),
     )
-    if days.years is not None and pattern.next_after(FIRST_SECOND) is None:
-        raise InvalidSchedule(
-            "year", "the time is skipped in that year", hint="another day or year"
-        )
+    if days.years is not None or (pattern.wild and texts[2] != "*" and texts[3:] != EVERY_DAY):
+        _refuse_if_skipped(pattern)
     return pattern
+
+
+def _refuse_if_skipped(pattern: WallPattern) -> None:
+    """Refuse a pattern whose every time is one that the clocks of its zone jump over."""
+    since = 2_000_000_000 if pattern.days.years is None else FIRST_SECOND  # 2033: rules to come
+    if pattern.next_after(since) is None:
+        problem = f"never matches: the clocks in {pattern.zone.name} jump over every such time"
+        raise InvalidSchedule("", problem, hint="another hour or day")
 
 
 @lru_cache(maxsize=1024)
@@ -179,6 +191,8 @@ def parse_field(field: Field, text: str) -> Values:
         return Values(
             (2 << field.high) - (1 << field.low) if field is not DAY_OF_WEEK else ALL_WEEKDAYS
         )
+    if len(text) > LONGEST_TEXT:
+        raise _refused(field, f"{len(text)} characters", hint=f"at most {LONGEST_TEXT}")
     bits, specials = 0, []
     for term in text.split(","):
         if field is DAY_OF_MONTH and ("L" in term or "W" in term):
@@ -251,7 +265,11 @@ def _term(field: Field, term: str) -> int:
             if field is DAY_OF_WEEK and last == 0:
                 last = 7
             else:
-                wrapped = f"{first}-{field.high},{field.low}-{last}"
+                wrapped = (
+                    f"{first}-{field.last},{field.low}-{last}"
+                    if not slash
+                    else "the values as a list"
+                )
                 raise _refused(
                     field, f"the range {shown(base)} runs backwards", hint=f"write {wrapped}"
                 )
@@ -262,7 +280,7 @@ def _term(field: Field, term: str) -> int:
         raise _refused(
             field, f"{shown(step_text)} is no step in {shown(term)}", hint="a whole number from 1"
         )
-    count = field.high - field.low + 1
+    count = field.last - field.low + 1
     if step > count:
         hint = f"{base}/{count} at most; for longer intervals use `every`"
         raise _refused(field, f"the step {shown(step_text)} is longer than the field", hint=hint)
@@ -320,14 +338,14 @@ def _special_weekday(term: str) -> Special:
 
 def _hashed(field: Field, term: str, key: str) -> str:
     """Return what `H`, `H/15`, `H(0-29)` or `H(0-29)/10` means for `key`."""
-    if not key:
+    if not key or not isinstance(key, str):
         raise _refused(
             field,
             f"{shown(term)} needs a schedule id to hash",
             hint="in a file it has one; from Python give key=",
         )
     base, slash, step_text = term.partition("/")
-    first, last = field.low, {DAY_OF_MONTH: 28, DAY_OF_WEEK: 6}.get(field, field.high)
+    first, last = field.low, 28 if field is DAY_OF_MONTH else field.last
     if base != "H":
         low, dash, high = base[2:-1].partition("-")
         if not (base.startswith("H(") and base.endswith(")") and dash):
@@ -346,7 +364,9 @@ def _hashed(field: Field, term: str, key: str) -> str:
             f"{shown(step_text)} is no step in {shown(term)}",
             hint=f"1 to {last - first + 1}",
         )
-    digest = int.from_bytes(sha256(f"{key}:{field.name}".encode()).digest()[:8], "big")
+    digest = int.from_bytes(
+        sha256(f"{key}:{field.name}".encode(errors="surrogatepass")).digest()[:8], "big"
+    )
     if step:
         return f"{first + digest % step}-{last}/{step}"
     return str(first + digest % (last - first + 1))

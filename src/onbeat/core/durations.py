@@ -58,26 +58,28 @@ def parse_duration(value: object) -> Duration:
     if isinstance(value, Duration):
         return value
     if isinstance(value, timedelta):
-        if value.microseconds or value < timedelta(0):
-            raise InvalidSchedule(
-                "", f"{shown(str(value))} is not a length in whole seconds", hint="such as 90m"
-            )
-        return Duration(seconds=value.days * 86_400 + value.seconds)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise InvalidSchedule(
-            "",
-            f"the number {shown(value)} has no unit",
-            hint=f"{value}s, {value}m, {value}h or {value}d",
-        )
-    text = value.strip()[:100] if isinstance(value, str) else ""
+        found = Duration(seconds=value // timedelta(seconds=1)) if value >= timedelta(0) else None
+        if found is None or value.microseconds:
+            problem = f"{shown(str(value))} is not a length in whole seconds"
+            raise InvalidSchedule("", problem, hint="such as 90m")
+        return _bounded(found, value)
+    if type(value) is int:
+        number = shown(value)
+        hint = f"{number}s, {number}m, {number}h or {number}d"
+        raise InvalidSchedule("", f"the number {number} has no unit", hint=hint)
+    text = value.strip() if isinstance(value, str) and len(value) <= 100 else ""
     match = _PLAIN.fullmatch(text) or _ISO.fullmatch(text)
     if match is None or not any(match.groups()):
-        hint = "such as 45s, 90m, 1h30m, 1d, 1mo or PT90M"
+        hint = "such as 45s, 90m, 1h30m, 1d or PT90M, the largest unit first"
         raise InvalidSchedule("", f"{shown(value)} is not a duration", hint=hint)
     years, months, weeks, days, hours, minutes, seconds = (
         int(part or 0) for part in match.groups()
     )
-    found = Duration(years * 12 + months, weeks * 7 + days, hours * 3600 + minutes * 60 + seconds)
+    seconds += hours * 3600 + minutes * 60
+    return _bounded(Duration(years * 12 + months, weeks * 7 + days, seconds), value)
+
+
+def _bounded(found: Duration, value: object) -> Duration:
     if found.months * 31 * 86_400 + found.days * 86_400 + found.seconds > LONGEST:
         raise InvalidSchedule("", f"{shown(value)} is too long", hint="at most 98 years")
     return found

@@ -3,7 +3,7 @@
 import re
 from datetime import datetime, timedelta
 
-from onbeat.core.zones import DAY, LAST_SECOND, Gap, Zone, date_of, day_number
+from onbeat.core.zones import DAY, FIRST_SECOND, LAST_SECOND, Gap, Zone, date_of, day_number
 from onbeat.errors import InvalidSchedule, shown
 
 Instant = int | float | datetime  # what a caller may give; inside it is an int
@@ -50,7 +50,7 @@ def canonical_time(value: object) -> str:
     """Return the one spelling of a date and time, kept local if it had no offset, else in UTC."""
     if isinstance(value, datetime):
         if value.tzinfo is not None:
-            return rfc3339(whole_second(value))
+            return rfc3339(_inside(whole_second(value), value))
         value = value.isoformat(timespec="seconds")
     wall, offset = _parse(value)
     return rfc3339(wall - offset) if offset is not None else rfc3339(wall)[:-1]
@@ -70,7 +70,7 @@ def resolve(text: str, zone: Zone) -> int:
         earlier, later = (rfc3339(w)[:-1] for w in (wall - size, wall + size))
         problem = f"{text} does not exist in {zone.name}, where the clocks are put forward then"
         raise InvalidSchedule("", problem, hint=f"{earlier} or {later}")
-    return found
+    return _inside(found, text)
 
 
 def parse_instant(value: object) -> int:
@@ -108,11 +108,17 @@ def _parse(value: object, *, hint: str = "such as 2026-12-01T09:00") -> tuple[in
         if hours > 23 or minutes > 59:
             raise InvalidSchedule("", f"{shown(mark)} is not an offset", hint="such as +01:00")
         offset = (hours * 3600 + minutes * 60) * (-1 if mark[0] == "-" else 1)
-    if not -LAST_SECOND < wall - offset <= LAST_SECOND or year == 1:
-        raise InvalidSchedule(
-            "", f"{shown(value)} is outside the calendar", hint="the years 2 to 9999"
-        )
+    _inside(wall - offset, value)
     return wall, offset
+
+
+def _inside(t: int, value: object) -> int:
+    if not FIRST_SECOND <= t <= LAST_SECOND:
+        problem = f"{shown(str(value))} is outside the calendar"
+        raise InvalidSchedule(
+            "", problem, hint="the years 1 to 9999, but for their first and last hours"
+        )
+    return t
 
 
 def _offset_text(offset: int) -> str:

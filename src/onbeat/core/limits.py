@@ -7,11 +7,9 @@ from onbeat.core.calendars import Exclude, Span, Within, clipped
 from onbeat.core.durations import Duration
 from onbeat.core.instants import Instant, canonical_time, resolve, whole_second
 from onbeat.core.model import NO_PAST, Past
-from onbeat.core.ticks import Trigger
+from onbeat.core.ticks import Trigger, refuse_if_never, search
 from onbeat.core.zones import DAY, FIRST_SECOND, LAST_SECOND, zone
 from onbeat.errors import InvalidSchedule, naming, shown
-
-SEARCHES = 1_000  # closed stretches in a row that hold a tick, before the trigger is called ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,32 +26,35 @@ class Open(Trigger):
     within: Within | None = None
 
     def __post_init__(self) -> None:
-        if not self.needs_past and self.next_after(0) is None:
-            where = "within" if self.within is not None else "exclude"
-            raise InvalidSchedule(where, "no tick is left", hint="other hours or dates")
+        where = "within" if self.within is not None else "exclude"
+        refuse_if_never(self, where, "no tick is left", hint="other hours or dates")
 
     @property
     def needs_past(self) -> bool:
         return self.trigger.needs_past
 
+    @property
+    def cost(self) -> int:
+        return self.trigger.cost * (200 if self._moves else 32)  # looks at the closed times
+
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        t = whole_second(t)
-        for _ in range(SEARCHES):
-            tick = self.trigger.next_after(t, past)
-            if tick is None:
-                return None
-            if (dropped := self._dropped_until(tick)) is not None:
-                t = dropped - 1
-                continue
-            stretch = self._stretch(tick) if self._moves else None
-            if stretch is None or self._moved(stretch, past) == tick:
-                return tick
-            t = stretch.last - 1
-        return None
+        return search(self, whole_second(t), past)
+
+    def floor(self, t: int, past: Past) -> int | None:
+        floor = self.trigger.floor(t, past)
+        dropped = None if floor is None else self._dropped_until(floor)
+        return floor if dropped is None else self.trigger.floor(dropped - 1, past)
+
+    def has(self, t: int, past: Past) -> bool:
+        if self._dropped_until(t) is not None or not self.trigger.has(t, past):
+            return False
+        stretch = self._stretch(t) if self._moves else None
+        return stretch is None or self._moved(stretch, past) == t
 
     def due_at(self, run_at: int) -> int:
-        stretch = self._stretch(run_at) if self._moves else None
-        return run_at if stretch is None else stretch.last
+        due = self.trigger.due_at(run_at)
+        stretch = self._stretch(due) if self._moves else None
+        return due if stretch is None else stretch.last
 
     def count(self, first: int, last: int, past: Past) -> int:
         closed = self._closed(first, last)
@@ -85,28 +86,34 @@ class Open(Trigger):
 
     def _dropped_until(self, tick: int) -> int | None:
         """Return until when ticks are dropped, if this one is."""
-        until = None
-        if self.exclude is not None:
-            until = _closed_until(self.exclude.closed(tick, tick + 400 * DAY), tick)
+        until = self.exclude.closed_until(tick) if self.exclude is not None else None
         if until is None and self.within is not None and not self._moves:
-            until = _closed_until(self.within.closed(tick, tick + 3 * DAY), tick)
+            until = self.within.closed_until(tick)
         return until
 
     def _stretch(self, t: int) -> Span | None:
         """Return the whole closed stretch around `t`, if it is closed."""
-        width = 8 * DAY
-        while True:
-            around = Span(t - width, t + width)
-            span = next(
-                (span for span in self._closed(*around) if span.first <= t < span.last), None
-            )
-            if (
-                span is None
-                or (around.first < span.first and span.last < around.last)
-                or width > 400 * 366 * DAY
-            ):
-                return span
-            width *= 2
+        first = last = t
+        while (until := self._closed_until(last)) is not None and until < LAST_SECOND:
+            last = until
+        while (
+            last > t and (since := self._closed_since(first)) is not None and since > FIRST_SECOND
+        ):
+            first = since
+        return Span(first, last) if last > t else None
+
+    def _closed_until(self, t: int) -> int | None:
+        """Return an end of what is closed at `t`, if it is."""
+        until = self.exclude.closed_until(t) if self.exclude is not None else None
+        return self.within.closed_until(t) if until is None and self.within is not None else until
+
+    def _closed_since(self, t: int) -> int | None:
+        """Return a start of what is closed until `t`, if it is."""
+        for times, far in ((self.exclude, 400 * DAY), (self.within, 9 * DAY)):
+            closed = times.closed(t - far, t) if times is not None else []
+            if closed and closed[-1].last == t:
+                return closed[-1].first
+        return None
 
     def _moved(self, stretch: Span, past: Past) -> int | None:
         """Return the one tick of a closed stretch that is moved to its end."""
@@ -128,10 +135,6 @@ class Open(Trigger):
         }
         moved = (self._moved(stretch, past) for stretch in stretches)
         return [tick for tick in moved if tick is not None and first <= tick < last]
-
-
-def _closed_until(closed: list[Span], t: int) -> int | None:
-    return closed[0].last if closed and closed[0].first == t else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +173,8 @@ class Limited(Trigger):
             since = self._first if self.start_at is not None else min(0, self._last)
             tick = self.trigger.next_after(since - 1)
             if tick is None or tick > self._last:
-                raise InvalidSchedule(
-                    "end_at", f"{self.end_at} is before every tick", hint="a later end"
-                )
+                problem = f"{self.end_at} is before every tick"
+                raise InvalidSchedule("end_at", problem, hint="a later end")
 
     @property
     def needs_past(self) -> bool:
@@ -187,6 +189,20 @@ class Limited(Trigger):
             return None
         tick = self.trigger.next_after(max(whole_second(t), self._opens(past) - 1), past)
         return tick if tick is not None and tick <= self._last else None
+
+    @property
+    def cost(self) -> int:
+        return self.trigger.cost
+
+    def floor(self, t: int, past: Past) -> int | None:
+        if self._runs_left(past) == 0:
+            return None
+        floor = self.trigger.floor(max(t, self._opens(past) - 1), past)
+        return floor if floor is not None and floor <= self._last else None
+
+    def has(self, t: int, past: Past) -> bool:
+        allowed = self._opens(past) <= t <= self._last and self._runs_left(past) != 0
+        return allowed and self.trigger.has(t, past)
 
     def due_at(self, run_at: int) -> int:
         return self.trigger.due_at(run_at)

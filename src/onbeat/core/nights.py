@@ -33,11 +33,9 @@ def night_notes(trigger: Trigger, first: int, last: int) -> list[str]:
 def _nights(trigger: Trigger, first: int, last: int) -> Iterator[Night]:
     match trigger:
         case Limited():
-            ends = (
-                trigger.upcoming(first - 1, trigger.max_runs)[-1:] if trigger.max_runs else [last]
-            )
             for night in _nights(trigger.trigger, first, last):
-                if trigger.allows(night.at) and ends and night.at <= ends[0]:
+                runs = len(trigger.between(first, night.at + 1)) if trigger.max_runs else 0
+                if trigger.allows(night.at) and runs <= (trigger.max_runs or 0):
                     yield night
         case Open():
             for night in _nights(trigger.trigger, first, last):

@@ -18,7 +18,7 @@ from operator import and_, or_
 from onbeat.core.days import lowest_bit
 from onbeat.core.instants import Instant, next_whole_second, whole_second
 from onbeat.core.model import NO_PAST, Past
-from onbeat.core.zones import DAY, LAST_SECOND
+from onbeat.core.zones import DAY, FIRST_SECOND, LAST_SECOND
 from onbeat.errors import InvalidSchedule
 
 
@@ -38,15 +38,30 @@ class Trigger(ABC):
 
     def upcoming(self, t: Instant, n: int, past: Past = NO_PAST) -> list[int]:
         """Return the next `n` ticks later than `t`: fewer when the trigger ends."""
-        return list(islice(self.iterate(whole_second(t) + 1, LAST_SECOND + 1, past), n))
+        first = max(whole_second(t) + 1, FIRST_SECOND)
+        return list(islice(self.iterate(first, LAST_SECOND + 1, past), n))
 
     def between(self, first: Instant, last: Instant, past: Past = NO_PAST) -> "Ticks":
         """Return the ticks in `first <= tick < last`."""
-        return Ticks(self, next_whole_second(first), next_whole_second(last), past)
+        begins, ends = next_whole_second(first), next_whole_second(last)
+        return Ticks(self, max(begins, FIRST_SECOND), min(ends, LAST_SECOND + 1), past)
 
     def due_at(self, run_at: int) -> int:
         """Return when the tick planned for `run_at` is to start: then, unless `within` moved it."""
         return run_at
+
+    def has(self, t: int, past: Past) -> bool:
+        """Return whether `t` is a tick."""
+        return self.next_after(t - 1, past) == t
+
+    def floor(self, t: int, past: Past) -> int | None:
+        """Return an instant after `t` before which there is no tick, found without a search."""
+        return self.next_after(t, past)
+
+    @property
+    def cost(self) -> int:
+        """How much work a question is, a plain trigger's being 1: it bounds how far searches go."""
+        return 1
 
     def iterate(self, first: int, last: int, past: Past) -> Iterator[int]:
         """Yield the ticks in `first <= tick < last`, in order."""
@@ -67,10 +82,14 @@ class Trigger(ABC):
         return int(flags, 2) if flags else 0
 
     def __or__(self, other: object) -> "AnyOf":
-        return AnyOf((self, other)) if isinstance(other, Trigger) else NotImplemented
+        if not isinstance(other, Trigger):
+            return NotImplemented
+        return AnyOf((*_flat(AnyOf, self), *_flat(AnyOf, other)))
 
     def __and__(self, other: object) -> "AllOf":
-        return AllOf((self, other)) if isinstance(other, Trigger) else NotImplemented
+        if not isinstance(other, Trigger):
+            return NotImplemented
+        return AllOf((*_flat(AllOf, self), *_flat(AllOf, other)))
 
     def __sub__(self, other: object) -> "Minus":
         return Minus(self, other) if isinstance(other, Trigger) else NotImplemented
@@ -125,8 +144,41 @@ class Ticks:
         return found
 
 
+def search(trigger: Trigger, t: int, past: Past) -> int | None:
+    """Return the first tick after `t` of a trigger that can tell one but not find the next.
+
+    It goes from floor to floor and, where many of them lie in a few hours, by the bits of a whole
+    day. It gives up after BUDGET: see `docs/decisions/0003`.
+    """
+    for _ in range(max(BUDGET // (STEPS * trigger.cost), 2)):
+        since = t
+        for _ in range(STEPS):
+            found = trigger.floor(t, past)
+            if found is None or trigger.has(found, past):
+                return found
+            t = found
+        if t - since < DAY // 8:
+            bits = trigger.bits(t + 1, t + 1 + DAY, past)
+            if bits:
+                return t + 1 + lowest_bit(bits)
+            t += DAY
+    return None
+
+
+BUDGET = 10_000  # questions to plain triggers: years of daily parts, half a year of dense ones
+STEPS = 32
+PROBES = (1_800_000_000, 0)  # from where a new trigger is looked at: 2027, then 1970
+MOST_PARTS = 100
+
+
+def refuse_if_never(trigger: Trigger, field: str, problem: str, *, hint: str) -> None:
+    """Refuse a trigger of which no tick is found, unless only the past could tell."""
+    if not trigger.needs_past and all(trigger.next_after(t) is None for t in PROBES):
+        raise InvalidSchedule(field, problem, hint=hint)
+
+
 class Combined(Trigger):
-    """A trigger made of others by the algebra of sets. Dense parts meet as the bits of a day."""
+    """A trigger made of others by the algebra of sets."""
 
     __slots__ = ()
 
@@ -139,6 +191,13 @@ class Combined(Trigger):
     def needs_past(self) -> bool:
         return any(part.needs_past for part in self.parts)
 
+    @property
+    def cost(self) -> int:
+        return sum(part.cost for part in self.parts)
+
+    def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
+        return search(self, whole_second(t), past)
+
     def count(self, first: int, last: int, past: Past) -> int:
         total, tick = 0, self.next_after(first - 1, past)
         while tick is not None and tick < last:
@@ -146,21 +205,6 @@ class Combined(Trigger):
             total += self.bits(tick, end, past).bit_count()
             tick = self.next_after(end - 1, past)
         return total
-
-    def _refuse_if_never(self, field: str, problem: str, hint: str) -> None:
-        if not self.needs_past and self.next_after(0) is None:
-            raise InvalidSchedule(field, problem, hint=hint)
-
-    def _next_in_day(self, t: int, past: Past) -> int | None:
-        """Return the first tick in the day that begins after `t`, by its bits."""
-        found = self.bits(t + 1, t + 1 + DAY, past)
-        return t + 1 + lowest_bit(found) if found else None
-
-
-# How far `all` and `minus` look for a tick before they call it never: so many rounds, each of so
-# many single steps and then one whole day. That is decades for daily parts, months for dense ones.
-ROUNDS = 256
-STEPS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +214,26 @@ class AnyOf(Combined):
     triggers: tuple[Trigger, ...]
 
     def __post_init__(self) -> None:
-        _at_least(2, self.triggers, "any")
+        _check_parts(self.triggers, "any")
 
     @property
     def parts(self) -> tuple[Trigger, ...]:
         return self.triggers
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        ticks = [tick for part in self.triggers if (tick := part.next_after(t, past)) is not None]
-        return min(ticks, default=None)
+        ticks = (part.next_after(t, past) for part in self.triggers)
+        return min((tick for tick in ticks if tick is not None), default=None)
+
+    def has(self, t: int, past: Past) -> bool:
+        return any(part.has(t, past) for part in self.triggers)
+
+    def floor(self, t: int, past: Past) -> int | None:
+        floors = (part.floor(t, past) for part in self.triggers)
+        return min((floor for floor in floors if floor is not None), default=None)
+
+    def due_at(self, run_at: int) -> int:
+        """Return the earliest that a part says of those that have this tick."""
+        return min(part.due_at(run_at) for part in self.triggers if part.has(run_at, NO_PAST))
 
     def bits(self, first: int, last: int, past: Past) -> int:
         return reduce(or_, (part.bits(first, last, past) for part in self.triggers))
@@ -191,32 +246,29 @@ class AllOf(Combined):
     triggers: tuple[Trigger, ...]
 
     def __post_init__(self) -> None:
-        _at_least(2, self.triggers, "all")
-        self._refuse_if_never(
-            "all", "no tick that all parts have was found", "any, if each shall have its own"
-        )
+        _check_parts(self.triggers, "all")
+        hint = "any, if each shall have its own"
+        refuse_if_never(self, "all", "no tick that all parts have was found", hint=hint)
 
     @property
     def parts(self) -> tuple[Trigger, ...]:
         return self.triggers
 
-    def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        t = whole_second(t)
-        for _ in range(ROUNDS):
-            for _ in range(STEPS):
-                ticks = [
-                    tick for part in self.triggers if (tick := part.next_after(t, past)) is not None
-                ]
-                if len(ticks) < len(self.triggers):
-                    return None
-                latest = max(ticks)
-                if latest == min(ticks):
-                    return latest
-                t = latest - 1
-            if (found := self._next_in_day(t, past)) is not None:
-                return found
-            t += DAY
-        return None
+    def has(self, t: int, past: Past) -> bool:
+        return all(part.has(t, past) for part in self.triggers)
+
+    def floor(self, t: int, past: Past) -> int | None:
+        latest = t
+        for part in self.triggers:
+            floor = part.floor(t, past)
+            if floor is None:
+                return None
+            latest = max(latest, floor)
+        return latest
+
+    def due_at(self, run_at: int) -> int:
+        """Return the latest that a part says: by then all allow it."""
+        return max(part.due_at(run_at) for part in self.triggers)
 
     def bits(self, first: int, last: int, past: Past) -> int:
         return reduce(and_, (part.bits(first, last, past) for part in self.triggers))
@@ -230,33 +282,32 @@ class Minus(Combined):
     without: Trigger
 
     def __post_init__(self) -> None:
-        self._refuse_if_never(
-            "minus", "nothing that is left of the first part was found", "a narrower second part"
-        )
+        problem = "nothing that is left of the first part was found"
+        refuse_if_never(self, "minus", problem, hint="a narrower second part")
 
     @property
     def parts(self) -> tuple[Trigger, ...]:
         return (self.trigger, self.without)
 
-    def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        t = whole_second(t)
-        for _ in range(ROUNDS):
-            for _ in range(STEPS):
-                tick = self.trigger.next_after(t, past)
-                if tick is None or self.without.next_after(tick - 1, past) != tick:
-                    return tick
-                t = tick
-            if (found := self._next_in_day(t, past)) is not None:
-                return found
-            t += DAY
-        return None
+    def has(self, t: int, past: Past) -> bool:
+        return self.trigger.has(t, past) and not self.without.has(t, past)
+
+    def floor(self, t: int, past: Past) -> int | None:
+        return self.trigger.floor(t, past)
+
+    def due_at(self, run_at: int) -> int:
+        return self.trigger.due_at(run_at)
 
     def bits(self, first: int, last: int, past: Past) -> int:
         return self.trigger.bits(first, last, past) & ~self.without.bits(first, last, past)
 
 
-def _at_least(least: int, triggers: tuple[Trigger, ...], kind: str) -> None:
-    if len(triggers) < least:
-        raise InvalidSchedule(
-            kind, f"{len(triggers)} part{'s' * (len(triggers) != 1)}", hint=f"{least} or more"
-        )
+def _flat(kind: type[AnyOf | AllOf], trigger: Trigger) -> tuple[Trigger, ...]:
+    """Return the parts of a trigger that is itself of this kind: `a | b | c` is one level."""
+    return trigger.triggers if isinstance(trigger, kind) else (trigger,)
+
+
+def _check_parts(triggers: tuple[Trigger, ...], kind: str) -> None:
+    if not 2 <= len(triggers) <= MOST_PARTS:
+        parts = f"{len(triggers)} part{'s' * (len(triggers) != 1)}"
+        raise InvalidSchedule(kind, parts, hint=f"2 to {MOST_PARTS}")

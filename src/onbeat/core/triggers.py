@@ -33,6 +33,7 @@ from onbeat.core.zones import (
 )
 from onbeat.errors import InvalidSchedule, naming, shown
 
+MOST_TIMES = 10_000
 Dst = Literal[
     "shift", "skip"
 ]  # what becomes of a fixed time in a gap: first instant after it, or nothing
@@ -57,7 +58,7 @@ class OnTheWall(Trigger):
 
     def upcoming(self, t: Instant, n: int, past: Past = NO_PAST) -> list[int]:
         few = n <= 100  # listing whole days pays only for many
-        first = whole_second(t) + 1
+        first = max(whole_second(t) + 1, FIRST_SECOND)
         ticks = Trigger.iterate if few else OnTheWall.iterate
         return list(islice(ticks(self, first, LAST_SECOND + 1, past), n))
 
@@ -83,7 +84,7 @@ class Cron(OnTheWall):
 
     def __post_init__(self) -> None:
         _set(self, "cron", cron.canonical(self.cron))
-        _check_dst(self.dst)
+        check_dst(self.dst)
         zone(self.timezone)
         if not cron.uses_hash(self.cron):
             _set(self, "key", "")
@@ -115,7 +116,7 @@ class Calendar(OnTheWall):
     _pattern: WallPattern = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_dst(self.dst)
+        check_dst(self.dst)
         texts: list[str | None] = [getattr(self, known.name) for known in cron.FIELDS]
         if all(text is None for text in texts):
             names = ", ".join(known.name for known in cron.FIELDS)
@@ -143,7 +144,7 @@ class Daily(OnTheWall):
     _pattern: WallPattern = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_dst(self.dst)
+        check_dst(self.dst)
         with naming("daily"):
             second = parse_time_of_day(self.daily)
         _set(self, "daily", time_of_day(second))
@@ -171,7 +172,7 @@ class Every(Trigger):
     _anchor: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_dst(self.dst)
+        check_dst(self.dst)
         length, given = self.every, [self.every.months, self.every.days, self.every.seconds]
         if length == Duration():
             raise InvalidSchedule("every", "'0s' is no step", hint="1s or more")
@@ -191,7 +192,7 @@ class Every(Trigger):
             _set(self, "_anchor", _instant(self._zone, 0) or 0)
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        t = whole_second(t)
+        t = max(whole_second(t), FIRST_SECOND - 1)
         if self.start_at is not None and t < self._anchor:
             return self._anchor
         if self.every.seconds:
@@ -235,7 +236,7 @@ class Every(Trigger):
         )
 
     def _next_on_calendar(self, t: int) -> int | None:
-        t = max(t, FIRST_SECOND + 2 * DAY)
+        t = min(max(t, FIRST_SECOND + 2 * DAY), LAST_SECOND)
         for wall in self._walls_from((t + self._zone.offset(t)) // DAY):
             tick = _instant(self._zone, wall, keep_gaps=self.dst == "shift")
             if tick is not None and t < tick <= LAST_SECOND:
@@ -265,6 +266,8 @@ class Every(Trigger):
         year, month = divmod(anchor.year * 12 + anchor.month - 1 + n * self.every.months, 12)
         if year > LAST_YEAR:
             return None
+        if year < 1:
+            return FIRST_SECOND // DAY - 1
         return day_number(year, month + 1, min(anchor.day, monthrange(year, month + 1)[1]))
 
 
@@ -325,6 +328,10 @@ class After(Trigger):
     schedule: str | None = None
 
     def __post_init__(self) -> None:
+        if self.schedule is not None and not isinstance(self.schedule, str):
+            raise InvalidSchedule(
+                "after.schedule", f"{shown(self.schedule)} is no schedule's name", hint="a text"
+            )
         with naming("after"):
             self.delay.elapsed  # noqa: B018 - refuses months
         if self.outcome not in OUTCOMES:
@@ -349,7 +356,8 @@ def _set(value: object, name: str, content: object) -> None:
     object.__setattr__(value, name, content)  # while a frozen value is being made
 
 
-def _check_dst(dst: str) -> None:
+def check_dst(dst: object) -> None:
+    """Refuse what is no way of meeting a gap."""
     if dst not in ("shift", "skip"):
         raise InvalidSchedule("dst", f"no way is called {shown(dst)}", hint="shift or skip")
 

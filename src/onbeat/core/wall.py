@@ -29,6 +29,8 @@ from onbeat.core.zones import (
     days_before_year,
 )
 
+CYCLE = 401 * 366 * DAY  # the calendar, and with it every yearly rule, repeats after 400 years
+RULES_ONLY = days_before_year(2100) * DAY  # from here on no zone changes but by its rule
 NEVER = (days_before_year(LAST_YEAR + 1) + 800) * DAY  # a wall time after every other
 
 
@@ -147,7 +149,7 @@ class WallPattern:
             t = FIRST_SECOND
         segment = self.zone.segment(t)
         wall = t + segment.offset + 1
-        while True:
+        while segment.start < max(t, RULES_ONLY) + CYCLE:
             if not self.wild and wall < segment.seen:
                 wall = segment.seen
             found, year = self._next_wall(wall)
@@ -166,6 +168,7 @@ class WallPattern:
                 following = self.zone.segment(found - 3 * DAY)  # no day until then matches
                 opens = following.start + following.offset
             segment, wall = following, opens
+        return None
 
     def _remember(self, wall: int, year: Year, segment: Segment) -> int | None:
         """Return the tick at `wall`, and keep what `next_after` needs for its neighbours."""

@@ -27,8 +27,9 @@ DAY = 86_400
 LONGEST_SHIFT = 3 * 3600  # a wall time in a longer gap (a skipped day) is dropped, not run after it
 
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
-FIRST_SECOND = (date.min.toordinal() - _EPOCH_ORDINAL) * DAY
-LAST_SECOND = (date.max.toordinal() - _EPOCH_ORDINAL + 1) * DAY - 1
+# The calendar ends where the local date of some zone would leave the years 1 to 9999.
+FIRST_SECOND = (date.min.toordinal() - _EPOCH_ORDINAL + 1) * DAY
+LAST_SECOND = (date.max.toordinal() - _EPOCH_ORDINAL + 1) * DAY - 15 * 3600
 END_OF_TIME = LAST_SECOND + 400 * DAY  # after every instant there is a tick for
 
 
@@ -52,22 +53,20 @@ class Gap(NamedTuple):
 class Zone:
     """One time zone. Made by `zone(name)`, of which there is one per name."""
 
-    __slots__ = ("_known_until", "_rule", "_segments", "_starts", "name")
+    __slots__ = ("_rule", "_table", "name")
 
     def __init__(
         self, name: str, starts: list[int], offsets: list[int], rule: "_Rule | None"
     ) -> None:
         self.name = name
         self._rule = rule
-        self._starts = starts
-        self._segments = _segments(starts, offsets)
-        self._known_until = END_OF_TIME if rule is None else starts[-1]
+        known_until = END_OF_TIME if rule is None else starts[-1]
+        self._table = (starts, _segments(starts, offsets), known_until)  # replaced as one
 
     def segment(self, t: int) -> Segment:
         """Return the segment that holds the instant `t`."""
-        if t >= self._known_until:
-            self._extend(t)
-        return self._segments[max(bisect_right(self._starts, t) - 1, 0)]
+        starts, segments, _ = self._known(t)
+        return segments[max(bisect_right(starts, t) - 1, 0)]
 
     def offset(self, t: int) -> int:
         """Return the seconds that wall time is ahead of UTC at the instant `t`."""
@@ -75,15 +74,19 @@ class Zone:
 
     def first_pass(self, wall: int) -> int | Gap:
         """Return the first instant the clock shows `wall`, or the gap in which it never does."""
-        if wall + 2 * DAY >= self._known_until:
-            self._extend(wall + 2 * DAY)
-        i = max(bisect_right(self._segments, wall, key=_seen) - 1, 0)
-        segment = self._segments[i]
+        _, segments, _ = self._known(wall + 2 * DAY)
+        i = max(bisect_right(segments, wall, key=_seen) - 1, 0)
+        segment = segments[i]
         instant = wall - segment.offset
         if instant >= segment.start:
             return instant
-        before = self._segments[i - 1]
+        before = segments[i - 1]
         return Gap(segment.start, before.end + before.offset, segment.start + segment.offset)
+
+    def reached(self, wall: int) -> int:
+        """Return the first instant at which the clock shows `wall`, or has jumped over it."""
+        found = self.first_pass(wall)
+        return found.at if isinstance(found, Gap) else found
 
     def jumps(self, first: int, last: int) -> list[tuple[Segment, Segment]]:
         """Return the pairs of segments that meet at an instant in `first <= t < last`."""
@@ -94,20 +97,23 @@ class Zone:
             segment = following
         return found
 
-    def _extend(self, t: int) -> None:
-        """Let the yearly rule write transitions until well after `t`."""
+    def _known(self, t: int) -> tuple[list[int], list[Segment], int]:
+        """Return the table, which the yearly rule has written until well after `t`."""
+        table = self._table
+        if t < table[2] or table[2] == END_OF_TIME:
+            return table
         assert self._rule is not None, "a zone without a rule knows all its segments"
-        starts, offsets = list(self._starts), [segment.offset for segment in self._segments]
+        starts, offsets = list(table[0]), [segment.offset for segment in table[1]]
         year = _year_of(max(starts[-1], self._rule.after))
-        until = min(max(_year_of(t), year) + 20, date.max.year)
+        until = min(max(_year_of(t), year) + 2 * len(starts), date.max.year)
         for y in range(year, until + 1):
             for start, offset in self._rule.transitions(y):
                 if start > starts[-1] and offset != offsets[-1]:
                     starts.append(start)
                     offsets.append(offset)
-        self._segments = _segments(starts, offsets)  # before `_starts`, so that any index is there
-        self._starts = starts
-        self._known_until = END_OF_TIME if until == date.max.year else starts[-1]
+        known_until = END_OF_TIME if until == date.max.year else starts[-1]
+        self._table = (starts, _segments(starts, offsets), known_until)
+        return self._table
 
 
 @cache  # bounded by the list of names
@@ -257,7 +263,8 @@ def _year_of(t: int) -> int:
 def _nearest(name: object) -> str:
     """Say which names were perhaps meant: by other letters, the city alone, a near spelling."""
     text = str(name)[:64].strip().replace(" ", "_").lower()
-    if offset := re.fullmatch(r"(?:utc|gmt)?([+-])0?(\d{1,2})(?::?00)?", text, re.ASCII):
+    offset = re.fullmatch(r"(?:utc|gmt)?([+-])0?(\d{1,2})(?::?00)?", text, re.ASCII)
+    if offset and f"Etc/GMT{'-' if offset[1] == '+' else '+'}{offset[2]}" in names():
         west = "-" if offset[1] == "+" else "+"  # these names count the other way round
         fixed = f"Etc/GMT{west}{offset[2]} for a fixed {offset[1]}{offset[2]}:00"
         return f"a place such as Europe/Berlin, or {fixed}"

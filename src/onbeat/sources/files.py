@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from onbeat.errors import InvalidSchedule
+from onbeat.errors import InvalidSchedule, shown
 
 LARGEST_FILE = 16 * 2**20
 
@@ -19,3 +19,5 @@ def read_text(path: Path) -> str:
         raise InvalidSchedule("", problem, hint="a file that is there") from None
     except UnicodeDecodeError:
         raise InvalidSchedule("", f"{path.name} is not in UTF-8", hint="save it in UTF-8") from None
+    except ValueError:  # a NUL in the name
+        raise InvalidSchedule("", f"{shown(path.name)} is no file name", hint="a path") from None

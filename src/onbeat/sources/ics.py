@@ -6,9 +6,11 @@ from pathlib import Path
 
 from onbeat.core.durations import parse_duration
 from onbeat.core.instants import canonical_time, resolve, rfc3339
-from onbeat.core.zones import zone
+from onbeat.core.zones import DAY, zone
 from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.sources.files import read_text
+
+Event = dict[str, tuple[str, str]]  # the parameters and the value of each line, by its name
 
 _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)(Z?))?", re.ASCII)
 
@@ -22,42 +24,48 @@ def ics_items(path: Path) -> tuple[str, ...]:
 def parse_ics(text: str) -> tuple[str, ...]:
     """Return what the events of an iCalendar text cover."""
     found: list[str] = []
-    event: dict[str, tuple[str, str]] | None = None
-    for line in re.sub(
-        r"\r?\n[ \t]", "", text
-    ).splitlines():  # a line that begins with a blank goes on
-        name, _, value = line.partition(":")
-        name = name.upper().partition(";")[0]
-        if (name, value.upper()) == ("BEGIN", "VEVENT"):
-            event = {}
-        elif (name, value.upper()) == ("END", "VEVENT") and event is not None:
-            found.append(_item(event))
+    event: Event | None = None
+    inside = 0  # components within the event, such as its alarms, whose lines are their own
+    for line in re.sub(r"\r?\n[ \t]", "", text).splitlines():  # a line with a blank first goes on
+        head, _, value = line.partition(":")
+        name, _, parameters = head.partition(";")
+        name, value = name.upper(), value.strip()
+        if event is None:
+            event = {} if (name, value.upper()) == ("BEGIN", "VEVENT") else None
+        elif name == "BEGIN":
+            inside += 1
+        elif name == "END" and inside:
+            inside -= 1
+        elif name == "END":
+            if event.get("STATUS", ("", ""))[1].upper() != "CANCELLED":
+                found.append(_item(event))
             event = None
-        elif event is not None:
-            original = line.partition(":")[0].partition(";")[2]
-            event[name] = (original, value.strip())
+        elif not inside:
+            event[name] = (parameters, value)
     if not found:
         raise InvalidSchedule("", "there is no event in it", hint="BEGIN:VEVENT ... END:VEVENT")
     return tuple(found)
 
 
-def _item(event: dict[str, tuple[str, str]]) -> str:
+def _item(event: Event) -> str:
     parameters, start = event.get("DTSTART", ("", ""))
     first = _TIME.fullmatch(start)
     if first is None:
         raise InvalidSchedule(
-            "ics", f"{shown(start)} is no DTSTART", hint="20261225 or 20261225T090000Z"
+            "", f"{shown(start)} is no DTSTART", hint="20261225 or 20261225T090000Z"
         )
+    if "RDATE" in event:
+        raise InvalidSchedule("", "RDATE is not supported", hint="an event for each date")
     if "RRULE" in event:
         return _yearly(event["RRULE"][1], start)
+    length = parse_duration(event["DURATION"][1]).elapsed if "DURATION" in event else None
     if first[4] is None:
-        return _days(start, event.get("DTEND", ("", ""))[1])
+        return _days(start, event.get("DTEND", ("", ""))[1], length)
     begins = _moment(parameters, start)
     if "DTEND" in event:
         return f"{begins}..{_moment(*event['DTEND'])}"
-    length = parse_duration(event["DURATION"][1]).elapsed if "DURATION" in event else 0
-    if not begins.endswith("Z"):
-        raise InvalidSchedule("", f"{shown(start)} has a length but no zone", hint="a DTEND")
+    if length is None or not begins.endswith("Z"):
+        raise InvalidSchedule("", f"the event of {shown(start)} has no end", hint="a DTEND")
     return f"{begins}..{rfc3339(resolve(begins, zone('UTC')) + length)}"
 
 
@@ -68,10 +76,11 @@ def _yearly(rule: str, start: str) -> str:
     return f"{start[4:6]}-{start[6:8]}"
 
 
-def _days(start: str, end: str) -> str:
+def _days(start: str, end: str, length: int | None) -> str:
     first = _date(start)
-    last = _date(end) - timedelta(days=1) if end else first  # DTEND is the day after
-    return first.isoformat() if last <= first else f"{first}..{last}"
+    days = (_date(end) - first).days if end else (length or DAY) // DAY  # DTEND is the day after
+    last = first + timedelta(days=max(days, 1) - 1)
+    return first.isoformat() if last == first else f"{first}..{last}"
 
 
 def _date(text: str) -> date:
@@ -90,5 +99,5 @@ def _moment(parameters: str, text: str) -> str:
         )
     year, month, day, hour, minute, second, utc = match.groups()
     moment = canonical_time(f"{year}-{month}-{day}T{hour}:{minute}:{second}{utc}")
-    named = re.search(r'TZID="?([^";:]+)', parameters)
+    named = re.search(r'TZID="?([^";:]+)', parameters, re.IGNORECASE)
     return rfc3339(resolve(moment, zone(named[1]))) if named else moment

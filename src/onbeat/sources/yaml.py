@@ -7,17 +7,16 @@ A key written twice is refused, and so is a file that anchors blow up.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from onbeat.core.calendars import Calendars
+from onbeat.core.calendars import Calendars, Exclude
 from onbeat.core.codec import AROUND, KINDS, check_names, decode
 from onbeat.core.ticks import Trigger
 from onbeat.core.zones import zone
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, meant, naming, shown
 from onbeat.sources.files import read_text
 from onbeat.sources.holidays import holiday_items
 from onbeat.sources.ics import ics_items
@@ -28,6 +27,7 @@ BESIDE_TIMING = {  # what a schedule says besides when: read where it is acted o
     "max_active", "jitter", "jitter_around", "retry", "timeout", "start_deadline", "cancel_grace",
     "on_lost", "group", "priority", "rate", "pause_after", "when", "description",
 }  # fmt: skip
+DEEPEST = 32
 MOST_VALUES = 1_000_000  # in one file, each use of an anchor counted
 
 
@@ -43,13 +43,8 @@ class Definitions:
         """Return the trigger of the schedule called `name`."""
         given = self.schedules.get(name)
         if given is None:
-            near = get_close_matches(name, self.schedules, n=1, cutoff=0.5)
-            hint = (
-                f"did you mean {near[0]!r}?"
-                if near
-                else f"known: {', '.join(self.schedules) or 'none'}"
-            )
-            raise InvalidSchedule("schedules", f"no schedule is called {shown(name)}", hint=hint)
+            problem = f"no schedule is called {shown(name)}"
+            raise InvalidSchedule("schedules", problem, hint=meant(name, self.schedules))
         with naming(f"schedules.{name}"):
             if not isinstance(given, Mapping):
                 raise InvalidSchedule(
@@ -84,20 +79,32 @@ def read_definitions(path: Path) -> Definitions:
 def parse_yaml(text: str) -> Any:
     """Return what a YAML text says, in plain values."""
     try:
+        _check_events(text)
         value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader, made stricter
         _check_size(value)
-    except RecursionError:
-        raise InvalidSchedule("", "the values are nested too deep", hint="fewer levels") from None
     except yaml.MarkedYAMLError as broken:
         mark = broken.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         said = ", ".join(filter(None, [broken.context, broken.problem]))
-        star = "alias" in said
-        hint = 'a text with * goes in quotes: "* * * * *"' if star else "YAML 1.2"
+        quotes = 'a text with * goes in quotes: "* * * * *"'
+        hint = quotes if "alias" in said else "YAML 1.2"
         raise InvalidSchedule("", f"{where}{said}", hint=hint) from None
-    except yaml.YAMLError as broken:
-        raise InvalidSchedule("", str(broken).splitlines()[0], hint="YAML 1.2") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as broken:  # a number or character too large
+        raise InvalidSchedule("", f"{broken}".splitlines()[0][:200], hint="YAML 1.2") from None
     return value
+
+
+def _check_events(text: str) -> None:
+    """Refuse what plain definitions do without: tags, and values nested deep."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
+        if depth > DEEPEST:
+            raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise yaml.MarkedYAMLError(problem="tags are not read", problem_mark=event.start_mark)
 
 
 def _timing(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +129,7 @@ def _items(name: str, value: Any, folder: Path) -> tuple[str, ...]:
     """Return the items a calendar stands for: listed, from an .ics file, or a region's holidays."""
     with naming(f"calendars.{name}"):
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return tuple(value)
+            return Exclude(tuple(value)).items  # refused here, should one be no date
         if isinstance(value, Mapping) and list(value) == ["ics"] and isinstance(value["ics"], str):
             return ics_items(folder / value["ics"])
         if (
@@ -164,6 +171,13 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add(key_node.value)
         return super().construct_mapping(node, deep=deep)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        for key_node, value_node in node.value:
+            if key_node.tag.endswith(":merge") and not isinstance(value_node, yaml.MappingNode):
+                problem = "`<<` takes one anchor"  # a list of them could double with every line
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+        super().flatten_mapping(node)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         text = str(self.construct_scalar(node))
