@@ -139,7 +139,7 @@ def random_field(chance, low, high, star=0.4):
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
         first = chance.randint(low, high)
         last = chance.randint(first, high)
-        step = chance.randint(1, last - first + 1)
+        step = min(chance.randint(1, last - first + 1), high - low + (high != 7))
         terms.append(
             chance.choice(
                 [

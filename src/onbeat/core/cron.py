@@ -83,7 +83,6 @@ DAY_OF_MONTH = Field("day_of_month", 1, 31)
 MONTH = Field("month", 1, 12, MONTH_NAMES)
 DAY_OF_WEEK = Field("day_of_week", 0, 7, WEEKDAY_NAMES)
 YEAR = Field("year", 1970, 2199)
-EVERY_DAY = ["*", "*", "*", "*"]
 FIELDS = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
 
 
@@ -150,7 +149,7 @@ def compile_fields(
         keep_gaps=keep_gaps,
         texts=tuple(texts),
     )
-    if days.years is not None or (pattern.wild and texts[2] != "*" and texts[3:] != EVERY_DAY):
+    if days.years is not None or (pattern.wild and texts[2] != "*" and days.few):
         _refuse_if_skipped(pattern)
     return pattern
 

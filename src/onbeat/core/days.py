@@ -84,6 +84,12 @@ class Days:
             return False  # such a date comes, and sooner or later on every weekday
         return not any(self.in_year(year_of(number)) for number in _ONE_OF_EACH_KIND)
 
+    @property
+    def few(self) -> bool:
+        """Whether so few days match that clock changes could swallow them all."""
+        open_weekdays = self.dates == ALL_DATES and not self.special_weekdays
+        return not open_weekdays and self.in_year(_SOME_YEAR).bit_count() <= 2
+
     def in_year(self, year: Year) -> int:
         """Return the matching days of a year as bits."""
         if self.years is not None and year.number not in self.years:
@@ -213,3 +219,4 @@ _ONE_OF_EACH_KIND = range(2000, 2028)  # 28 years in a row without a century hol
 
 _YEARS = [year_of(number) for number in range(1900, 2201)]  # those that are asked for
 _STARTS = [year.start for year in _YEARS]
+_SOME_YEAR = year_of(2026)

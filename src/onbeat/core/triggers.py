@@ -83,18 +83,15 @@ class Cron(OnTheWall):
     _pattern: WallPattern = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _set(self, "cron", cron.canonical(self.cron))
-        check_dst(self.dst)
-        zone(self.timezone)
-        if not cron.uses_hash(self.cron):
+        text = cron.canonical(self.cron)
+        if text != self.cron:
+            _set(self, "cron", text)
+        if self.key and not cron.uses_hash(text):
             _set(self, "key", "")
-        _set(
-            self,
-            "_pattern",
-            cron.compile_cron(
-                self.cron, self.timezone, keep_gaps=self.dst == "shift", key=self.key
-            ),
-        )
+        check_dst(self.dst)
+        where = zone(self.timezone).name
+        pattern = cron.compile_cron(text, where, keep_gaps=self.dst == "shift", key=self.key)
+        _set(self, "_pattern", pattern)
 
 
 @dataclass(frozen=True, slots=True)
