@@ -7,7 +7,7 @@
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from onbeat.core.build import after, at, calendar, cron, daily, every, startup
@@ -32,7 +32,7 @@ def __dir__() -> list[str]:
     return [*globals(), *__all__]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name has its own type, given above
+def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that the command line starts quickly."""
     if name not in __all__:
         raise AttributeError(f"module 'onbeat' has no attribute {name!r}")

@@ -164,6 +164,7 @@ class TestCalendar:
             ({"minute": 60}, "calendar.minute"),
             ({"hour": []}, "calendar.hour"),
             ({"hour": True}, "calendar.hour"),
+            ({"minute": [0] * 101}, "calendar.minute"),
             ({"hour": {"a": 1}}, "calendar.hour"),
             ({"weekday": "MON"}, "calendar.weekday"),
             ({"day_of_month": 31, "month": [4, 6]}, "calendar"),

@@ -3,7 +3,6 @@
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -14,12 +13,10 @@ from onbeat.core.instants import canonical_time, parse_instant, resolve, rfc3339
 from onbeat.core.model import Past
 from onbeat.core.nights import YEAR, night_notes
 from onbeat.core.ticks import Trigger
-from onbeat.core.words import words
-from onbeat.core.zones import DAY, date_of, zone
+from onbeat.core.words import WEEKDAYS, words
+from onbeat.core.zones import DAY, Zone, zone
 from onbeat.errors import InvalidSchedule, naming
 from onbeat.sources.yaml import Definitions, read_definitions
-
-Told = dict[str, Any]
 
 
 @click.command("next")
@@ -36,25 +33,32 @@ Told = dict[str, Any]
 @click.option("-n", "n", type=click.IntRange(1, 100_000), default=5, help="How many. [default: 5]")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def next_ticks(
-    file: Path | None, name: str | None, after: str | None, n: int, as_json: bool, **given: Any
+    file: Path | None,
+    name: str | None,
+    tz: str | None,
+    after: str | None,
+    n: int,
+    as_json: bool,
+    **given: str | tuple[str, ...] | None,
 ) -> None:
     """Show the coming ticks of a trigger.
 
     Give one of --cron, --every, --at and --daily; or a FILE, with the NAME of a schedule in it, or
     without for a line of each.
     """
-    tz = given.pop("tz")
     asked = {kind: value for kind, value in given.items() if value not in (None, ())}
     if file is not None and asked:
         raise click.UsageError(f"--file and --{next(iter(asked))} are two triggers: give one")
     if file is None and not asked:
         raise click.UsageError("give one of --cron, --every, --at and --daily, or --file FILE")
+    if len(asked) > 1:
+        raise click.UsageError(f"--{' and --'.join(asked)} are two triggers: give one")
     if file is None and name:
         raise click.UsageError(f"{name!r} is the name of a schedule: give its --file too")
     try:
         t = _now() if after is None else _instant(after, tz)
         if file is None:
-            trigger = decode(_fields(asked), timezone=tz or "UTC")
+            trigger = decode(asked, timezone=tz or "UTC")
             _show_one(trigger, tz or "UTC", t, n, as_json=as_json)
         else:
             with naming(str(file)):
@@ -62,12 +66,6 @@ def next_ticks(
     except InvalidSchedule as refused:
         click.echo(f"onbeat: {refused}", err=True)
         sys.exit(INVALID_DEFINITION)
-
-
-def _fields(asked: dict[str, Any]) -> dict[str, Any]:
-    if len(asked) > 1:
-        raise click.UsageError(f"--{' and --'.join(asked)} are two triggers: give one")
-    return {kind: list(value) if kind == "at" else value for kind, value in asked.items()}
 
 
 def _now() -> int:
@@ -89,13 +87,13 @@ def _show_file(
         return
     triggers = {known: definitions.trigger(known) for known in definitions.schedules}
     if as_json:
-        told = {known: _tell(trigger, t, n) for known, trigger in triggers.items()}
+        told = {known: _told(trigger, t, n) for known, trigger in triggers.items()}
         click.echo(msgspec.json.encode(told))
         return
     width = max(map(len, triggers), default=0)
     for known, trigger in triggers.items():
-        ticks = trigger.upcoming(t, 1, _defined(t))
-        where = tz or definitions.zone_of(known)
+        ticks = _upcoming(trigger, t, 1)
+        where = zone(tz or definitions.zone_of(known))
         moment = _local(trigger.due_at(ticks[0]), where) if ticks else _none(trigger).ljust(30)
         click.echo(f"{known:{width}}  {moment}  {words(trigger)}")
     if not triggers:
@@ -103,53 +101,53 @@ def _show_file(
 
 
 def _show_one(trigger: Trigger, tz: str, t: int, n: int, *, as_json: bool) -> None:
-    zone(tz)
-    told = _tell(trigger, t, n)
+    where = zone(tz)
     if as_json:
-        click.echo(msgspec.json.encode(told))
+        click.echo(msgspec.json.encode(_told(trigger, t, n)))
         return
-    click.echo(f"{told['words']}\n")
-    ticks = trigger.upcoming(t, n, _defined(t))
+    click.echo(f"{words(trigger)}\n")
+    ticks = _upcoming(trigger, t, n)
     for tick in ticks:
         due = trigger.due_at(tick)
         utc = "" if tz == "UTC" else f"   {rfc3339(due)}"
-        click.echo(f"  {_local(due, tz)}{utc}{'' if due == tick else f'   for {_local(tick, tz)}'}")
+        planned = "" if due == tick else f"   for {_local(tick, where)}"
+        click.echo(f"  {_local(due, where)}{utc}{planned}")
     if not ticks:
         click.echo(f"  {_none(trigger)}")
-    for i, note in enumerate(told["notes"]):
+    for i, note in enumerate(_notes(trigger, t)):
         click.echo(f"{'' if i else chr(10)}note: {note}")
 
 
-def _tell(trigger: Trigger, t: int, n: int) -> Told:
+def _told(trigger: Trigger, t: int, n: int) -> dict[str, object]:
     """Return what is told as JSON: `next` has each `run_at`, `due_at` those that are moved."""
-    ticks = trigger.upcoming(t, n, _defined(t))
-    moved = {
-        rfc3339(tick): rfc3339(trigger.due_at(tick))
-        for tick in ticks
-        if trigger.due_at(tick) != tick
+    ticks = _upcoming(trigger, t, n)
+    dues = {rfc3339(tick): rfc3339(trigger.due_at(tick)) for tick in ticks}
+    told: dict[str, object] = {
+        "next": list(dues),
+        "words": words(trigger),
+        "notes": _notes(trigger, t),
     }
+    moved = {run_at: due_at for run_at, due_at in dues.items() if run_at != due_at}
+    return {**told, "due_at": moved} if moved else told
+
+
+def _notes(trigger: Trigger, t: int) -> list[str]:
     notes = night_notes(trigger, t, t + YEAR)
     if trigger.needs_past:
         notes.append("what depends on runs to come is not told; a start is taken to be now")
-    told: Told = {
-        "next": [rfc3339(tick) for tick in ticks],
-        "words": words(trigger),
-        "notes": notes,
-    }
-    return told | {"due_at": moved} if moved else told
+    return notes
+
+
+def _upcoming(trigger: Trigger, t: int, n: int) -> list[int]:
+    """Return the next ticks of a schedule defined at `t` in a scheduler started then."""
+    return trigger.upcoming(t, n, Past(created_at=t, scheduler_started_at=t))
 
 
 def _none(trigger: Trigger) -> str:
     return "waits for runs to come" if trigger.needs_past else "no more ticks"
 
 
-def _defined(t: int) -> Past:
-    """Return the past of a schedule defined at `t` in a scheduler started then."""
-    return Past(created_at=t, scheduler_started_at=t)
-
-
-def _local(tick: int, tz: str) -> str:
-    where = zone(tz)
-    local = rfc3339(tick, where)
-    weekday = date_of((tick + where.offset(tick)) // DAY).strftime("%a")
-    return f"{weekday} {local[:10]} {local[11:19]} {local[19:]}"
+def _local(t: int, where: Zone) -> str:
+    text = rfc3339(t, where)
+    weekday = WEEKDAYS[((t + where.offset(t)) // DAY + 3) % 7][:3]
+    return f"{weekday} {text[:10]} {text[11:19]} {text[19:]}"

@@ -5,7 +5,7 @@ Each function takes the limits that can go around any trigger (`start_at`, `end_
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import TypedDict, Unpack
 
@@ -21,7 +21,8 @@ from onbeat.errors import InvalidSchedule, meant, naming, shown
 
 Length = str | timedelta | Duration
 Time = str | datetime
-FieldValue = int | str | Iterable[int | str]
+MOST_VALUES = 100  # in one field of a calendar
+FieldValue = int | str | Sequence[int | str]
 
 
 class Limits(TypedDict, total=False):
@@ -31,8 +32,8 @@ class Limits(TypedDict, total=False):
     end_at: Time | None
     delay: Length | None
     max_runs: int | None
-    exclude: Iterable[str | date]
-    within: str | Iterable[str] | Mapping[str, object] | None
+    exclude: str | date | Sequence[str | date]
+    within: str | Sequence[str] | Mapping[str, object] | None
 
 
 def cron(
@@ -105,14 +106,11 @@ def calendar_of(given: Mapping[str, object], tz: str, dst: Dst) -> Calendar:
             field = f"calendar.{shown(name).strip(chr(39))}"
             raise InvalidSchedule(field, "no field has this name", hint=meant(name, known))
         items = list(value) if isinstance(value, (list, tuple, range)) else [value]
-        if (
-            not all(type(item) is int or (isinstance(item, str) and item) for item in items[:1000])
-            or not items
-        ):
-            raise InvalidSchedule(
-                f"calendar.{name}", f"{shown(value)} is no value", hint="9, [9, 17] or MON-FRI"
-            )
-        text = ",".join(str(item).strip().upper() for item in items[:1000])
+        plain = all(type(item) is int or (isinstance(item, str) and item) for item in items)
+        if not plain or not 1 <= len(items) <= MOST_VALUES:
+            hint = f"9, MON-FRI, or a list of {MOST_VALUES} at most"
+            raise InvalidSchedule(f"calendar.{name}", f"{shown(value)} is no value", hint=hint)
+        text = ",".join(str(item).strip().upper() for item in items)
         texts[name] = re.sub(r"(?<!\d)0+(?=\d)", "", text, flags=re.ASCII)  # 09 is 9
     return Calendar(**texts, timezone=tz, dst=dst)
 
@@ -132,10 +130,8 @@ def limited(
         raise TypeError(f"no keyword is called {name!r}: {hint}")
     exclude = _exclude(limits.get("exclude"), tz, calendars)
     within = _within(limits.get("within"), tz)
-    start_at, end_at = (
-        _time("start_at", limits.get("start_at")),
-        _time("end_at", limits.get("end_at")),
-    )
+    start_at = _time("start_at", limits.get("start_at"))
+    end_at = _time("end_at", limits.get("end_at"))
     delay, max_runs = limits.get("delay"), limits.get("max_runs")
     if exclude is not None or within is not None:
         if start_at is not None or end_at is not None:
@@ -149,7 +145,7 @@ def limited(
 def _exclude(given: object, tz: str, calendars: Calendars) -> Exclude | None:
     if given is None:
         return None
-    items = list(given) if isinstance(given, (list, tuple, set, frozenset)) else [given]
+    items = list(given) if isinstance(given, (list, tuple)) else [given]
     texts = [item.isoformat() if isinstance(item, date) else item for item in items]
     return Exclude(tuple(texts), tz, calendars) if texts else None  # type: ignore[arg-type]
 
@@ -161,11 +157,8 @@ def _within(given: object, tz: str) -> Within | None:
     asked = dict(given) if isinstance(given, Mapping) else {"hours": given}
     unknown = asked.keys() - {"hours", "days", "outside"}
     if unknown:
-        raise InvalidSchedule(
-            f"within.{min(map(str, unknown))}",
-            "no such key",
-            hint="known: hours, days, outside",
-        )
+        field = f"within.{min(map(str, unknown))}"
+        raise InvalidSchedule(field, "no such key", hint="known: hours, days, outside")
     hours, days = asked.get("hours", "00:00-24:00"), asked.get("days", "*")
     if isinstance(days, (list, tuple)):
         days = ",".join(map(str, days))

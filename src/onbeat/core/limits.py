@@ -117,7 +117,7 @@ class Open(Trigger):
 
     def _moved(self, stretch: Span, past: Past) -> int | None:
         """Return the one tick of a closed stretch that is moved to its end."""
-        if self.trigger.next_after(stretch.last - 1, past) == stretch.last:
+        if self.trigger.has(stretch.last, past):
             return None
         tick = self.trigger.next_after(stretch.first - 1, past)
         while tick is not None and tick < stretch.last:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -37,7 +36,7 @@ class Definitions:
 
     timezone: str
     calendars: Calendars
-    schedules: Mapping[str, Mapping[str, Any]]
+    schedules: Mapping[str, object]
 
     def trigger(self, name: str) -> Trigger:
         """Return the trigger of the schedule called `name`."""
@@ -56,9 +55,11 @@ class Definitions:
 
     def zone_of(self, name: str) -> str:
         """Return the zone that the schedule called `name` is in."""
-        named = self.schedules[name].get("timezone", self.timezone)
-        assert isinstance(named, str), "`trigger` has refused any other"
-        return named
+        given = self.schedules[name]
+        named = (
+            given.get("timezone", self.timezone) if isinstance(given, Mapping) else self.timezone
+        )
+        return zone(named).name
 
 
 def read_definitions(path: Path) -> Definitions:
@@ -76,7 +77,7 @@ def read_definitions(path: Path) -> Definitions:
     return Definitions(timezone, calendars, schedules)
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> object:
     """Return what a YAML text says, in plain values."""
     try:
         _check_events(text)
@@ -87,7 +88,7 @@ def parse_yaml(text: str) -> Any:
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         said = ", ".join(filter(None, [broken.context, broken.problem]))
         quotes = 'a text with * goes in quotes: "* * * * *"'
-        hint = quotes if "alias" in said else "YAML 1.2"
+        hint = quotes if "scanning an alias" in said else "YAML 1.2"
         raise InvalidSchedule("", f"{where}{said}", hint=hint) from None
     except (yaml.YAMLError, ValueError, OverflowError) as broken:  # a number or character too large
         raise InvalidSchedule("", f"{broken}".splitlines()[0][:200], hint="YAML 1.2") from None
@@ -107,7 +108,7 @@ def _check_events(text: str) -> None:
             raise yaml.MarkedYAMLError(problem="tags are not read", problem_mark=event.start_mark)
 
 
-def _timing(given: Mapping[str, Any]) -> dict[str, Any]:
+def _timing(given: Mapping[str, object]) -> dict[str, object]:
     """Return the fields of a schedule that say when; refuse names that no schedule has."""
     for other in ("tz", "zone", "time_zone"):
         if other in given:
@@ -116,7 +117,7 @@ def _timing(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in TIMING}
 
 
-def _mapping(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _mapping(given: Mapping[str, object], name: str) -> Mapping[str, object]:
     value = given.get(name) or {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidSchedule(
@@ -125,7 +126,7 @@ def _mapping(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def _items(name: str, value: Any, folder: Path) -> tuple[str, ...]:
+def _items(name: str, value: object, folder: Path) -> tuple[str, ...]:
     """Return the items a calendar stands for: listed, from an .ics file, or a region's holidays."""
     with naming(f"calendars.{name}"):
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -142,7 +143,7 @@ def _items(name: str, value: Any, folder: Path) -> tuple[str, ...]:
         raise InvalidSchedule("", f"{shown(value)} is no calendar", hint=hint)
 
 
-def _check_size(value: Any) -> None:
+def _check_size(value: object) -> None:
     left, open_values = MOST_VALUES, [value]
     while open_values:
         value = open_values.pop()
@@ -160,7 +161,7 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - filled below
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:  # noqa: FBT001, FBT002
         seen: set[str] = set()
         for key_node, _ in node.value:
             if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
