@@ -19,15 +19,39 @@ DAY = 86_400
 LENGTHS = ["1s", "7s", "90m", "5h", "1d", "3d", "2w", "1mo", "5mo", "1y"]
 
 
+KINDS = ["cron", "cron", "every", "daily", "calendar", "any", "all", "minus", "limits", "nested"]
+HOURS = [["01:30-05:00", "22:00-00:30"], "09:00-17:00", "22:00-06:00", "00:00-24:00"]
+EXCLUDED = [
+    "12-25",
+    "12-24..01-02",
+    "02-28..02-29",
+    "2024-03-01..2024-04-30",
+    "1999-12-31T12:00..2000-01-01T12:00",
+]
+
+
+@st.composite
+def limited_triggers(draw, name):
+    """A trigger with closed days and hours, and bounds, around it."""
+    within = {
+        "hours": draw(st.sampled_from(HOURS)),
+        "days": draw(st.sampled_from(["*", "MON-FRI", "SUN"])),
+        "outside": draw(st.sampled_from(["skip", "move"])),
+    }
+    return cron(
+        draw(st.sampled_from(["*/20 * * * *", "0 */3 * * *", "30 2,20,23 * * *", "* * * * * *"])),
+        tz=name,
+        within=draw(st.none() | st.just(within)),
+        exclude=draw(st.lists(st.sampled_from(EXCLUDED), max_size=2, unique=True)),
+        start_at=draw(st.none() | st.just("1950-06-01T21:00:00Z")),
+    )
+
+
 @st.composite
 def triggers(draw):
     """Any kind that depends on time alone, in a zone, and an instant near which to look at it."""
     name, t = draw(zones_and_instants())
-    kind = draw(
-        st.sampled_from(
-            ["cron", "cron", "every", "daily", "calendar", "any", "all", "minus", "limits"]
-        )
-    )
+    kind = draw(st.sampled_from(KINDS))
     one, two = accepted(draw(cron_texts()), name), accepted(draw(cron_texts()), name)
     assume(one is not None and two is not None)
     try:
@@ -49,12 +73,11 @@ def triggers(draw):
                 made = one & cron("0,30 * * * *", tz=name)
             case "minus":
                 made = one - two
+            case "limits":
+                made = draw(limited_triggers(name))
             case _:
-                outside = draw(st.sampled_from(["skip", "move"]))
-                within = {"hours": ["01:30-05:00", "22:00-00:30"], "outside": outside}
-                made = cron(
-                    "*/20 * * * *", tz=name, within=within, exclude=["12-25", "03-30..03-31"][:1]
-                )
+                one, two = draw(limited_triggers(name)), draw(limited_triggers(name))
+                made = draw(st.sampled_from([one | two, one - two, (one | two) - daily("03:00")]))
     except InvalidSchedule:
         assume(False)
     return made, t
