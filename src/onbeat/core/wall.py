@@ -78,11 +78,11 @@ class WallPattern:
         """Return the first tick later than `t`, or None when the calendar ends before one."""
         lo, hi, base, days = self._window
         if lo <= t < hi:
-            day, minute = divmod((t - base) // 60 + 1, 1440)
-            left = days >> day
-            if left & 1 and (rest := self.minutes >> minute):
-                tick = base + day * DAY + (minute + (rest & -rest).bit_length() - 1) * 60
-            elif left := left >> 1:
+            minute = (t - base) // 60 + 1  # of the year
+            day = minute // 1440
+            if days >> day & 1 and (rest := self.minutes >> minute - day * 1440):
+                tick = base + (minute + (rest & -rest).bit_length() - 1) * 60
+            elif left := days >> day + 1:
                 tick = base + (day + (left & -left).bit_length()) * DAY + self._day_starts
             else:
                 return self._search(t)
@@ -149,14 +149,14 @@ class WallPattern:
             t = FIRST_SECOND
         segment = self.zone.segment(t)
         wall = t + segment.offset + 1
-        while segment.start < max(t, RULES_ONLY) + CYCLE:
+        while True:
             if not self.wild and wall < segment.seen:
                 wall = segment.seen
             found, year = self._next_wall(wall)
             closes = segment.end + segment.offset
             if found < closes:
                 return self._remember(found, year, segment)
-            if segment.end > LAST_SECOND:
+            if segment.end > min(max(t, RULES_ONLY) + CYCLE, LAST_SECOND):
                 return None
             following = self.zone.segment(segment.end)
             opens = following.start + following.offset
@@ -168,7 +168,6 @@ class WallPattern:
                 following = self.zone.segment(found - 3 * DAY)  # no day until then matches
                 opens = following.start + following.offset
             segment, wall = following, opens
-        return None
 
     def _remember(self, wall: int, year: Year, segment: Segment) -> int | None:
         """Return the tick at `wall`, and keep what `next_after` needs for its neighbours."""
