@@ -202,3 +202,22 @@ def test_after_may_be_local_when_the_zone_is_given():
 
 def test_the_version_is_told():
     assert CliRunner().invoke(main, ["--version"]).stdout == f"onbeat {__version__}\n"
+
+
+def test_a_schedule_that_is_refused_does_not_hide_the_others(tmp_path):
+    file = tmp_path / "onbeat.yaml"
+    file.write_text(
+        "schedules: {bad: {cron: 61 * * * *}, good: {every: 90m}, worse: {daily: 25:00}}"
+    )
+    done = onbeat("-f", str(file), *AFTER)
+    assert done.exit_code == 4
+    assert done.stdout == "good  Thu 2026-01-01 01:30:00 +00:00  every 90 minutes\n"
+    assert [line.partition(".schedules.")[2][:12] for line in done.stderr.splitlines()] == [
+        "bad.cron.min",
+        "worse.daily:",
+    ]
+    assert list(json.loads(onbeat("-f", str(file), "--json").stdout)) == ["good"]
+
+
+def test_an_empty_zone_is_no_zone():
+    assert onbeat("--cron", "* * * * *", "--tz", "").exit_code == 4

@@ -58,14 +58,23 @@ def next_ticks(
     try:
         t = _now() if after is None else _instant(after, tz)
         if file is None:
-            trigger = decode(asked, timezone=tz or "UTC")
-            _show_one(trigger, tz or "UTC", t, n, as_json=as_json)
-        else:
-            with naming(str(file)):
-                _show_file(read_definitions(file), name, tz, t, n, as_json=as_json)
+            where = "UTC" if tz is None else tz
+            _show_one(decode(asked, timezone=where), where, t, n, as_json=as_json)
+            return
+        with naming(str(file)):
+            definitions = read_definitions(file)
+            if name is not None:
+                where = definitions.zone_of(name) if tz is None else tz
+                _show_one(definitions.trigger(name), where, t, n, as_json=as_json)
+                return
+        _show_all(definitions, str(file), tz, t, n, as_json=as_json)
     except InvalidSchedule as refused:
-        click.echo(f"onbeat: {refused}", err=True)
+        _say(refused)
         sys.exit(INVALID_DEFINITION)
+
+
+def _say(refused: InvalidSchedule) -> None:
+    click.echo(f"onbeat: {refused}", err=True)
 
 
 def _now() -> int:
@@ -78,26 +87,29 @@ def _instant(text: str, tz: str | None) -> int:
         return parse_instant(text) if tz is None else resolve(canonical_time(text), zone(tz))
 
 
-def _show_file(
-    definitions: Definitions, name: str | None, tz: str | None, t: int, n: int, *, as_json: bool
+def _show_all(
+    definitions: Definitions, file: str, tz: str | None, t: int, n: int, *, as_json: bool
 ) -> None:
-    if name is not None:
-        trigger = definitions.trigger(name)
-        _show_one(trigger, tz or definitions.zone_of(name), t, n, as_json=as_json)
-        return
-    triggers = {known: definitions.trigger(known) for known in definitions.schedules}
+    """Show a line of each schedule; those that are refused are told of on stderr."""
+    triggers: dict[str, Trigger] = {}
+    for name in definitions.schedules:
+        try:
+            triggers[name] = definitions.trigger(name)
+        except InvalidSchedule as refused:
+            _say(refused.under(file))
     if as_json:
-        told = {known: _told(trigger, t, n) for known, trigger in triggers.items()}
+        told = {name: _told(trigger, t, n) for name, trigger in triggers.items()}
         click.echo(msgspec.json.encode(told))
-        return
     width = max(map(len, triggers), default=0)
-    for known, trigger in triggers.items():
+    for name, trigger in triggers.items() if not as_json else ():
         ticks = _upcoming(trigger, t, 1)
-        where = zone(tz or definitions.zone_of(known))
+        where = zone(definitions.zone_of(name) if tz is None else tz)
         moment = _local(trigger.due_at(ticks[0]), where) if ticks else _none(trigger).ljust(30)
-        click.echo(f"{known:{width}}  {moment}  {words(trigger)}")
-    if not triggers:
+        click.echo(f"{name:{width}}  {moment}  {words(trigger)}")
+    if not definitions.schedules and not as_json:
         click.echo("no schedules")
+    if len(triggers) < len(definitions.schedules):
+        sys.exit(INVALID_DEFINITION)
 
 
 def _show_one(trigger: Trigger, tz: str, t: int, n: int, *, as_json: bool) -> None:

@@ -55,7 +55,7 @@ class Definitions:
 
     def zone_of(self, name: str) -> str:
         """Return the zone that the schedule called `name` is in."""
-        given = self.schedules[name]
+        given = self.schedules.get(name)
         named = (
             given.get("timezone", self.timezone) if isinstance(given, Mapping) else self.timezone
         )
