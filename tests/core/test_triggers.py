@@ -9,9 +9,10 @@ from datetime import UTC, datetime, time, timedelta
 import pytest
 
 from onbeat import InvalidSchedule, after, at, calendar, cron, daily, every, startup
-from onbeat.core.codec import from_json, to_json
+from onbeat.core.codec import decode, from_json, to_json
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import Past
+from onbeat.core.ticks import PROBES
 from onbeat.core.zones import FIRST_SECOND, LAST_SECOND, Zone, _parse_tzif, zone
 from tests.timing import LIMIT, cpu_seconds
 
@@ -256,6 +257,13 @@ class TestCombined:
             tick = trigger.next_after(T)
             assert (tick, trigger.due_at(tick)) == (T + 3 * 3600, T + 9 * 3600)
 
+    @pytest.mark.parametrize("days", [20, 21, 22])
+    def test_dense_parts_that_seldom_meet_are_searched_by_days(self, days):
+        seen_when_defined = datetime.fromtimestamp(PROBES[0] + 10, UTC)
+        meeting = at(JANUARY + timedelta(days=days, seconds=12_345), seen_when_defined)
+        even, odd = cron("*/2 * * * * *") | meeting, cron("1/2 * * * * *") | meeting
+        assert (even & odd).next_after(T) == T + days * 86_400 + 12_345
+
     def test_a_chain_is_one_level(self):
         many = functools.reduce(operator.or_, [daily(f"{hour}:00") for hour in range(24)])
         assert len(many.triggers) == 24
@@ -277,6 +285,7 @@ class TestCombined:
             lambda: cron("0 3 * * *", tz="America/New_York", within=["09:00-12:00", "13:00-17:00"], exclude=["12-25", "01-01"]),
             lambda: cron("*/30 2 * 3 SUN#2", tz="America/Chicago"),
             lambda: calendar(minute=list(range(60)) * 5_000),
+            lambda: decode({"any": [{"every": "5m"}] * 20_000}),
             lambda: at(*["2026-01-01T00:00Z"] * 50_000),
             lambda: cron("0 9 * * *", within=["09:00-10:00"] * 5_000),
         ],

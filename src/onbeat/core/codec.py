@@ -18,7 +18,7 @@ from onbeat.core.cron import FIELDS
 from onbeat.core.durations import Duration
 from onbeat.core.limits import Limited, Open
 from onbeat.core.model import OUTCOMES
-from onbeat.core.ticks import AllOf, AnyOf, Minus, Trigger
+from onbeat.core.ticks import MOST_PARTS, AllOf, AnyOf, Minus, Trigger
 from onbeat.core.triggers import After, At, Calendar, Cron, Daily, Every, Startup, check_dst
 from onbeat.core.zones import zone
 from onbeat.errors import InvalidSchedule, meant, naming, shown
@@ -162,9 +162,8 @@ def _daily(given: Any, limits: Fields, around: _Around) -> Trigger:
 
 
 def _every(given: Any, limits: Fields, around: _Around) -> Trigger:
-    start_at = limits.pop(
-        "start_at", None
-    )  # the anchor of the grid, before which there are no ticks
+    # the anchor of the grid, before which there are no ticks
+    start_at = limits.pop("start_at", None)
     return build.every(given, around.timezone, dst=around.dst, start_at=start_at)  # type: ignore[arg-type]
 
 
@@ -196,6 +195,8 @@ def _after(given: Any, limits: Fields, around: _Around) -> Trigger:
 def _parts(kind: str, given: Any, around: _Around) -> tuple[Trigger, ...]:
     if not isinstance(given, (list, tuple)):
         raise InvalidSchedule(kind, f"{shown(given)} is no list of triggers", hint="[{...}, {...}]")
+    if len(given) > MOST_PARTS:
+        raise InvalidSchedule(kind, f"{len(given)} parts", hint=f"{MOST_PARTS} at most")
     found = []
     for i, part in enumerate(given):
         with naming(f"{kind}[{i}]"):
