@@ -193,6 +193,15 @@ def test_a_trigger_that_waits_for_runs_says_so(tmp_path):
     assert "waits for runs to come" in onbeat("-f", str(file), "next-step").stdout
 
 
+def test_a_start_beside_a_cron_is_shown(tmp_path):
+    file = tmp_path / "onbeat.yaml"
+    file.write_text('schedules: {both: {any: [{startup: 30s}, {cron: "0 9 * * *"}]}}')
+    told = json.loads(onbeat("-f", str(file), "both", *AFTER, "-n", "2", "--json").stdout)
+    assert told["next"] == ["2026-01-01T00:00:30Z", "2026-01-01T09:00:00Z"]
+    assert "00:00:30" in onbeat("-f", str(file), "both", *AFTER).stdout
+    assert "00:00:30" in onbeat("-f", str(file), *AFTER).stdout
+
+
 def test_after_may_be_local_when_the_zone_is_given():
     local = ("--after", "2026-01-01T01:00", "--tz", "Europe/Berlin", "-n", "1", "--json")
     assert json.loads(onbeat("--cron", "0 * * * *", *local).stdout)["next"] == [

@@ -300,6 +300,14 @@ class TestCombined:
             cron("*/30 2 * 3 SUN#2", tz="America/Chicago")
         assert cron("*/30 2 * 3 SUN#2", tz="America/Phoenix").next_after(T) is not None
 
+    def test_a_tick_that_only_the_past_explains_is_due_by_the_part_that_has_it(self):
+        past = Past(scheduler_started_at=T, ended={"success": T})
+        late = after("success", "3h", within=OFFICE)
+        trigger = startup("30s") | late | daily("12:00")
+        assert [(t - T, trigger.due_at(t, past) - T) for t in trigger.upcoming(T, 3, past)] == [
+            (30, 30), (3 * 3600, 9 * 3600), (12 * 3600, 12 * 3600),
+        ]  # fmt: skip
+
     def test_only_triggers_combine(self):
         for other in ("0 9 * * *", None, 5):
             for combine in (operator.or_, operator.and_, operator.sub):

@@ -104,7 +104,7 @@ def _show_all(
     for name, trigger in triggers.items() if not as_json else ():
         ticks = _upcoming(trigger, t, 1)
         where = zone(definitions.zone_of(name) if tz is None else tz)
-        moment = _local(trigger.due_at(ticks[0]), where) if ticks else _none(trigger).ljust(30)
+        moment = _local(ticks[0][1], where) if ticks else _none(trigger).ljust(30)
         click.echo(f"{name:{width}}  {moment}  {words(trigger)}")
     if not definitions.schedules and not as_json:
         click.echo("no schedules")
@@ -119,8 +119,7 @@ def _show_one(trigger: Trigger, tz: str, t: int, n: int, *, as_json: bool) -> No
         return
     click.echo(f"{words(trigger)}\n")
     ticks = _upcoming(trigger, t, n)
-    for tick in ticks:
-        due = trigger.due_at(tick)
+    for tick, due in ticks:
         utc = "" if tz == "UTC" else f"   {rfc3339(due)}"
         planned = "" if due == tick else f"   for {_local(tick, where)}"
         click.echo(f"  {_local(due, where)}{utc}{planned}")
@@ -133,7 +132,7 @@ def _show_one(trigger: Trigger, tz: str, t: int, n: int, *, as_json: bool) -> No
 def _told(trigger: Trigger, t: int, n: int) -> dict[str, object]:
     """Return what is told as JSON: `next` has each `run_at`, `due_at` those that are moved."""
     ticks = _upcoming(trigger, t, n)
-    dues = {rfc3339(tick): rfc3339(trigger.due_at(tick)) for tick in ticks}
+    dues = {rfc3339(tick): rfc3339(due) for tick, due in ticks}
     told: dict[str, object] = {
         "next": list(dues),
         "words": words(trigger),
@@ -150,9 +149,10 @@ def _notes(trigger: Trigger, t: int) -> list[str]:
     return notes
 
 
-def _upcoming(trigger: Trigger, t: int, n: int) -> list[int]:
-    """Return the next ticks of a schedule defined at `t` in a scheduler started then."""
-    return trigger.upcoming(t, n, Past(created_at=t, scheduler_started_at=t))
+def _upcoming(trigger: Trigger, t: int, n: int) -> list[tuple[int, int]]:
+    """Return `run_at` and `due_at` of the next ticks of a schedule defined, and started, at `t`."""
+    past = Past(created_at=t, scheduler_started_at=t)
+    return [(tick, trigger.due_at(tick, past)) for tick in trigger.upcoming(t, n, past)]
 
 
 def _none(trigger: Trigger) -> str:

@@ -51,8 +51,8 @@ class Open(Trigger):
         stretch = self._stretch(t) if self._moves else None
         return stretch is None or self._moved(stretch, past) == t
 
-    def due_at(self, run_at: int) -> int:
-        due = self.trigger.due_at(run_at)
+    def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
+        due = self.trigger.due_at(run_at, past)
         stretch = self._stretch(due) if self._moves else None
         return due if stretch is None else stretch.last
 
@@ -168,7 +168,6 @@ class Limited(Trigger):
             raise InvalidSchedule(
                 "max_runs", f"{shown(self.max_runs)} is not a number of runs", hint="1 or more"
             )
-
         if self.end_at is not None and not self.needs_past:
             since = self._first if self.start_at is not None else min(0, self._last)
             tick = self.trigger.next_after(since - 1)
@@ -204,8 +203,8 @@ class Limited(Trigger):
         allowed = self._opens(past) <= t <= self._last and self._runs_left(past) != 0
         return allowed and self.trigger.has(t, past)
 
-    def due_at(self, run_at: int) -> int:
-        return self.trigger.due_at(run_at)
+    def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
+        return self.trigger.due_at(run_at, past)
 
     def upcoming(self, t: Instant, n: int, past: Past = NO_PAST) -> list[int]:
         left = self._runs_left(past)

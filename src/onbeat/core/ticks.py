@@ -46,7 +46,7 @@ class Trigger(ABC):
         begins, ends = next_whole_second(first), next_whole_second(last)
         return Ticks(self, max(begins, FIRST_SECOND), min(ends, LAST_SECOND + 1), past)
 
-    def due_at(self, run_at: int) -> int:
+    def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
         """Return when the tick planned for `run_at` is to start: then, unless `within` moved it."""
         return run_at
 
@@ -231,9 +231,10 @@ class AnyOf(Combined):
         floors = (part.floor(t, past) for part in self.triggers)
         return min((floor for floor in floors if floor is not None), default=None)
 
-    def due_at(self, run_at: int) -> int:
+    def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
         """Return the earliest that a part says of those that have this tick."""
-        return min(part.due_at(run_at) for part in self.triggers if part.has(run_at, NO_PAST))
+        having = (part for part in self.triggers if part.has(run_at, past))
+        return min((part.due_at(run_at, past) for part in having), default=run_at)
 
     def bits(self, first: int, last: int, past: Past) -> int:
         return reduce(or_, (part.bits(first, last, past) for part in self.triggers))
@@ -266,9 +267,9 @@ class AllOf(Combined):
             latest = max(latest, floor)
         return latest
 
-    def due_at(self, run_at: int) -> int:
+    def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
         """Return the latest that a part says: by then all allow it."""
-        return max(part.due_at(run_at) for part in self.triggers)
+        return max(part.due_at(run_at, past) for part in self.triggers)
 
     def bits(self, first: int, last: int, past: Past) -> int:
         return reduce(and_, (part.bits(first, last, past) for part in self.triggers))
@@ -295,8 +296,8 @@ class Minus(Combined):
     def floor(self, t: int, past: Past) -> int | None:
         return self.trigger.floor(t, past)
 
-    def due_at(self, run_at: int) -> int:
-        return self.trigger.due_at(run_at)
+    def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
+        return self.trigger.due_at(run_at, past)
 
     def bits(self, first: int, last: int, past: Past) -> int:
         return self.trigger.bits(first, last, past) & ~self.without.bits(first, last, past)
