@@ -1,7 +1,13 @@
 """Everything Onbeat raises on purpose.
 
     OnbeatError
-    └── InvalidSchedule    a definition, or a text in one, is refused: the author corrects it
+    ├── InvalidSchedule    a definition, or a text in one, is refused: the author corrects it
+    ├── InvalidSettings    a setting is refused: the operator corrects it
+    ├── NoSuchSchedule     nothing has this id: the caller asks for another
+    ├── NoSuchRun          nothing has this number
+    ├── StoreHeld          another node has this store: stop that one, or join as a client
+    ├── StoreUnusable      the store cannot be opened as it is: an operator has to look
+    └── StoreFailed        a call failed and changed nothing: it may work later
 
 Classes are split by what the caller does next, never by where they were raised.
 """
@@ -17,8 +23,8 @@ class OnbeatError(Exception):
     """The root of the tree: catch this to catch whatever Onbeat refuses or reports."""
 
 
-class InvalidSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
-    """A definition is refused: `field` says where, `problem` what, `hint` what would be right."""
+class _Refused(OnbeatError):  # noqa: N818 - it names what is wrong
+    """Something a person wrote: `field` says where, `problem` what, `hint` what would be right."""
 
     def __init__(self, field: str, problem: str, *, hint: str = "") -> None:
         self.field = field
@@ -31,12 +37,52 @@ class InvalidSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
         return f"{told} ({self.hint})" if self.hint else told
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(InvalidSchedule, hint=self.hint), (self.field, self.problem)
+        return partial(type(self), hint=self.hint), (self.field, self.problem)
+
+
+class InvalidSchedule(_Refused):
+    """A definition is refused: `field` says where, `problem` what, `hint` what would be right."""
 
     def under(self, path: str) -> "InvalidSchedule":
         """Return the same error as seen from further out: `path` is put before the field."""
         field = f"{path}.{self.field}" if self.field else path
         return InvalidSchedule(field, self.problem, hint=self.hint)
+
+
+class InvalidSettings(_Refused):
+    """A setting is refused: `field` says where, `problem` what, `hint` what would be right."""
+
+
+class NoSuchSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
+    """No schedule has this id."""
+
+    def __init__(self, schedule_id: str, known: Iterable[str] = ()) -> None:
+        self.schedule_id = schedule_id
+        near = get_close_matches(schedule_id, list(known), n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        super().__init__(f"no schedule is called {shown(schedule_id)}{hint}")
+
+
+class NoSuchRun(OnbeatError):  # noqa: N818 - it names what is wrong
+    """No run has this number: it never was, or it is older than what is kept."""
+
+    def __init__(self, which: int | str) -> None:
+        told = (
+            f"there is no run {which}" if isinstance(which, int) else f"no run of {which} is there"
+        )
+        super().__init__(told)
+
+
+class StoreHeld(OnbeatError):  # noqa: N818 - it names what is wrong
+    """Another node plans and runs on this store; two on one SQLite file would double runs."""
+
+
+class StoreUnusable(OnbeatError):  # noqa: N818 - it names what is wrong
+    """The store is damaged, newer than this program, of another kind, or out of reach."""
+
+
+class StoreFailed(OnbeatError):  # noqa: N818 - it names what is wrong
+    """The store could not do what was asked, and nothing was changed."""
 
 
 class naming:  # noqa: N801 - it is read as a word: `with naming("cron"):`

@@ -14,7 +14,7 @@ from onbeat.core.cron import FIELDS
 from onbeat.core.durations import Duration, parse_duration
 from onbeat.core.instants import canonical_time
 from onbeat.core.limits import Limited, Open
-from onbeat.core.model import Outcome
+from onbeat.core.model import Ending
 from onbeat.core.ticks import Trigger
 from onbeat.core.triggers import MOST_TIMES, After, At, Calendar, Cron, Daily, Dst, Every, Startup
 from onbeat.errors import InvalidSchedule, meant, naming, shown
@@ -86,7 +86,7 @@ def startup(length: Length = "0s", tz: str = "UTC", **limits: Unpack[Limits]) ->
 
 
 def after(
-    outcome: Outcome,
+    outcome: Ending,
     length: Length = "0s",
     *,
     schedule: str | None = None,

@@ -46,6 +46,12 @@ def rfc3339(t: int, zone: Zone | None = None) -> str:
     return f"{date_of(day)}T{clock}{_offset_text(offset) if zone is not None else 'Z'}"
 
 
+def rfc3339_ms(t: int) -> str:
+    """Return an instant in milliseconds as text in UTC."""
+    second, ms = divmod(t, 1000)
+    return f"{rfc3339(second)[:-1]}.{ms:03}Z"
+
+
 def canonical_time(value: object) -> str:
     """Return the one spelling of a date and time, kept local if it had no offset, else in UTC."""
     if isinstance(value, datetime):

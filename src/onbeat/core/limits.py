@@ -38,7 +38,10 @@ class Open(Trigger):
         return self.trigger.cost * (200 if self._moves else 32)  # looks at the closed times
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        return search(self, whole_second(t), past)
+        return search(self, whole_second(t), past)[0]
+
+    def searched_to(self, t: int, past: Past) -> int | None:
+        return search(self, t, past)[1]
 
     def floor(self, t: int, past: Past) -> int | None:
         floor = self.trigger.floor(t, past)
@@ -188,6 +191,12 @@ class Limited(Trigger):
             return None
         tick = self.trigger.next_after(max(whole_second(t), self._opens(past) - 1), past)
         return tick if tick is not None and tick <= self._last else None
+
+    def searched_to(self, t: int, past: Past) -> int | None:
+        if self._runs_left(past) == 0:
+            return None
+        reached = self.trigger.searched_to(max(t, self._opens(past) - 1), past)
+        return reached if reached is not None and reached < self._last else None
 
     @property
     def cost(self) -> int:

@@ -5,8 +5,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-Outcome = Literal["success", "failure", "completion"]
-OUTCOMES: tuple[Outcome, ...] = ("success", "failure", "completion")
+Ending = Literal["success", "failure", "completion"]  # how a run can end, as `after` names it
+OUTCOMES: tuple[Ending, ...] = ("success", "failure", "completion")
+
+
+NOTHING_ENDED: Mapping[Ending, int] = MappingProxyType({})
+NO_OTHER_ENDED: Mapping[tuple[str, Ending], int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +20,8 @@ class Past:
     created_at: int | None = None  # when the schedule was first defined
     scheduler_started_at: int | None = None
     runs_used: int = 0  # scheduled starts so far: what `max_runs` counts
-    ended: Mapping[Outcome, int] = field(
-        default_factory=lambda: MappingProxyType({})
-    )  # its own last run
-    others: Mapping[tuple[str, Outcome], int] = field(default_factory=lambda: MappingProxyType({}))
+    ended: Mapping[Ending, int] = field(default_factory=lambda: NOTHING_ENDED)  # its own last run
+    others: Mapping[tuple[str, Ending], int] = field(default_factory=lambda: NO_OTHER_ENDED)
 
 
 NO_PAST = Past()

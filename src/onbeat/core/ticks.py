@@ -36,6 +36,10 @@ class Trigger(ABC):
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
         """Return the first tick later than `t` in UTC seconds, or None when there is none."""
 
+    def searched_to(self, t: int, past: Past) -> int | None:
+        """Return where the search for a tick after `t` gave up; None if `next_after` is exact."""
+        return None
+
     def upcoming(self, t: Instant, n: int, past: Past = NO_PAST) -> list[int]:
         """Return the next `n` ticks later than `t`: fewer when the trigger ends."""
         first = max(whole_second(t) + 1, FIRST_SECOND)
@@ -144,25 +148,26 @@ class Ticks:
         return found
 
 
-def search(trigger: Trigger, t: int, past: Past) -> int | None:
-    """Return the first tick after `t` of a trigger that can tell one but not find the next.
+def search(trigger: Trigger, t: int, past: Past) -> tuple[int | None, int | None]:
+    """Find the first tick after `t` of a trigger that can tell one but not find the next.
 
-    It goes from floor to floor and, where many of them lie in a few hours, by the bits of a whole
-    day. It gives up after BUDGET: see `docs/decisions/0003`.
+    Return the tick, or None and, unless there is none at all, where the search gave up. It goes
+    from floor to floor and, where many of them lie in a few hours, by the bits of a whole day. It
+    gives up after BUDGET: see `docs/decisions/0003`.
     """
     for _ in range(max(BUDGET // (STEPS * trigger.cost), 2)):
         since = t
         for _ in range(STEPS):
             found = trigger.floor(t, past)
             if found is None or trigger.has(found, past):
-                return found
+                return found, None
             t = found
         if t - since < DAY // 8:
             bits = trigger.bits(t + 1, t + 1 + DAY, past)
             if bits:
-                return t + 1 + lowest_bit(bits)
+                return t + 1 + lowest_bit(bits), None
             t += DAY
-    return None
+    return None, t
 
 
 BUDGET = 10_000  # questions to plain triggers: years of daily parts, half a year of dense ones
@@ -196,7 +201,10 @@ class Combined(Trigger):
         return sum(part.cost for part in self.parts)
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        return search(self, whole_second(t), past)
+        return search(self, whole_second(t), past)[0]
+
+    def searched_to(self, t: int, past: Past) -> int | None:
+        return search(self, t, past)[1]
 
     def count(self, first: int, last: int, past: Past) -> int:
         total, tick = 0, self.next_after(first - 1, past)
@@ -223,6 +231,10 @@ class AnyOf(Combined):
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
         ticks = (part.next_after(t, past) for part in self.triggers)
         return min((tick for tick in ticks if tick is not None), default=None)
+
+    def searched_to(self, t: int, past: Past) -> int | None:
+        reached = (part.searched_to(t, past) for part in self.triggers)
+        return min((end for end in reached if end is not None), default=None)
 
     def has(self, t: int, past: Past) -> bool:
         return any(part.has(t, past) for part in self.triggers)

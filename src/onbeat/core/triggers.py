@@ -17,7 +17,7 @@ from onbeat.core.calendars import parse_time_of_day, time_of_day
 from onbeat.core.days import LAST_YEAR
 from onbeat.core.durations import Duration
 from onbeat.core.instants import Instant, canonical_time, resolve, whole_second
-from onbeat.core.model import NO_PAST, OUTCOMES, Outcome, Past
+from onbeat.core.model import NO_PAST, OUTCOMES, Ending, Past
 from onbeat.core.ticks import Trigger
 from onbeat.core.wall import WallPattern
 from onbeat.core.zones import (
@@ -320,7 +320,7 @@ class Startup(Trigger):
 class After(Trigger):
     """`after: {success: 30m}`: so long after a run of this schedule, or of `schedule`, ended so."""
 
-    outcome: Outcome
+    outcome: Ending
     delay: Duration = Duration()
     schedule: str | None = None
 

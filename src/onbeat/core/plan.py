@@ -1,0 +1,344 @@
+"""What is done with ticks and with runs that end: the decisions, as values.
+
+Nothing here acts. A store calls these functions inside the transaction that carries the decisions
+out, so that what they were told is still true when it commits.
+
+Ticks are planned in seconds (`run_at`), everything else is in milliseconds.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Literal
+
+from onbeat.core.model import Past
+from onbeat.core.runs import Canceled, Failed, Lost, Outcome, Reason, Run, Status, Succeeded
+from onbeat.core.schedules import Schedule
+from onbeat.core.zones import DAY
+
+MOST_DECISIONS = 100  # of one schedule in one plan: the rest is due again at once
+QUEUE_LIMIT = 100
+POSTPONED = 1000  # how long a catch-up waits that was over the allowance
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One planned instant, or a range of them that one row stands for."""
+
+    run_at: int  # of the latest
+    due_at: int
+    first_run_at: int | None = None  # of the earliest, if there are several
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start a run as soon as its `due_at` is reached."""
+
+    tick: Tick
+    triggered_by: Literal["timer", "catchup"] = "timer"
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Start a run when those before it have ended. `behind` is the `run_at` of one in flight."""
+
+    tick: Tick
+    behind: int
+    triggered_by: Literal["timer", "catchup"] = "timer"
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Start nothing, for a reason. `blocked_by` is the `run_at` of the run in the way."""
+
+    tick: Tick
+    reason: Reason
+    blocked_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Supersede:
+    """End a run that waits for a retry: a fresh tick is here."""
+
+    run: Run
+
+
+Decision = Launch | Queue | Skip | Supersede
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The due row of a schedule: its next undecided tick and when that is to be decided."""
+
+    run_at: int
+    due_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of the ticks that are due, and of the schedule's due row."""
+
+    decisions: tuple[Decision, ...]
+    due: Due | None  # None: there are no more ticks
+    catchups: int = 0  # how much of the allowance it takes
+
+
+def plan(
+    schedule: Schedule,
+    run_at: int,
+    unfinished: Sequence[Run],
+    past: Past,
+    *,
+    now: int,
+    allowance: int = MOST_DECISIONS,
+) -> Plan:
+    """Decide the ticks of a schedule that are due, `run_at` being the first undecided one.
+
+    1. While the first is within its grace, each is decided by itself, in order.
+    2. Otherwise ticks have been missed. Those due before the catch-up window are skipped as one
+       range. Under `once` the latest of all that are due runs and stands for the others, if the
+       allowance has room: if not, everything waits for a second. Under `none` the missed ones are
+       skipped as one range, and those on time decided as in 1.
+    3. The due row becomes the first tick that is not decided.
+    """
+    policy, trigger = schedule.policy, schedule.trigger
+    if trigger.cost > 1 and not trigger.has(run_at, past):  # the search had given up here
+        return Plan((), next_due(schedule, run_at, past))
+    deciding = _Deciding(schedule, unfinished, past, now)
+    tick: int | None = run_at
+    if due_at(schedule, run_at, past) < now - policy.grace:
+        last = _last_due_before(schedule, run_at, past, now + 1)
+        if policy.catchup == "none":
+            missed = _last_due_before(schedule, run_at, past, now - policy.grace)
+            deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
+            tick = trigger.next_after(missed, past)
+        else:
+            if allowance < 1:
+                return Plan((), Due(run_at, now + POSTPONED))
+            window = now - policy.catchup_window
+            if due_at(schedule, run_at, past) < window:
+                missed = _last_due_before(schedule, run_at, past, window)
+                deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
+                tick = trigger.next_after(missed, past) if missed < last else None
+            if tick is not None:
+                deciding.decide(_ticks(schedule, tick, last, past), "catchup")
+            tick = trigger.next_after(last, deciding.past)
+    while (
+        tick is not None
+        and len(deciding.decisions) < MOST_DECISIONS
+        and (at := due_at(schedule, tick, deciding.past)) <= now
+    ):
+        deciding.decide(Tick(tick, at), "timer")
+        tick = trigger.next_after(tick, deciding.past)
+    if not deciding.decisions:
+        return Plan((), Due(run_at, due_at(schedule, run_at, past)))
+    last_decided = deciding.decisions[-1]
+    assert not isinstance(last_decided, Supersede), "a tick follows what it supersedes"
+    following = next_due(schedule, last_decided.tick.run_at, deciding.past)
+    return Plan(tuple(deciding.decisions), following, deciding.catchups)
+
+
+def set_aside(
+    schedule: Schedule, run_at: int, past: Past, *, now: int, reason: Reason
+) -> Skip | None:
+    """Decide every tick from `run_at` up to now as one skipped range, if there is any.
+
+    This is how a pause, a closed gate and a deletion end: by what was planned, not what was due.
+    """
+    if run_at * 1000 > now:
+        return None
+    ticks = schedule.trigger.between(run_at, now // 1000 + 1, past)
+    first, last = (
+        (run_at, ticks.last) if _is_tick(schedule, run_at, past) else (ticks.first, ticks.last)
+    )
+    if first is None:
+        return None
+    return Skip(_ticks(schedule, first, first if last is None else last, past), reason)
+
+
+def decide_all(
+    schedule: Schedule, run_at: int, unfinished: Sequence[Run], past: Past, *, now: int
+) -> tuple[Decision, ...]:
+    """Decide every tick planned up to now, before another definition takes over.
+
+    What is due is decided as ever; what one plan does not reach is missed; a tick whose time to
+    start is still to come is enqueued for then.
+    """
+    found = plan(schedule, run_at, unfinished, past, now=now)
+    decisions, due = list(found.decisions), found.due
+    past = replace(past, runs_used=past.runs_used + starts(decisions))
+    if due is not None and due.due_at <= now:
+        last = _last_due_before(schedule, due.run_at, past, now + 1)
+        decisions.append(Skip(_ticks(schedule, due.run_at, last, past), "missed"))
+        due = next_due(schedule, last, past)
+    if due is not None and due.run_at * 1000 <= now and _is_tick(schedule, due.run_at, past):
+        decisions.append(Launch(Tick(due.run_at, due.due_at)))
+    return tuple(decisions)
+
+
+def catch_up(
+    schedule: Schedule, aside: Skip, unfinished: Sequence[Run], past: Past, *, now: int
+) -> tuple[Decision, ...]:
+    """Decide to run what was set aside after all: the latest of its ticks stands for the rest."""
+    deciding = _Deciding(schedule, unfinished, past, now)
+    deciding.decide(aside.tick, "catchup")
+    return tuple(deciding.decisions)
+
+
+def starts(decisions: Iterable[Decision]) -> int:
+    """Return how many of `max_runs` these decisions consume."""
+    return sum(isinstance(decision, Launch | Queue) for decision in decisions)
+
+
+def next_due(schedule: Schedule, after: int, past: Past) -> Due | None:
+    """Return the due row of the first tick later than `after`, or of where to look again."""
+    run_at = schedule.trigger.next_after(after, past)
+    if schedule.trigger.cost > 1 and (run_at is None or run_at - after > DAY):
+        reached = schedule.trigger.searched_to(after, past)
+        if reached is not None and reached > after and (run_at is None or reached < run_at):
+            return Due(reached, reached * 1000)
+    return None if run_at is None else Due(run_at, due_at(schedule, run_at, past))
+
+
+def due_at(schedule: Schedule, run_at: int, past: Past) -> int:
+    """Return when the tick planned for `run_at` is to start: only ever later, never earlier.
+
+    Jitter is the tick's own, so it is the same after a restart, and less than the gap to the next
+    tick, so it never changes their order.
+    """
+    at = schedule.trigger.due_at(run_at, past) * 1000
+    jitter = schedule.policy.jitter
+    if not jitter:
+        return at
+    following = schedule.trigger.next_after(at // 1000, past)
+    room = jitter if following is None else min(jitter, following * 1000 - at)
+    text = f"jitter:{schedule.schedule_id}:{run_at}"
+    return at + int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run is over."""
+
+    status: Status
+    reason: Reason | None = None
+    release: Run | None = None  # the queued run that may start now
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A run is to be attempted again, under the same key."""
+
+    due_at: int
+    reason: Reason  # why the attempt before it failed
+
+
+def after(
+    schedule: Schedule, run: Run, outcome: Outcome, unfinished: Sequence[Run], *, now: int
+) -> Ended | Retry:
+    """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
+
+    A failure is attempted again while the policy has delays left, unless a newer tick waits in the
+    queue: that one takes its turn.
+    """
+    release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)
+    superseded = not run.request_id and any(other.blocked_by is not None for other in unfinished)
+    match outcome:
+        case Succeeded():
+            return Ended(Status.SUCCESS, None, release)
+        case Canceled():
+            return Ended(Status.CANCELED, "canceled", release)
+        case Lost():
+            if schedule.policy.on_lost == "retry" and not superseded:
+                return Retry(now, "lost")
+            return Ended(Status.FAILED, "lost", release)
+        case Failed():
+            delays = schedule.policy.retry
+            if outcome.retryable and not superseded and run.attempt <= len(delays):
+                return Retry(now + delays[run.attempt - 1], outcome.reason)
+            return Ended(Status.FAILED, outcome.reason, release)
+
+
+def to_release(unfinished: Iterable[Run], *, now: int) -> Run | None:
+    """Return the first in the queue, if no run is in flight before it."""
+    runs = list(unfinished)
+    if any(run.in_flight(now) for run in runs):
+        return None
+    waiting = [run for run in runs if run.blocked_by is not None]
+    return min(waiting, key=lambda run: run.run_at, default=None)
+
+
+def judge(
+    schedule: Schedule, run: Run, unfinished: Sequence[Run], *, now: int
+) -> Launch | Queue | Skip:
+    """Decide again about a run that was decided before it was due, now that it is."""
+    tick = Tick(run.run_at, run.due_at)
+    others = [other for other in unfinished if other.run_id != run.run_id and other.in_flight(now)]
+    if not others or run.request_id or schedule.policy.overlap == "allow":
+        return Launch(tick)
+    if schedule.policy.overlap == "queue":
+        return Queue(tick, others[0].run_at)
+    return Skip(tick, "overlap", others[0].run_at)
+
+
+class _Deciding:
+    """The decisions of one plan so far, and what they leave in flight."""
+
+    def __init__(self, schedule: Schedule, unfinished: Sequence[Run], past: Past, now: int) -> None:
+        self._schedule, self._policy, self.past = schedule, schedule.policy, past
+        self.decisions: list[Decision] = []
+        self.catchups = 0
+        self._blocker: int | None = None
+        self._queued, self._retries = 0, []
+        for run in unfinished:
+            if run.in_flight(now):
+                self._blocker = run.run_at
+            elif run.blocked_by is not None:
+                self._queued += 1
+                self._blocker = run.run_at if self._blocker is None else self._blocker
+            elif run.awaits_retry and not run.request_id:
+                self._retries.append(run)
+
+    def skip(self, tick: Tick, reason: Reason) -> None:
+        self.decisions.append(Skip(tick, reason))
+
+    def decide(self, tick: Tick, triggered_by: Literal["timer", "catchup"]) -> None:
+        """Decide one fresh tick by the overlap policy."""
+        self.decisions += map(Supersede, self._retries)
+        self._retries.clear()
+        if self._blocker is None or self._policy.overlap == "allow":
+            self.decisions.append(Launch(tick, triggered_by))
+            self._blocker = tick.run_at
+        elif self._policy.overlap == "skip":
+            self.decisions.append(Skip(tick, "overlap", self._blocker))
+            return
+        elif self._queued >= QUEUE_LIMIT:
+            self.decisions.append(Skip(tick, "queue_full", self._blocker))
+            return
+        else:
+            self.decisions.append(Queue(tick, self._blocker, triggered_by))
+            self._queued += 1
+        self.catchups += triggered_by == "catchup"
+        if self._schedule.counts_runs:
+            self.past = replace(self.past, runs_used=self.past.runs_used + 1)
+
+
+def _is_tick(schedule: Schedule, run_at: int, past: Past) -> bool:
+    return schedule.trigger.cost == 1 or schedule.trigger.has(run_at, past)
+
+
+def _ticks(schedule: Schedule, first: int, last: int, past: Past) -> Tick:
+    """Return the ticks from `first` to `last`, counted without listing them."""
+    due = due_at(schedule, last, past)
+    if first == last:
+        return Tick(last, due)
+    return Tick(last, due, first, 1 + schedule.trigger.count(first + 1, last + 1, past))
+
+
+def _last_due_before(schedule: Schedule, first: int, past: Past, limit: int) -> int:
+    """Return the latest tick from `first` on that is due before `limit`; `first` itself is."""
+    last = schedule.trigger.between(first, limit // 1000 + 1, past).last
+    while last is not None and last > first and due_at(schedule, last, past) >= limit:
+        last = schedule.trigger.between(first, last, past).last
+    return first if last is None else max(last, first)

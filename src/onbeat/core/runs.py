@@ -1,0 +1,99 @@
+"""Runs: the rows of decided ticks and of manual starts, and what can become of them.
+
+ENQUEUED ──► STARTED ──► SUCCESS | FAILED | CANCELED
+    │  ▲        │
+    │  └────────┘ a retry, or handed back before it was launched
+    └──► SKIPPED | CANCELED | FAILED
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Literal
+
+TriggeredBy = Literal["timer", "manual", "catchup", "retry", "backfill"]
+Reason = Literal[
+    "overlap", "queue_full", "missed", "gate_off", "paused",
+    "superseded", "canceled", "timeout", "lost", "exit", "signal", "error", "launch_failed",
+    "invalid_target",
+]  # fmt: skip
+
+
+class Status(StrEnum):
+    """Where a run is in its life."""
+
+    ENQUEUED = "ENQUEUED"  # waiting: to start, in a queue, or for a retry
+    STARTED = "STARTED"  # announced, and launched at once
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+    SKIPPED = "SKIPPED"  # never started, for the reason it has
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An unfinished run, as far as decisions depend on it."""
+
+    run_id: int
+    run_at: int
+    status: Status
+    due_at: int  # milliseconds: when it may start
+    created_at: int = 0  # milliseconds
+    request_id: str = ""  # of a manual start; empty for a tick
+    attempt: int = 0  # announcements so far
+    blocked_by: int | None = None  # it is queued behind this run
+
+    @property
+    def awaits_retry(self) -> bool:
+        """Whether an attempt failed and the next one is to come."""
+        return self.status is Status.ENQUEUED and self.attempt > 0
+
+    @property
+    def was_deferred(self) -> bool:
+        """Whether it was decided before it was due, so that it is judged again when claimed."""
+        return self.attempt > 0 or self.due_at > self.created_at
+
+    def in_flight(self, now: int) -> bool:
+        """Return whether it stands in the way of another tick: about to start, or started."""
+        if self.request_id or self.blocked_by is not None or self.awaits_retry:
+            return False
+        # One that was due when it was decided stays so, even if the clock is set back.
+        return self.status is Status.STARTED or self.due_at <= max(now, self.created_at)
+
+
+def run_key(schedule_id: str, run_at: int, request_id: str = "") -> str:
+    """Return the key under which every attempt of a run is launched, so that a target knows it."""
+    text = f"{schedule_id}:manual:{request_id}" if request_id else f"{schedule_id}:{run_at}"
+    return sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The target did its work. `result` is what JSON can say."""
+
+    result: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The target did not do its work; `retryable` says whether another attempt could."""
+
+    error: str
+    reason: Reason = "error"
+    retryable: bool = True
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Canceled:
+    """It was ended from outside: asked to, or because its node was stopped."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """It was announced by a node that then fell silent: launched zero or one times."""
+
+
+Outcome = Succeeded | Failed | Canceled | Lost

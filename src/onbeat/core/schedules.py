@@ -1,0 +1,340 @@
+"""Schedules as values, and as the fields that JSON, YAML and the store keep of them.
+
+`definition(schedule)` is canonical: one spelling for each meaning and defaults left out, so an edit
+that changes nothing is recognised by its bytes.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal, get_args
+
+import msgspec
+
+from onbeat.core.calendars import NO_CALENDARS, Calendars
+from onbeat.core.codec import AROUND, KINDS, check_names, decode, encode
+from onbeat.core.durations import Duration, parse_duration
+from onbeat.core.limits import Limited, Open
+from onbeat.core.ticks import Combined, Trigger
+from onbeat.core.triggers import At
+from onbeat.errors import InvalidSchedule, meant, naming, shown
+
+Overlap = Literal["skip", "queue", "allow"]
+Catchup = Literal["once", "none"]
+OnLost = Literal["fail", "retry"]
+
+ID = re.compile(r"[A-Za-z0-9._/-]{1,200}")
+LONGEST_RETRY = 100  # delays in one list
+LONGEST_DEFINITION = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How ticks are decided and runs are treated. Lengths are milliseconds."""
+
+    grace: int = 60_000  # a tick decided within it is on time; later it is missed
+    catchup: Catchup = "once"  # the latest missed tick runs and stands for the rest, or none does
+    catchup_window: int = 24 * 3_600_000  # missed ticks older than this are not caught up
+    overlap: Overlap = "skip"  # what becomes of a tick while a run is in flight
+    jitter: int = 0  # a delay of up to this, the same for the same tick
+    retry: tuple[int, ...] = ()  # how long after the n-th failure the next attempt is due
+    timeout: int | None = None  # a run that lasts longer is ended
+    on_lost: OnLost = "fail"  # a run whose node fell silent is launched at most, or at least, once
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is started: the kind of launcher, and the fields that it reads."""
+
+    kind: str
+    fields: Mapping[str, object]
+
+    @property
+    def needs(self) -> str:
+        """What a node has to offer for it: the kind, and the name of a registered function."""
+        name = str(self.fields[self.kind])
+        return f"python:{name}" if self.kind == "python" and ":" not in name else self.kind
+
+    @property
+    def inputs(self) -> Mapping[str, object] | None:
+        """What is passed to the target: kept with a run from the moment it is decided."""
+        given = self.fields.get("inputs")
+        return given if isinstance(given, Mapping) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What to start, when, under which policy."""
+
+    schedule_id: str
+    trigger: Trigger
+    target: Target
+    policy: Policy = Policy()
+    description: str = ""
+    calendars: Calendars = field(default_factory=lambda: NO_CALENDARS)  # those that it uses
+
+    def __post_init__(self) -> None:
+        check_id(self.schedule_id)
+        for part in _parts_of(self.trigger):
+            if isinstance(part, Open) and part.within is not None and part.within.outside == "move":
+                problem = "ticks of a part cannot be moved past those of another"
+                hint = "put `within` around the whole schedule, or use outside: skip"
+                raise InvalidSchedule("within.outside", problem, hint=hint)
+        if self.trigger.needs_past:
+            problem = "the scheduler does not run ticks that follow a start or another run yet"
+            raise InvalidSchedule(
+                "trigger", problem, hint="a time: cron, calendar, every, at, daily"
+            )
+
+    @property
+    def ticks_once(self) -> bool:
+        """Whether it has single times only, so that one just past is still meant."""
+        return isinstance(
+            self.trigger.trigger if isinstance(self.trigger, Limited) else self.trigger, At
+        )
+
+    @property
+    def counts_runs(self) -> bool:
+        """Whether `max_runs` ends it."""
+        return isinstance(self.trigger, Limited) and self.trigger.max_runs is not None
+
+
+def check_id(schedule_id: object) -> str:
+    """Return a schedule's id, or refuse what cannot be one."""
+    known = isinstance(schedule_id, str) and ID.fullmatch(schedule_id) is not None
+    if not known or {".", "..", ""} & set(str(schedule_id).split("/")):
+        hint = "letters, digits and . _ / -, at most 200; no .. in a path"
+        raise InvalidSchedule("schedule_id", f"{shown(schedule_id)} is no id", hint=hint)
+    return str(schedule_id)
+
+
+def read_schedule(
+    schedule_id: str,
+    given: object,
+    *,
+    timezone: str = "UTC",
+    calendars: Calendars = NO_CALENDARS,
+) -> Schedule:
+    """Return the schedule that these fields define, or refuse them.
+
+    `timezone` holds where the fields name none; `calendars` are the names that `exclude` may use.
+    """
+    check_id(schedule_id)
+    if not isinstance(given, Mapping):
+        hint = "fields, such as every: 90m and run: {...}"
+        raise InvalidSchedule("", f"{shown(given)} is no schedule", hint=hint)
+    given = dict(given)
+    own = given.pop("calendars", None)
+    if own is not None:
+        calendars = _own_calendars(own)
+    timing, rest = split_timing(given)
+    trigger = decode(timing, timezone=timezone, key=schedule_id, calendars=calendars)
+    used = {name: calendars[name] for name in _names_used(timing) if name in calendars}
+    with naming("run"):
+        target = read_target(rest.get("run"))
+    schedule = Schedule(
+        schedule_id,
+        trigger,
+        target,
+        read_policy({name: rest[name] for name in rest if name in POLICIES}),
+        _text("description", rest.get("description", "")),
+        MappingProxyType(used),
+    )
+    if len(definition(schedule)) > LONGEST_DEFINITION:
+        raise InvalidSchedule("", "the definition is too long", hint="256 KiB at most")
+    return schedule
+
+
+def definition(schedule: Schedule) -> str:
+    """Return the canonical fields of a schedule as JSON: equal schedules give equal texts."""
+    found = encode(schedule.trigger) | {"run": dict(schedule.target.fields)}
+    found |= write_policy(schedule.policy)
+    if schedule.description:
+        found["description"] = schedule.description
+    if schedule.calendars:
+        found["calendars"] = {name: list(items) for name, items in schedule.calendars.items()}
+    return msgspec.json.encode(found, order="deterministic").decode()
+
+
+def from_definition(schedule_id: str, text: str) -> Schedule:
+    """Return the schedule that the store keeps as `text`. Decoding the same text again is cheap."""
+    key = schedule_id if "H" in text else ""  # only a hash in a cron tells equal texts apart
+    kept = _decoded(text, key)
+    return Schedule(
+        schedule_id, kept.trigger, kept.target, kept.policy, kept.description, kept.calendars
+    )
+
+
+@lru_cache(maxsize=4096)
+def _decoded(text: str, key: str) -> Schedule:
+    try:
+        given = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as broken:
+        raise InvalidSchedule("", f"this is not JSON: {broken}", hint="{...}") from None
+    return read_schedule(key or "any", given)
+
+
+def split_timing(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the fields that say when, and the others; refuse names that no schedule has."""
+    for other in ("tz", "zone", "time_zone"):
+        if other in given:
+            raise InvalidSchedule(other, "no field has this name", hint="did you mean 'timezone'?")
+    timing = KINDS.keys() | AROUND
+    check_names(given, timing | POLICIES.keys() | {"run", "description"})
+    when = {name: value for name, value in given.items() if name in timing}
+    return when, {name: value for name, value in given.items() if name not in timing}
+
+
+def read_target(given: object) -> Target:
+    """Return the target of `run: {command: [...]}`: its kind is the one field that names one."""
+    if not isinstance(given, Mapping):
+        problem = (
+            "nothing is said about what to run" if given is None else f"{shown(given)} is no target"
+        )
+        raise InvalidSchedule("", problem, hint="such as run: {command: [./backup.sh, --all]}")
+    kinds = [name for name in given if name in TARGETS]
+    if len(kinds) != 1:
+        names = ", ".join(TARGETS)
+        if not kinds and given:
+            name = next(iter(given))
+            raise InvalidSchedule(
+                shown(name).strip("'"), "no launcher has this name", hint=meant(name, TARGETS)
+            )
+        problem = f"{len(kinds)} targets" if kinds else "no target"
+        raise InvalidSchedule("", problem, hint=f"one of {names}")
+    inputs = given.get("inputs")
+    if inputs is not None and not (
+        isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs)
+    ):
+        raise InvalidSchedule("inputs", f"{shown(inputs)} is no set of names", hint="{limit: 100}")
+    try:
+        plain = msgspec.json.decode(msgspec.json.encode(given))
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        raise InvalidSchedule(
+            "", "it holds more than JSON can say", hint="texts, numbers, lists"
+        ) from None
+    return Target(kinds[0], plain)
+
+
+def read_policy(given: Mapping[str, object]) -> Policy:
+    """Return the policy that these fields ask for; what they leave out is at its default."""
+    check_names(given, POLICIES.keys())
+    found = {}
+    for name, value in given.items():
+        with naming(name):
+            found[name] = POLICIES[name](value)
+    return Policy(**found)  # type: ignore[arg-type]
+
+
+def write_policy(policy: Policy) -> dict[str, object]:
+    """Return the fields of a policy that are not at their default."""
+    found: dict[str, object] = {}
+    for known in fields(policy):
+        value = getattr(policy, known.name)
+        if value == known.default:
+            continue
+        if isinstance(value, tuple):
+            found[known.name] = [_length_text(ms) for ms in value]
+        else:
+            found[known.name] = _length_text(value) if isinstance(value, int) else value
+    return found
+
+
+def _length_text(ms: int) -> str:
+    return str(Duration(seconds=ms // 1000))
+
+
+def _length(*, least: int = 0) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        ms = parse_duration(value).elapsed * 1000
+        if ms < least:
+            raise InvalidSchedule(
+                "", f"{shown(value)} is too short", hint=f"{least // 1000}s or more"
+            )
+        return ms
+
+    return read
+
+
+def _choice(kind: object) -> Callable[[object], str]:
+    known = get_args(kind)
+
+    def read(value: object) -> str:
+        if value not in known:
+            hint = meant(value, known) if isinstance(value, str) else f"known: {', '.join(known)}"
+            raise InvalidSchedule("", f"no way is called {shown(value)}", hint=hint)
+        return str(value)
+
+    return read
+
+
+def _retry(value: object) -> tuple[int, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSchedule("", f"{shown(value)} is no list of delays", hint="[30s, 2m, 10m]")
+    if len(value) > LONGEST_RETRY:
+        raise InvalidSchedule("", f"{len(value)} delays", hint=f"{LONGEST_RETRY} at most")
+    found = []
+    for i, delay in enumerate(value):
+        with naming(f"[{i}]"):
+            found.append(_length()(delay))
+    return tuple(found)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > 2000:
+        raise InvalidSchedule(
+            name, f"{shown(value)} is no short text", hint="2000 characters at most"
+        )
+    return value
+
+
+def _own_calendars(given: object) -> Calendars:
+    if not isinstance(given, Mapping) or not all(
+        isinstance(items, (list, tuple)) for items in given.values()
+    ):
+        raise InvalidSchedule(
+            "calendars", f"{shown(given)} is no set of names", hint="{name: [...]}"
+        )
+    return {str(name): tuple(items) for name, items in given.items()}
+
+
+def _names_used(given: object) -> Iterator[str]:
+    """Yield the items of every `exclude` in these fields, names of calendars among them."""
+    if isinstance(given, Mapping):
+        exclude = given.get("exclude")
+        listed = exclude if isinstance(exclude, (list, tuple)) else [exclude]
+        yield from sorted(item for item in listed if isinstance(item, str))
+        given = list(given.values())
+    if isinstance(given, (list, tuple)):
+        for value in given:
+            yield from _names_used(value)
+
+
+def _parts_of(trigger: Trigger) -> Iterator[Trigger]:
+    """Yield every trigger below a combination, but not what only has limits around it."""
+    match trigger:
+        case Limited() | Open():
+            yield from _parts_of(trigger.trigger)
+        case Combined():
+            for part in trigger.parts:
+                yield part
+                if isinstance(part, Limited):
+                    yield part.trigger
+                yield from _parts_of(part)
+        case _:
+            return
+
+
+POLICIES: dict[str, Callable[[object], object]] = {
+    "grace": _length(least=1000),
+    "catchup": _choice(Catchup),
+    "catchup_window": _length(),
+    "overlap": _choice(Overlap),
+    "jitter": _length(),
+    "retry": _retry,
+    "timeout": _length(least=1000),
+    "on_lost": _choice(OnLost),
+}
+TARGETS = ("command", "python")  # the kinds of launcher
