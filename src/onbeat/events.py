@@ -1,0 +1,226 @@
+"""What happens, told once: the log line, the audit row and the live page render the same event.
+
+An event is written in the transaction that makes it true.
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="name"):
+    """Something that happened. `level` is how loudly a log tells of it."""
+
+    level: ClassVar[str] = "info"
+
+    @property
+    def name(self) -> str:
+        """The event's name, such as `run.started`."""
+        return str(self.__struct_config__.tag)
+
+
+class ScheduleCreated(Event, frozen=True, tag="schedule.created"):
+    """A schedule was defined that was not there, or that had been deleted."""
+
+    schedule_id: str
+    revision: int
+    definition: str
+    run_at: int | None = None  # its first tick
+    user_id: str = ""
+
+
+class ScheduleChanged(Event, frozen=True, tag="schedule.changed"):
+    """A schedule was given another definition."""
+
+    schedule_id: str
+    revision: int
+    definition: str
+    run_at: int | None = None  # its next tick
+    user_id: str = ""
+
+
+class SchedulePaused(Event, frozen=True, tag="schedule.paused"):
+    """Nothing further of this schedule starts by itself."""
+
+    schedule_id: str
+    note: str = ""
+
+
+class ScheduleResumed(Event, frozen=True, tag="schedule.resumed"):
+    """A schedule starts by itself again."""
+
+    schedule_id: str
+    run_at: int | None = None
+
+
+class ScheduleDeleted(Event, frozen=True, tag="schedule.deleted"):
+    """A schedule is gone; its started runs finish."""
+
+    schedule_id: str
+
+
+class ScheduleParked(Event, frozen=True, tag="schedule.parked"):
+    """A definition could not be read or planned; it is tried again later."""
+
+    level: ClassVar[str] = "error"
+    schedule_id: str
+    error: str
+
+
+class RunEnqueued(Event, frozen=True, tag="run.enqueued"):
+    """A tick, or a person, was given a run."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    due_at: int
+    triggered_by: str = "timer"
+    first_run_at: int | None = None
+    tick_count: int = 1
+    blocked_by: int | None = None  # it is queued behind this run
+
+
+class RunSkipped(Event, frozen=True, tag="run.skipped"):
+    """A tick was decided against, or a waiting run will not start."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    reason: str
+    first_run_at: int | None = None
+    tick_count: int = 1
+    blocked_by: int | None = None
+
+
+class RunReleased(Event, frozen=True, tag="run.released"):
+    """A queued run may start: those before it have ended."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+
+
+class RunClaimed(Event, frozen=True, tag="run.claimed"):
+    """A node took a run; it has not announced it yet."""
+
+    level: ClassVar[str] = "debug"
+    schedule_id: str
+    run_id: int
+    run_at: int
+    node_id: str
+    fence: int
+
+
+class RunStarted(Event, frozen=True, tag="run.started"):
+    """An attempt was announced; it is launched at once."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    attempt: int
+    node_id: str
+    fence: int
+
+
+class RunHandedBack(Event, frozen=True, tag="run.handed_back"):
+    """A claimed run was not launched, and is free to be claimed again."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    fence: int
+
+
+class RunSucceeded(Event, frozen=True, tag="run.succeeded"):
+    """A run did its work."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    attempt: int
+
+
+class RunRetrying(Event, frozen=True, tag="run.retrying"):
+    """An attempt failed; there will be another."""
+
+    level: ClassVar[str] = "warning"
+    schedule_id: str
+    run_id: int
+    run_at: int
+    attempt: int
+    due_at: int
+    reason: str
+    error: str = ""
+
+
+class RunFailed(Event, frozen=True, tag="run.failed"):
+    """A run did not do its work, and there will be no further attempt."""
+
+    level: ClassVar[str] = "error"
+    schedule_id: str
+    run_id: int
+    run_at: int
+    attempt: int
+    reason: str
+    error: str = ""
+
+
+class RunCanceled(Event, frozen=True, tag="run.canceled"):
+    """A run was ended from outside."""
+
+    level: ClassVar[str] = "warning"
+    schedule_id: str
+    run_id: int
+    run_at: int
+    error: str = ""
+
+
+class NodeStarted(Event, frozen=True, tag="node.started"):
+    """A node plans and runs. `lost` and `handed_back` tell of the runs its predecessor left."""
+
+    node_id: str
+    node: str
+    lost: int = 0
+    handed_back: int = 0
+
+
+class NodeStopped(Event, frozen=True, tag="node.stopped"):
+    """A node ended in good order."""
+
+    node_id: str
+
+
+class GateChanged(Event, frozen=True, tag="gate.changed"):
+    """The switch that stops everything was turned."""
+
+    level: ClassVar[str] = "warning"
+    open: bool
+
+
+class HistoryPruned(Event, frozen=True, tag="history.pruned"):
+    """Finished runs and events older than this are gone."""
+
+    history_from: int
+    runs: int
+
+
+AnyEvent = (
+    ScheduleCreated | ScheduleChanged | SchedulePaused | ScheduleResumed | ScheduleDeleted
+    | ScheduleParked | RunEnqueued | RunSkipped | RunReleased | RunClaimed | RunStarted
+    | RunHandedBack | RunSucceeded | RunRetrying | RunFailed | RunCanceled | NodeStarted
+    | NodeStopped | GateChanged | HistoryPruned
+)  # fmt: skip
+
+
+def encode_events(events: list[Event]) -> str:
+    """Return events of one transaction as the JSON that is kept of them."""
+    return _ENCODER.encode(events).decode()
+
+
+def decode_events(text: str) -> list[AnyEvent]:
+    """Return the events of one transaction."""
+    return _DECODER.decode(text)
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(list[AnyEvent])

@@ -1,0 +1,321 @@
+"""The contracts between the engine and the world: `Clock`, `Store` and `Launcher`.
+
+Instants are whole milliseconds since 1970 in UTC, but for `run_at`, which is in seconds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from onbeat.core.model import Past
+from onbeat.core.plan import Plan
+from onbeat.core.runs import Outcome, Run, TriggeredBy, run_key
+from onbeat.core.schedules import Schedule, Target
+from onbeat.events import AnyEvent, Event
+
+PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
+"""`(schedule, run_at, unfinished, past, now) -> Plan`: pure, called inside a transaction."""
+
+
+class Clock(Protocol):
+    """Where the time comes from. Nothing else in the package asks for it."""
+
+    def now(self) -> int:
+        """Return the wall clock's time; it may be set back or forth at any moment."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only ever grow, for measuring what has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A process that plans and runs. `node_id` is made anew at each start, never a host's name."""
+
+    node_id: str
+    name: str
+    offers: frozenset[str]  # what it can launch: kinds, and registered names as `python:name`
+    lease: int = 5_000  # how long it counts as alive after a heartbeat
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at a run, claimed by a node under a fence: all that a launcher needs."""
+
+    run_id: int
+    schedule_id: str
+    run_at: int
+    due_at: int
+    attempt: int  # counted from 1
+    fence: int
+    target: Target
+    request_id: str = ""
+    triggered_by: TriggeredBy = "timer"
+    iteration: int = 1  # the how-manyeth run of the schedule this is
+    tick_count: int = 1  # how many ticks it stands for
+    first_run_at: int | None = None
+    revision: int = 1
+    inputs: Mapping[str, object] = field(default_factory=dict)
+    timeout: int | None = None
+    user_id: str = ""
+
+    @property
+    def key(self) -> str:
+        """The idempotency key: the same for every attempt at this run."""
+        return run_key(self.schedule_id, self.run_at, self.request_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An attempt, what came of it, and the last of what it printed."""
+
+    attempt: Attempt
+    outcome: Outcome
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What one call of `plan_due` did."""
+
+    ticks: int  # how many due rows were taken: as many as the limit means there may be more
+    attempts: Sequence[Attempt] = ()  # announced for this node: launch them at once
+    enqueued: int = 0  # runs that wait to be claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """What an upsert did to one schedule."""
+
+    schedule_id: str
+    change: Literal["created", "changed", "unchanged"]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What a node found at its start: runs of its dead predecessor, decided in the same breath."""
+
+    lost: int = 0
+    handed_back: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A schedule as it is kept, with its position and what became of its runs."""
+
+    schedule_id: str
+    definition: str
+    revision: int
+    source: str
+    user_id: str
+    paused: bool
+    pause_note: str
+    created_at: int
+    updated_at: int
+    next_run_at: int | None  # the due row's
+    next_due_at: int | None
+    runs_used: int
+    iteration: int
+    last_run_at: int | None
+    last_success_at: int | None
+    last_failure_at: int | None
+    last_exit: int | None
+    last_missed_at: int | None
+    last_miss_reason: str | None
+    consecutive_failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as it is kept."""
+
+    run_id: int
+    schedule_id: str
+    run_at: int
+    request_id: str
+    due_at: int
+    status: str
+    reason: str | None
+    triggered_by: str
+    attempt: int
+    iteration: int
+    revision: int
+    tick_count: int
+    first_run_at: int | None
+    blocked_by: int | None
+    leased_by: str | None
+    fence: int
+    started_at: int | None
+    finished_at: int | None
+    exit_code: int | None
+    error: str | None
+    result: object
+    inputs: Mapping[str, object] | None
+    log_tail: str | None
+    created_at: int
+    updated_at: int
+
+    @property
+    def key(self) -> str:
+        """The idempotency key."""
+        return run_key(self.schedule_id, self.run_at, self.request_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What `status` tells of a store."""
+
+    now: int
+    gate_open: bool
+    schedules: int
+    paused: int
+    due: int  # ticks that are due and undecided
+    next_due_at: int | None
+    runs: Mapping[str, int]  # unfinished ones, by status
+    nodes: Sequence[tuple[str, str, int, int]]  # node_id, name, started_at, alive_until
+
+
+class Store(Protocol):
+    """Everything durable. Each call is one transaction: it happened whole, or not at all.
+
+    Whatever a call changes is told by events written with it. `now` is the store's to say.
+    """
+
+    # -- definitions
+
+    async def upsert(
+        self, schedules: Sequence[Schedule], *, source: str = "", user_id: str = ""
+    ) -> list[Upserted]:
+        """Define schedules, all or none. What changes nothing writes nothing.
+
+        A new schedule's first tick is later than now; one that has only single times may be as late
+        as its grace, and is else recorded as missed. When the timing changes, ticks planned up to
+        now are decided by the old definition, and the next is later than now and than any decided.
+        Pausing is not touched.
+        """
+
+    async def pause(self, schedule_id: str, *, note: str = "") -> bool:
+        """Start nothing more of it; return whether that is a change. Started runs finish."""
+
+    async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
+        """Go on from now. Ticks of the pause become one row, which runs only if `catchup` asks."""
+
+    async def delete(self, schedule_id: str) -> bool:
+        """Take a schedule away: waiting runs are canceled, started ones finish."""
+
+    async def set_gate(self, *, is_open: bool) -> bool:
+        """Turn the switch: behind a closed gate nothing is decided and nothing starts."""
+
+    async def enqueue(
+        self, schedule_id: str, *, request_id: str, inputs: Mapping[str, object] | None = None
+    ) -> RunRow:
+        """Start a run by hand. The same `request_id` is the same run."""
+
+    # -- the engine
+
+    async def hold(self, node: Node) -> None:
+        """Make sure that no other node that could start runs is left on this store, or refuse."""
+
+    async def register(self, node: Node) -> Registered:
+        """Hold the store, enter a node, and decide the runs that a dead one left behind.
+
+        A claimed run is free again; an announced one is lost.
+        """
+
+    async def heartbeat(self, node: Node) -> None:
+        """Say that a node is alive."""
+
+    async def unregister(self, node: Node) -> None:
+        """Take a node off the list; what it had claimed or announced, and not launched, is free."""
+
+    async def plan_due(
+        self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
+    ) -> Planned:
+        """Decide up to `limit` due ticks in time order.
+
+        1. Each tick gets its run row and each schedule its next due row, or nothing changed.
+        2. A tick decided before is left as it is, and the due row moves on.
+        3. A definition that cannot be planned is parked and hurts no other.
+        4. Up to `slots` runs that `node` offers are announced for it at once.
+        """
+
+    async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
+        """Take up to `limit` runs that are due and that the node offers, each under a new fence.
+
+        A node that is not registered, because another has taken its place, gets none.
+        """
+
+    async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Mark claimed runs as started; return those that still are the node's to launch."""
+
+    async def hand_back(self, attempts: Sequence[Attempt]) -> None:
+        """Free runs that were claimed, or announced, and surely not launched."""
+
+    async def finish(self, finished: Sequence[Finished]) -> list[int]:
+        """Record outcomes and what follows from them; return the runs whose fence still held."""
+
+    async def next_due(self, *, after: int) -> int | None:
+        """Return when a tick is next due, or a waiting run is that is due later than `after`."""
+
+    async def changed_elsewhere(self) -> bool:
+        """Return whether another process has written since this was last asked."""
+
+    # -- reading: changes nothing
+
+    async def schedules(self) -> list[ScheduleRow]:
+        """Return the schedules there are, by id."""
+
+    async def schedule(self, schedule_id: str) -> ScheduleRow | None:
+        """Return one schedule."""
+
+    async def runs(
+        self,
+        *,
+        schedule_id: str | None = None,
+        status: str | None = None,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
+        """Return runs, latest first: those with a `run_id` less than `before`."""
+
+    async def run(self, run_id: int) -> RunRow | None:
+        """Return one run."""
+
+    async def events(self, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, AnyEvent]]:
+        """Return what happened since event row `after`: the row, its time, and the event."""
+
+    async def overview(self) -> Overview:
+        """Return what `status` tells."""
+
+    async def prune(self, *, before: int, limit: int = 10_000) -> int:
+        """Remove finished runs and events older than `before`; return how many runs went."""
+
+    async def close(self) -> None:
+        """Let go of the store."""
+
+
+class Launcher(Protocol):
+    """The adapter that starts one kind of target."""
+
+    def check(self, target: Target) -> None:
+        """Refuse a target that could never be launched, with InvalidSchedule."""
+
+    async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
+        """Run one attempt to its end; return the outcome and the last of what it printed.
+
+        Cancelling the call ends the target. It raises nothing of its own.
+        """
+
+    async def recover(self) -> int:
+        """End what a node that died had launched; return how many. Nothing else runs yet."""
+
+    def offers(self) -> Iterable[str]:
+        """Return what a node with this launcher offers."""
+
+    async def close(self) -> None:
+        """End what is left."""
+
+
+Listener = Callable[[Sequence[Event]], None]
+Launchers = Mapping[str, Launcher]  # by the kind of target

@@ -1,0 +1,1 @@
+"""The adapters that keep everything durable: one a database."""

@@ -1,0 +1,380 @@
+"""One SQLite file: how it is opened, and how calls become transactions.
+
+Everything that writes goes through one connection, in BEGIN IMMEDIATE. A thread takes all calls
+that wait, each in its own savepoint, and commits them as one: one wait for the disk, however many
+calls. Nothing awaits inside a transaction.
+"""
+
+import asyncio
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import apsw
+
+from onbeat.errors import OnbeatError, StoreFailed, StoreUnusable
+from onbeat.events import Event, encode_events
+from onbeat.ports import Clock, Listener
+from onbeat.stores.sqlite.migrations import MIGRATIONS
+
+APPLICATION = 0x4F4E4254  # marks the file as Onbeat's
+BUSY_LIMIT = 5.0  # seconds that a call waits for another process to finish writing
+LARGEST_GROUP = 500  # calls in one commit
+BREATH = 0.001  # a pause after a long stretch of commits lets other processes have the lock
+LONG_STRETCH = 0.02
+
+Row = tuple[Any, ...]  # what a column holds, its statement says
+Bindings = Sequence[int | float | str | None]
+T = TypeVar("T")
+
+
+class Transaction:
+    """What a call may do: read, write, and tell what happened. `now` is read once."""
+
+    __slots__ = ("connection", "events", "now")
+
+    def __init__(self, connection: apsw.Connection, now: int) -> None:
+        self.connection = connection
+        self.now = now
+        self.events: list[Event] = []
+
+    def all(self, sql: str, bindings: Bindings = ()) -> list[Row]:
+        """Return the rows of a statement."""
+        return self.connection.execute(sql, bindings).fetchall()
+
+    def one(self, sql: str, bindings: Bindings = ()) -> Row | None:
+        """Return the first row of a statement."""
+        return self.connection.execute(sql, bindings).fetchone()
+
+    def run(self, sql: str, bindings: Bindings = ()) -> int:
+        """Execute a statement and return how many rows it changed."""
+        self.connection.execute(sql, bindings)
+        return self.connection.changes()
+
+    def many(self, sql: str, rows: Iterable[Bindings]) -> int:
+        """Execute a statement for each of the rows; return how many it changed altogether."""
+        before = self.connection.total_changes()
+        self.connection.executemany(sql, rows)
+        return self.connection.total_changes() - before
+
+    def tell(self, event: Event) -> None:
+        """Have an event written with this transaction."""
+        self.events.append(event)
+
+    def write_events(self) -> None:
+        """Write what was told, as one row."""
+        if self.events:
+            self.run(
+                "INSERT INTO events (at, body) VALUES (?, ?)",
+                (self.now, encode_events(self.events)),
+            )
+
+
+Call = Callable[[Transaction], T]
+
+
+class Asked(Generic[T]):
+    """A call, and what came of it."""
+
+    __slots__ = ("call", "error", "events", "future", "result")
+
+    def __init__(self, call: Call[T], future: "asyncio.Future[T] | None" = None) -> None:
+        self.call, self.future = call, future
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.events: list[Event] = []
+
+    def answer(self) -> T:
+        """Return the result, or raise what went wrong."""
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]  # it is set when there is no error
+
+
+class Worker(Protocol):
+    """Who executes calls: threads of their own, or whoever asks."""
+
+    async def write(self, call: Call[T]) -> T:
+        """Do a call as a transaction that is durable when this returns."""
+
+    async def read(self, call: Call[T]) -> T:
+        """Do a call that changes nothing, outside of a transaction."""
+
+    async def peek(self, call: Call[T]) -> T:
+        """Do the same on the connection that writes."""
+
+    def close(self) -> None:
+        """End, with everything done that was asked for."""
+
+
+class Inline:
+    """Calls are done at once by whoever asks: for tests and the simulator, without threads."""
+
+    def __init__(self, connection: apsw.Connection, clock: Clock, listener: Listener) -> None:
+        self._connection, self._clock, self._listener = connection, clock, listener
+
+    async def write(self, call: Call[T]) -> T:
+        asked = Asked(call)
+        commit(self._connection, self._clock, [asked])
+        self._listener(asked.events)
+        return asked.answer()
+
+    async def read(self, call: Call[T]) -> T:
+        asked = Asked(call)
+        look(self._connection, self._clock, [asked])
+        return asked.answer()
+
+    peek = read
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Threaded:
+    """One thread writes, and another reads when there is a connection for it."""
+
+    def __init__(
+        self,
+        writing: apsw.Connection,
+        reading: apsw.Connection | None,
+        clock: Clock,
+        listener: Listener,
+    ) -> None:
+        self._writer = _Lane(writing, clock, listener)
+        self._reader = self._writer if reading is None else _Lane(reading, clock, listener)
+
+    async def write(self, call: Call[T]) -> T:
+        return await self._writer.ask(call, commit)
+
+    async def read(self, call: Call[T]) -> T:
+        return await self._reader.ask(call, look)
+
+    async def peek(self, call: Call[T]) -> T:
+        return await self._writer.ask(call, look)
+
+    def close(self) -> None:
+        if self._reader is not self._writer:
+            self._reader.close()
+        self._writer.close()
+
+
+Way = Callable[[apsw.Connection, Clock, "list[Asked[Any]]"], None]
+
+
+class _Lane:
+    """A connection and the thread that has it to itself."""
+
+    def __init__(self, connection: apsw.Connection, clock: Clock, listener: Listener) -> None:
+        self._connection, self._clock, self._listener = connection, clock, listener
+        self._asked: queue.SimpleQueue[tuple[Asked[Any], Way] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="onbeat-sqlite", daemon=True)
+        self._thread.start()
+
+    async def ask(self, call: Call[T], way: Way) -> T:
+        asked = Asked(call, asyncio.get_running_loop().create_future())
+        self._asked.put((asked, way))
+        # Shielded: a caller that is cancelled must not undo what may already be committed.
+        return await asyncio.shield(asked.future)  # type: ignore[arg-type]  # it was just made
+
+    def close(self) -> None:
+        self._asked.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _serve(self) -> None:
+        busy_since, last = time.monotonic(), False
+        while not last:
+            first = self._asked.get()
+            waiting = [] if first is None else [first]
+            last = first is None
+            while not last and len(waiting) < LARGEST_GROUP and not self._asked.empty():
+                following = self._asked.get()
+                if following is None:
+                    last = True
+                else:
+                    waiting.append(following)
+            for way in {way: None for _, way in waiting}:
+                group = [asked for asked, its_way in waiting if its_way is way]
+                try:
+                    way(self._connection, self._clock, group)
+                except BaseException as broken:  # noqa: BLE001 - whoever asked must not wait for ever
+                    for asked in group:
+                        asked.error, asked.events = asked.error or broken, []
+                self._answer(group)
+            if self._asked.empty():
+                busy_since = time.monotonic()
+            elif time.monotonic() - busy_since > LONG_STRETCH:
+                time.sleep(BREATH)
+                busy_since = time.monotonic()
+
+    def _answer(self, group: list[Asked[Any]]) -> None:
+        assert group[0].future is not None, "a lane's calls have futures"
+        loop = group[0].future.get_loop()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._settle, group)
+
+    def _settle(self, group: list[Asked[Any]]) -> None:
+        for asked in group:
+            if asked.events:
+                self._listener(asked.events)
+            if asked.future is None or asked.future.done():
+                continue
+            if asked.error is not None:
+                asked.future.set_exception(asked.error)
+            else:
+                asked.future.set_result(asked.result)
+
+
+def commit(connection: apsw.Connection, clock: Clock, group: list[Asked[Any]]) -> None:
+    """Do calls in one transaction. One that fails changes nothing, and does not hurt the others."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for asked in group:
+                _attempt(connection, clock, asked)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except (apsw.Error, OnbeatError) as broken:
+        told = as_store_error(broken)
+        for asked in group:
+            asked.error, asked.events = asked.error or told, []
+
+
+def _attempt(connection: apsw.Connection, clock: Clock, asked: Asked[Any]) -> None:
+    transaction = Transaction(connection, clock.now())
+    connection.execute("SAVEPOINT a_call")
+    try:
+        asked.result = asked.call(transaction)
+        transaction.write_events()
+        asked.events = transaction.events
+    except Exception as broken:
+        asked.error = as_store_error(broken)
+        if isinstance(asked.error, StoreFailed | StoreUnusable):
+            raise asked.error from broken  # the file itself: nothing of the group can be trusted
+        connection.execute("ROLLBACK TO a_call")
+    connection.execute("RELEASE a_call")
+
+
+def look(connection: apsw.Connection, clock: Clock, group: list[Asked[Any]]) -> None:
+    """Do calls that change nothing."""
+    for asked in group:
+        try:
+            asked.result = asked.call(Transaction(connection, clock.now()))
+        except Exception as broken:  # noqa: BLE001 - it is raised where it was asked
+            asked.error = as_store_error(broken)
+
+
+def as_store_error(broken: Exception) -> Exception:
+    """Return what a caller is to see of an error of SQLite; others are left as they are."""
+    match broken:
+        case apsw.FullError():
+            return StoreFailed("the disk is full: nothing was changed")
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreFailed("another process held the database for more than 5 seconds")
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreUnusable(f"the database is damaged: {broken}")
+        case apsw.ReadOnlyError():
+            return StoreFailed("the database, or its folder, cannot be written to")
+        case apsw.ConstraintError() | apsw.SQLError():
+            return broken  # a rule of ours was broken: that is a defect, not a state of the file
+        case apsw.Error():
+            return StoreFailed(f"SQLite: {broken}")
+        case _:
+            return broken
+
+
+def connect(path: Path | None) -> apsw.Connection:
+    """Open a file, or memory, with the settings that durability rests on."""
+    if path is not None and not path.exists():
+        _create_privately(path)
+    try:
+        connection = apsw.Connection(":memory:" if path is None else str(path))
+        connection.set_busy_handler(_BusyHandler())
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -65536")
+        connection.execute("PRAGMA journal_mode = WAL")
+    except apsw.Error as broken:
+        raise _unusable(path, broken) from None
+    return connection
+
+
+def migrate(connection: apsw.Connection, path: Path | None) -> str:
+    """Bring the tables up to this program's, or refuse the file; return the store's own id."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            _migrate(connection, path)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        row = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()
+    except apsw.Error as broken:
+        raise _unusable(path, broken) from None
+    assert row is not None, "the first migration makes it"
+    return str(row[0])
+
+
+def _migrate(connection: apsw.Connection, path: Path | None) -> None:
+    application = connection.pragma("application_id")
+    version = connection.pragma("user_version")
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application != APPLICATION and tables != (0,):
+        raise StoreUnusable(
+            f"{path} is a database of something else (give Onbeat a file of its own)"
+        )
+    if version > len(MIGRATIONS):
+        problem = f"{path} was written by a newer Onbeat (schema {version}, this one knows"
+        raise StoreUnusable(f"{problem} {len(MIGRATIONS)}): upgrade this one")
+    for script in MIGRATIONS[version:]:
+        connection.execute(script)
+    if version < len(MIGRATIONS):
+        connection.pragma("application_id", APPLICATION)
+        connection.pragma("user_version", len(MIGRATIONS))
+
+
+def _create_privately(path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileNotFoundError:
+        raise StoreUnusable(f"{path.parent} does not exist (make the folder first)") from None
+    except OSError as broken:
+        raise StoreUnusable(f"{path} cannot be made: {broken.strerror}") from None
+
+
+def _unusable(path: Path | None, broken: apsw.Error) -> StoreUnusable:
+    match broken:
+        case apsw.NotADBError():
+            return StoreUnusable(f"{path} is not a database, or is damaged")
+        case apsw.CorruptError():
+            return StoreUnusable(f"{path} is damaged: {broken} (put back a copy)")
+        case apsw.BusyError():
+            return StoreUnusable(f"{path} is held by another process that writes without end")
+        case apsw.FullError():
+            return StoreUnusable(f"{path} cannot be opened: the disk is full")
+        case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
+            return StoreUnusable(f"{path} cannot be opened for writing")
+        case _:
+            return StoreUnusable(f"{path}: {broken}")
+
+
+class _BusyHandler:
+    """Ask for the lock again every millisecond: SQLite keeps no queue of those who wait."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        if tries == 0:
+            self._since = time.monotonic()
+        time.sleep(0.001)
+        return time.monotonic() - self._since < BUSY_LIMIT

@@ -1,0 +1,389 @@
+"""Defining schedules, pausing and deleting them, starting one by hand, and the gate.
+
+Whatever moves a due row here first decides the ticks that were planned up to now, so that no tick
+falls between two definitions and none of the past is fired.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from onbeat.core.plan import (
+    Decision,
+    Due,
+    Skip,
+    Tick,
+    catch_up,
+    decide_all,
+    next_due,
+    set_aside,
+    to_release,
+)
+from onbeat.core.runs import Reason, Run, Status
+from onbeat.core.schedules import Schedule, definition, from_definition
+from onbeat.errors import InvalidSchedule, NoSuchSchedule
+from onbeat.events import (
+    GateChanged,
+    RunCanceled,
+    RunEnqueued,
+    RunFailed,
+    RunReleased,
+    RunSkipped,
+    ScheduleChanged,
+    ScheduleCreated,
+    ScheduleDeleted,
+    SchedulePaused,
+    ScheduleResumed,
+)
+from onbeat.ports import Upserted
+from onbeat.stores.sqlite.database import Row, Transaction
+from onbeat.stores.sqlite.planning import (
+    Decided,
+    State,
+    carry_out,
+    gate_is_open,
+    inputs_text,
+    replace_due,
+    take_run_ids,
+    unfinished_of,
+)
+
+SCHEDULE = """
+SELECT s.definition, s.paused, s.deleted_at, s.source, d.run_at,
+       t.decided_until, t.decided_run_at, t.iteration, t.runs_used,
+       s.created_at, s.revision, s.user_id
+  FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
+ WHERE s.schedule_id = ?
+"""
+
+CREATE = """
+INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
+    ON CONFLICT (schedule_id) DO UPDATE SET source = ?2, user_id = ?3, definition = ?4,
+       revision = ?5, paused = 0, pause_note = '', deleted_at = NULL,
+       created_at = ?6, updated_at = ?6
+"""
+
+CREATE_STATE = """
+INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
+    ON CONFLICT (schedule_id) DO UPDATE SET decided_until = ?2, iteration = 0, runs_used = 0,
+       last_run_at = NULL, last_success_at = NULL, last_failure_at = NULL, last_exit = NULL,
+       last_missed_at = NULL, last_miss_reason = NULL, consecutive_failures = 0
+"""
+
+END_WAITING = """
+UPDATE schedule_runs
+   SET status = ?2, reason = ?3, finished_at = ?4, updated_at = ?4, blocked_by = NULL,
+       leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?1 AND status = 'ENQUEUED'
+"""
+
+
+class _Known:
+    """A schedule that is there: its row, and what it says."""
+
+    def __init__(self, schedule_id: str, row: Row) -> None:
+        text, paused, deleted_at, source, run_at = row[:5]
+        self.schedule_id, self.text = schedule_id, str(text)
+        self.paused, self.deleted = bool(paused), deleted_at is not None
+        self.source = str(source)
+        self.run_at: int | None = run_at  # of the due row
+        self.state = State(*row[5:])
+
+    def schedule(self) -> Schedule | None:
+        """Return what it says, or None if that cannot be read."""
+        try:
+            return from_definition(self.schedule_id, self.text)
+        except InvalidSchedule:
+            return None
+
+    def first_undecided(self, schedule: Schedule) -> int | None:
+        """Return the tick that its due row has, or would have if it were not paused."""
+        if self.run_at is not None or not self.paused:
+            return self.run_at
+        due = next_due(schedule, self.state.decided_until, self.state.past)
+        return None if due is None else due.run_at
+
+
+def upsert(
+    tx: Transaction, schedules: Sequence[Schedule], *, source: str, user_id: str
+) -> list[Upserted]:
+    """Define schedules. The contract is `Store.upsert`."""
+    return [_upsert(tx, schedule, source, user_id) for schedule in schedules]
+
+
+def _upsert(tx: Transaction, schedule: Schedule, source: str, user_id: str) -> Upserted:
+    known, text = _find(tx, schedule.schedule_id), definition(schedule)
+    if known is None or known.deleted:
+        return _create(tx, schedule, known, text=text, source=source, user_id=user_id)
+    if known.text == text and known.source == source:
+        return Upserted(schedule.schedule_id, "unchanged", known.state.revision)
+    before = known.schedule()
+    revision = known.state.revision + 1
+    retimed = (
+        before is None
+        or before.trigger != schedule.trigger
+        or before.policy.jitter != schedule.policy.jitter
+    )
+    if before is not None and retimed:
+        known = _decide_before_edit(tx, known, before)
+    tx.run(
+        "UPDATE schedules SET definition = ?, source = ?, revision = ?, updated_at = ? "
+        "WHERE schedule_id = ?",
+        (text, source, revision, tx.now, schedule.schedule_id),
+    )
+    tx.run(
+        "UPDATE schedule_runs SET needs = ? WHERE schedule_id = ? AND status = 'ENQUEUED'",
+        (schedule.target.needs, schedule.schedule_id),
+    )
+    run_at = known.run_at
+    if retimed:
+        until = max(known.state.decided_run_at, tx.now // 1000)
+        run_at = _go_on(tx, schedule, known.state, until, held=known.paused)
+    tx.tell(ScheduleChanged(schedule.schedule_id, revision, text, run_at, user_id))
+    return Upserted(schedule.schedule_id, "changed", revision)
+
+
+def _create(
+    tx: Transaction,
+    schedule: Schedule,
+    old: _Known | None,
+    *,
+    text: str,
+    source: str,
+    user_id: str,
+) -> Upserted:
+    revision = old.state.revision + 1 if old is not None else 1
+    decided = old.state.decided_run_at if old is not None else 0
+    until = max(decided, tx.now // 1000)
+    tx.run(CREATE, (schedule.schedule_id, source, user_id, text, revision, tx.now))
+    tx.run(CREATE_STATE, (schedule.schedule_id, until))
+    state = State(until, decided, 0, 0, tx.now, revision, user_id)
+    if old is None and schedule.ticks_once:
+        until = _decide_single_times(tx, schedule, state)
+    run_at = _go_on(tx, schedule, state, until, held=False)
+    tx.tell(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id))
+    return Upserted(schedule.schedule_id, "created", revision)
+
+
+def _decide_single_times(tx: Transaction, schedule: Schedule, state: State) -> int:
+    """Record single times that were past when they were defined; return up to where.
+
+    One within its grace is still meant: it is left for the planner.
+    """
+    since = (tx.now - schedule.policy.grace + 999) // 1000  # the first second within the grace
+    gone = schedule.trigger.between(0, since, state.past)
+    first, last = gone.first, gone.last
+    if first is not None and last is not None:
+        tick = Tick(last, last * 1000, first if first != last else None, len(gone))
+        carry_out(tx, [Decided(schedule, state, (Skip(tick, "missed"),))])
+    return min(state.decided_until, since - 1)
+
+
+def _decide_before_edit(tx: Transaction, known: _Known, schedule: Schedule) -> _Known:
+    """Decide by the old definition what was planned up to now; return where that leaves it."""
+    run_at, past = known.first_undecided(schedule), known.state.past
+    unfinished = unfinished_of(tx, [known.schedule_id]).get(known.schedule_id, [])
+    if run_at is None:
+        return known
+    decisions: Sequence[Decision]
+    if known.paused or not gate_is_open(tx):
+        reason: Reason = "paused" if known.paused else "gate_off"
+        aside = set_aside(schedule, run_at, past, now=tx.now, reason=reason)
+        decisions = [aside] if aside is not None else []
+    else:
+        decisions = decide_all(schedule, run_at, unfinished, past, now=tx.now)
+    return _carry_out(tx, known, schedule, decisions, unfinished)
+
+
+def pause(tx: Transaction, schedule_id: str, *, note: str) -> bool:
+    """Pause a schedule. The contract is `Store.pause`."""
+    known = _existing(tx, schedule_id)
+    if known.paused:
+        return False
+    tx.run(
+        "UPDATE schedules SET paused = 1, pause_note = ?, updated_at = ? WHERE schedule_id = ?",
+        (note, tx.now, schedule_id),
+    )
+    replace_due(tx, [(schedule_id, None)])
+    tx.tell(SchedulePaused(schedule_id, note))
+    return True
+
+
+def resume(tx: Transaction, schedule_id: str, *, catchup: bool) -> bool:
+    """Resume a schedule. The contract is `Store.resume`."""
+    known = _existing(tx, schedule_id)
+    if not known.paused:
+        return False
+    tx.run(
+        "UPDATE schedules SET paused = 0, pause_note = '', updated_at = ? WHERE schedule_id = ?",
+        (tx.now, schedule_id),
+    )
+    schedule = known.schedule()
+    if schedule is None:  # it cannot be read: the planner will say so
+        replace_due(tx, [(schedule_id, Due(tx.now // 1000, tx.now))])
+        tx.tell(ScheduleResumed(schedule_id))
+        return True
+    run_at = _reopen(tx, known, schedule, "paused", catchup=catchup)
+    tx.tell(ScheduleResumed(schedule_id, run_at))
+    return True
+
+
+def set_gate(tx: Transaction, *, is_open: bool) -> bool:
+    """Open or close the gate. The contract is `Store.set_gate`."""
+    if gate_is_open(tx) == is_open:
+        return False
+    if is_open:
+        tx.run("DELETE FROM meta WHERE name = 'gate_closed_at'")
+        waited = tx.all(
+            "SELECT schedule_id FROM due WHERE due_at <= ?1 UNION SELECT r.schedule_id "
+            "FROM schedule_runs r JOIN schedules s USING (schedule_id) WHERE r.finished_at IS NULL "
+            "AND r.status = 'ENQUEUED' AND NOT s.paused AND s.deleted_at IS NULL ORDER BY 1",
+            (tx.now,),
+        )
+        for (schedule_id,) in waited:
+            known = _existing(tx, str(schedule_id))
+            schedule = known.schedule()
+            if schedule is not None:
+                _reopen(tx, known, schedule, "gate_off", catchup=False)
+    else:
+        tx.run("INSERT INTO meta (name, value) VALUES ('gate_closed_at', ?)", (tx.now,))
+    tx.tell(GateChanged(is_open))
+    return True
+
+
+def delete(tx: Transaction, schedule_id: str) -> bool:
+    """Delete a schedule. The contract is `Store.delete`."""
+    known = _existing(tx, schedule_id)
+    schedule = known.schedule()
+    unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
+    if schedule is not None:
+        run_at = known.first_undecided(schedule)
+        if run_at is not None:
+            past = known.state.past
+            undecided = set_aside(schedule, run_at, past, now=tx.now, reason="canceled")
+            _carry_out(tx, known, schedule, [undecided] if undecided else [], unfinished)
+    for run in unfinished:
+        if run.status is Status.ENQUEUED:
+            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now))
+            tx.tell(RunCanceled(schedule_id, run.run_id, run.run_at, "the schedule was deleted"))
+    tx.run(
+        "UPDATE schedules SET deleted_at = ?1, updated_at = ?1 WHERE schedule_id = ?2",
+        (tx.now, schedule_id),
+    )
+    replace_due(tx, [(schedule_id, None)])
+    tx.tell(ScheduleDeleted(schedule_id))
+    return True
+
+
+def enqueue(
+    tx: Transaction, schedule_id: str, *, request_id: str, inputs: Mapping[str, object] | None
+) -> int:
+    """Start a run by hand, and return its id. The contract is `Store.enqueue`."""
+    known = _existing(tx, schedule_id)
+    there = tx.one(
+        "SELECT run_id FROM schedule_runs WHERE schedule_id = ? AND request_id = ?",
+        (schedule_id, request_id),
+    )
+    if there is not None:
+        return int(there[0])
+    schedule = from_definition(schedule_id, known.text)
+    given = {**(schedule.target.inputs or {}), **(inputs or {})}
+    run_id, run_at, iteration = take_run_ids(tx, 1), tx.now // 1000, known.state.iteration + 1
+    tx.run(
+        "INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, "
+        "triggered_by, needs, iteration, revision, inputs, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, ?, 'ENQUEUED', 'manual', ?, ?, ?, ?, ?, ?)",
+        (run_id, schedule_id, run_at, request_id, tx.now, schedule.target.needs, iteration,
+         known.state.revision, inputs_text(given), tx.now, tx.now),
+    )  # fmt: skip
+    tx.run(
+        "UPDATE schedule_state SET iteration = ? WHERE schedule_id = ?", (iteration, schedule_id)
+    )
+    tx.tell(RunEnqueued(schedule_id, run_id, run_at, tx.now, "manual"))
+    return run_id
+
+
+def _reopen(
+    tx: Transaction, known: _Known, schedule: Schedule, reason: Reason, *, catchup: bool
+) -> int | None:
+    """Go on after a pause or a closed gate: nothing of the past starts, unless it is asked for."""
+    unfinished = unfinished_of(tx, [known.schedule_id]).get(known.schedule_id, [])
+    left = _end_stale(tx, schedule, unfinished, reason)
+    run_at, past = known.first_undecided(schedule), known.state.past
+    aside = None
+    if run_at is not None:
+        aside = set_aside(schedule, run_at, past, now=tx.now, reason=reason)
+    if aside is not None:
+        decisions = catch_up(schedule, aside, left, past, now=tx.now) if catchup else (aside,)
+        known = _carry_out(tx, known, schedule, decisions, left)
+    until = known.state.decided_until
+    if run_at is not None and run_at <= tx.now // 1000:
+        until = max(until, tx.now // 1000)
+    return _go_on(tx, schedule, known.state, until, held=False)
+
+
+def _end_stale(
+    tx: Transaction, schedule: Schedule, unfinished: Sequence[Run], reason: Reason
+) -> list[Run]:
+    """End scheduled runs that waited beyond their grace; return the others."""
+    left = []
+    for run in unfinished:
+        waits = run.status is Status.ENQUEUED and not run.request_id
+        if not waits or run.due_at >= tx.now - schedule.policy.grace:
+            left.append(run)
+            continue
+        status = "FAILED" if run.attempt else "SKIPPED"
+        tx.run(END_WAITING, (run.run_id, status, reason, tx.now))
+        ids = (schedule.schedule_id, run.run_id, run.run_at)
+        tx.tell(RunFailed(*ids, run.attempt, reason) if run.attempt else RunSkipped(*ids, reason))
+    release(tx, schedule.schedule_id, to_release(left, now=tx.now))
+    return left
+
+
+def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
+    """Let the first in the queue start."""
+    if run is None:
+        return
+    tx.run(
+        "UPDATE schedule_runs SET blocked_by = NULL, updated_at = ? WHERE run_id = ?",
+        (tx.now, run.run_id),
+    )
+    tx.tell(RunReleased(schedule_id, run.run_id, run.run_at))
+
+
+def _carry_out(
+    tx: Transaction,
+    known: _Known,
+    schedule: Schedule,
+    decisions: Sequence[Decision],
+    unfinished: Sequence[Run],
+) -> _Known:
+    """Carry decisions out, and return the schedule as that leaves it."""
+    if decisions:
+        carry_out(tx, [Decided(schedule, known.state, decisions, unfinished)])
+    return _existing(tx, known.schedule_id)
+
+
+def _go_on(
+    tx: Transaction, schedule: Schedule, state: State, until: int, *, held: bool
+) -> int | None:
+    """Set a schedule's position and, unless it is held, its due row; return its next tick."""
+    tx.run(
+        "UPDATE schedule_state SET decided_until = ? WHERE schedule_id = ?",
+        (until, schedule.schedule_id),
+    )
+    due = next_due(schedule, until, state.past)
+    replace_due(tx, [(schedule.schedule_id, None if held else due)])
+    return None if due is None else due.run_at
+
+
+def _find(tx: Transaction, schedule_id: str) -> _Known | None:
+    row = tx.one(SCHEDULE, (schedule_id,))
+    return None if row is None else _Known(schedule_id, row)
+
+
+def _existing(tx: Transaction, schedule_id: str) -> _Known:
+    known = _find(tx, schedule_id)
+    if known is None or known.deleted:
+        ids = tx.all("SELECT schedule_id FROM schedules WHERE deleted_at IS NULL LIMIT 10000")
+        raise NoSuchSchedule(schedule_id, [str(row[0]) for row in ids])
+    return known

@@ -1,0 +1,356 @@
+"""Deciding ticks: due rows in, run rows and the next due rows out, in one transaction.
+
+The invariant everything rests on: a live schedule's due row is the first tick later than its
+`decided_until`, and every tick up to that has its row. Both move in the same transaction.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from onbeat.core.model import Past
+from onbeat.core.plan import Decision, Due, Launch, Plan, Queue, Skip, Supersede, Tick, starts
+from onbeat.core.runs import Run, Status, TriggeredBy
+from onbeat.core.schedules import Schedule, from_definition
+from onbeat.events import (
+    Event,
+    RunEnqueued,
+    RunFailed,
+    RunSkipped,
+    RunStarted,
+    ScheduleParked,
+)
+from onbeat.ports import Attempt, Node, PlanFunction, Planned
+from onbeat.stores.sqlite.database import Row, Transaction
+
+PARKED = 5 * 60_000  # how long a definition rests that cannot be read or planned
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A schedule's position, and what of its past decisions depend on."""
+
+    decided_until: int
+    decided_run_at: int
+    iteration: int
+    runs_used: int
+    created_at: int  # milliseconds
+    revision: int
+    user_id: str = ""
+
+    @property
+    def past(self) -> Past:
+        return Past(created_at=self.created_at // 1000, runs_used=self.runs_used)
+
+
+@dataclass(slots=True)
+class Decided:
+    """The decisions about one schedule, to be carried out."""
+
+    schedule: Schedule
+    state: State
+    decisions: Sequence[Decision]
+    unfinished: Sequence[Run] = ()
+
+
+@dataclass(slots=True)
+class CarriedOut:
+    """What came of carrying out decisions."""
+
+    attempts: list[Attempt] = field(default_factory=list)  # announced for the node
+    enqueued: int = 0
+
+
+DUE = """
+SELECT d.schedule_id, d.run_at, s.definition, t.decided_until, t.decided_run_at, t.iteration,
+       t.runs_used, s.created_at, s.revision, s.user_id
+  FROM due d JOIN schedules s USING (schedule_id) JOIN schedule_state t USING (schedule_id)
+ WHERE d.due_at <= ?
+ ORDER BY d.due_at, d.schedule_id
+ LIMIT ?
+"""
+
+UNFINISHED = """
+SELECT schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by
+  FROM schedule_runs INDEXED BY unfinished_runs
+ WHERE finished_at IS NULL AND schedule_id IN (SELECT value FROM json_each(?))
+ ORDER BY run_at, run_id
+"""
+
+INSERT_RUN = """
+INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, reason,
+       triggered_by, needs, attempt, iteration, revision, tick_count, first_run_at, blocked_by,
+       leased_by, fence, started_at, finished_at, inputs, created_at, updated_at)
+VALUES (?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
+"""
+
+MOVE_STATE = """
+UPDATE schedule_state
+   SET decided_until = max(decided_until, ?1), decided_run_at = max(decided_run_at, ?1),
+       iteration = ?2, runs_used = ?3
+ WHERE schedule_id = ?4
+"""
+
+NOTE_MISS = (
+    "UPDATE schedule_state SET last_missed_at = ?, last_miss_reason = ? WHERE schedule_id = ?"
+)
+
+SUPERSEDE = """
+UPDATE schedule_runs
+   SET status = 'FAILED', reason = 'superseded', finished_at = ?1, updated_at = ?1,
+       blocked_by = NULL, leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?2 AND status = 'ENQUEUED'
+"""
+
+
+def plan_due(
+    tx: Transaction, plan: PlanFunction, *, limit: int, node: Node | None, slots: int
+) -> Planned:
+    """Decide up to `limit` due rows, in time order. The contract is `Store.plan_due`."""
+    if not gate_is_open(tx):
+        return Planned(0)
+    rows = tx.all(DUE, (tx.now, limit))
+    if not rows:
+        return Planned(0)
+    unfinished = unfinished_of(tx, (str(row[0]) for row in rows))
+    decided: list[Decided] = []
+    due: list[tuple[str, Due | None]] = []
+    for row in rows:
+        schedule_id = str(row[0])
+        try:
+            found, schedule, state = _plan_one(row, plan, unfinished.get(schedule_id, ()), tx.now)
+        except Exception as broken:  # noqa: BLE001 - one poisoned definition must not hurt the others
+            tx.tell(ScheduleParked(schedule_id, f"{type(broken).__name__}: {broken}"[:500]))
+            due.append((schedule_id, Due(row[1], tx.now + PARKED)))
+            continue
+        due.append((schedule_id, found.due))
+        if found.decisions:
+            decided.append(
+                Decided(schedule, state, found.decisions, unfinished.get(schedule_id, ()))
+            )
+    announcing = node if node is not None and may_start(tx, node) else None
+    done = carry_out(tx, decided, node=announcing, slots=slots)
+    replace_due(tx, due)
+    return Planned(len(rows), done.attempts, done.enqueued)
+
+
+def _plan_one(
+    row: Row, plan: PlanFunction, unfinished: Sequence[Run], now: int
+) -> tuple[Plan, Schedule, State]:
+    schedule_id, run_at, definition = row[:3]
+    schedule, state = from_definition(schedule_id, definition), State(*row[3:])
+    return plan(schedule, run_at, unfinished, state.past, now), schedule, state
+
+
+def carry_out(
+    tx: Transaction, decided: Iterable[Decided], *, node: Node | None = None, slots: int = 0
+) -> CarriedOut:
+    """Write the runs that were decided, and move each schedule's position.
+
+    A tick that has its row already keeps it. Up to `slots` runs are announced for `node`.
+    """
+    each_schedule = list(decided)
+    writing = _Writing(tx, sum(len(each.decisions) for each in each_schedule), node, slots)
+    for each in each_schedule:
+        writing.add(each)
+    return writing.finish()
+
+
+class _Writing:
+    """The rows that a batch of decisions comes to, written together at the end."""
+
+    def __init__(self, tx: Transaction, most: int, node: Node | None, slots: int) -> None:
+        self._tx, self._node, self._slots = tx, node, slots
+        self._next_id = take_run_ids(tx, most) if most else 0
+        self._rows: list[Row] = []
+        self._states: list[Row] = []
+        self._misses: list[Row] = []
+        self._superseded: list[Row] = []
+        self._told: dict[int, list[Event]] = {}  # by run
+        self._done = CarriedOut()
+
+    def add(self, each: Decided) -> None:
+        """Turn the decisions about one schedule into rows."""
+        schedule, state = each.schedule, each.state
+        ids = {run.run_at: run.run_id for run in each.unfinished if not run.request_id}
+        iteration, last = state.iteration, 0
+        inputs = inputs_text(schedule.target.inputs)
+        for decision in each.decisions:
+            if isinstance(decision, Supersede):
+                self._supersede(schedule.schedule_id, decision.run)
+                continue
+            run_id, self._next_id = self._next_id, self._next_id + 1
+            ids[decision.tick.run_at] = run_id
+            last = max(last, decision.tick.run_at)
+            iteration += not isinstance(decision, Skip)
+            self._write(each, decision, run_id=run_id, iteration=iteration, ids=ids, inputs=inputs)
+        used = state.runs_used + starts(each.decisions)
+        self._states.append((last, iteration, used, schedule.schedule_id))
+
+    def finish(self) -> CarriedOut:
+        """Write it all."""
+        tx = self._tx
+        tx.many(SUPERSEDE, self._superseded)
+        if tx.many(INSERT_RUN, self._rows) < len(self._rows):
+            self._keep_those_already_there()
+        tx.many(MOVE_STATE, self._states)
+        tx.many(NOTE_MISS, self._misses)
+        for events in self._told.values():
+            tx.events += events
+        return self._done
+
+    def _write(
+        self,
+        each: Decided,
+        decision: Launch | Queue | Skip,
+        *,
+        run_id: int,
+        iteration: int,
+        ids: Mapping[int, int],
+        inputs: str | None,
+    ) -> None:
+        now, tick, schedule_id = self._tx.now, decision.tick, each.schedule.schedule_id
+        needs = each.schedule.target.needs
+        by: TriggeredBy = "timer"
+        status, count, first = "ENQUEUED", tick.count, tick.first_run_at
+        reason = blocker = leased_by = finished_at = None
+        match decision:
+            case Launch():
+                by = decision.triggered_by
+                if self._node is not None and self._starts_here(decision, needs, self._node):
+                    status, leased_by = "STARTED", self._node.node_id
+            case Queue():
+                by, blocker = decision.triggered_by, ids[decision.behind]
+            case Skip():
+                status, reason, finished_at = "SKIPPED", decision.reason, now
+                blocker = ids.get(decision.blocked_by) if decision.blocked_by is not None else None
+                self._misses.append((now, reason, schedule_id))
+        started = int(leased_by is not None)
+        self._rows.append((
+            run_id, schedule_id, tick.run_at, tick.due_at, status, reason, by, needs, started,
+            iteration, each.state.revision, count, first, blocker, leased_by, started,
+            now if started else None, finished_at, inputs, now, now,
+        ))  # fmt: skip
+        if status == "SKIPPED":
+            told: Event = RunSkipped(
+                schedule_id, run_id, tick.run_at, str(reason), first, count, blocker
+            )
+        else:
+            told = RunEnqueued(
+                schedule_id, run_id, tick.run_at, tick.due_at, by, first, count, blocker
+            )
+        self._told[run_id] = [told]
+        if leased_by is not None:
+            announced = RunStarted(schedule_id, run_id, tick.run_at, 1, leased_by, 1)
+            self._told[run_id].append(announced)
+            self._done.attempts.append(_first_attempt(each, tick, run_id, iteration, by))
+        elif status == "ENQUEUED":
+            self._done.enqueued += 1
+
+    def _starts_here(self, decision: Launch, needs: str, node: Node) -> bool:
+        """Return whether the run is announced for the node that plans it: one write less."""
+        free = len(self._done.attempts) < self._slots
+        return free and decision.tick.due_at <= self._tx.now and needs in node.offers
+
+    def _supersede(self, schedule_id: str, run: Run) -> None:
+        self._superseded.append((self._tx.now, run.run_id))
+        self._tx.tell(RunFailed(schedule_id, run.run_id, run.run_at, run.attempt, "superseded"))
+
+    def _keep_those_already_there(self) -> None:
+        """Forget the runs of ticks that had their row before: it stays as it is."""
+        ids = [row[0] for row in self._rows]
+        there = self._tx.all(
+            "SELECT run_id FROM schedule_runs WHERE run_id BETWEEN ? AND ?", (ids[0], ids[-1])
+        )
+        missing = set(ids) - {run_id for (run_id,) in there}
+        counted: Counter[str] = Counter()
+        for row in self._rows:
+            if row[0] in missing:
+                del self._told[row[0]]
+                counted[row[1]] += row[4] != "SKIPPED"
+        self._states = [
+            (last, iteration - counted[schedule_id], used - counted[schedule_id], schedule_id)
+            for last, iteration, used, schedule_id in self._states
+        ]
+        self._done.attempts[:] = [a for a in self._done.attempts if a.run_id not in missing]
+
+
+def _first_attempt(
+    each: Decided, tick: Tick, run_id: int, iteration: int, by: TriggeredBy
+) -> Attempt:
+    schedule, state = each.schedule, each.state
+    return Attempt(
+        run_id,
+        schedule.schedule_id,
+        tick.run_at,
+        tick.due_at,
+        attempt=1,
+        fence=1,
+        target=schedule.target,
+        triggered_by=by,
+        iteration=iteration,
+        tick_count=tick.count,
+        first_run_at=tick.first_run_at,
+        revision=state.revision,
+        inputs=schedule.target.inputs or {},
+        timeout=schedule.policy.timeout,
+        user_id=state.user_id,
+    )
+
+
+def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
+    """Give each of these schedules its new due row, or none."""
+    rows = list(due)
+    tx.many("DELETE FROM due WHERE schedule_id = ?", [(schedule_id,) for schedule_id, _ in rows])
+    tx.many(
+        "INSERT INTO due (due_at, schedule_id, run_at) VALUES (?, ?, ?)",
+        [(each.due_at, schedule_id, each.run_at) for schedule_id, each in rows if each is not None],
+    )
+
+
+def unfinished_of(tx: Transaction, schedule_ids: Iterable[str]) -> dict[str, list[Run]]:
+    """Return the unfinished runs of these schedules, by schedule, in time order."""
+    found: dict[str, list[Run]] = {}
+    for row in tx.all(UNFINISHED, (_JSON.encode(list(schedule_ids)).decode(),)):
+        found.setdefault(str(row[0]), []).append(_run(row))
+    return found
+
+
+def _run(row: Row) -> Run:
+    _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by = row
+    return Run(
+        run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by
+    )  # fmt: skip
+
+
+def take_run_ids(tx: Transaction, n: int) -> int:
+    """Return the first of `n` run ids that nothing else will have: they grow along commits."""
+    row = tx.one(
+        "INSERT INTO meta (name, value) VALUES ('next_run_id', 1 + ?1) "
+        "ON CONFLICT (name) DO UPDATE SET value = value + ?1 RETURNING value",
+        (n,),
+    )
+    assert row is not None, "an upsert with RETURNING gives a row"
+    return int(row[0]) - n
+
+
+def gate_is_open(tx: Transaction) -> bool:
+    """Return whether anything may be decided and started at all."""
+    return tx.one("SELECT 1 FROM meta WHERE name = 'gate_closed_at'") is None
+
+
+def may_start(tx: Transaction, node: Node) -> bool:
+    """Return whether a node may start runs: the gate is open, and no other has taken its place."""
+    there = tx.one("SELECT 1 FROM nodes WHERE node_id = ?", (node.node_id,))
+    return there is not None and gate_is_open(tx)
+
+
+def inputs_text(inputs: Mapping[str, object] | None) -> str | None:
+    """Return the inputs of a run as they are kept."""
+    return _JSON.encode(inputs).decode() if inputs else None
+
+
+_JSON = msgspec.json.Encoder()

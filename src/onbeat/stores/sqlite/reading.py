@@ -1,0 +1,145 @@
+"""Reading what is kept. Nothing here changes anything, but for what `prune` removes."""
+
+from collections import Counter
+
+import msgspec
+
+from onbeat.events import AnyEvent, HistoryPruned, decode_events
+from onbeat.ports import Overview, RunRow, ScheduleRow
+from onbeat.stores.sqlite.database import Row, Transaction
+
+SCHEDULES = """
+SELECT s.schedule_id, s.definition, s.revision, s.source, s.user_id, s.paused, s.pause_note,
+       s.created_at, s.updated_at, d.run_at, d.due_at, t.runs_used, t.iteration, t.last_run_at,
+       t.last_success_at, t.last_failure_at, t.last_exit, t.last_missed_at, t.last_miss_reason,
+       t.consecutive_failures
+  FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
+ WHERE s.deleted_at IS NULL AND (?1 IS NULL OR s.schedule_id = ?1)
+ ORDER BY s.schedule_id
+"""
+
+RUN_COLUMNS = ", ".join(RunRow.__dataclass_fields__)
+
+PRUNE = """
+DELETE FROM schedule_runs WHERE run_id IN (
+    SELECT run_id FROM (SELECT run_id, finished_at FROM schedule_runs ORDER BY run_id LIMIT ?2)
+     WHERE finished_at < ?1)
+"""
+
+FORGET_DELETED = """
+DELETE FROM {table} WHERE schedule_id IN (
+    SELECT s.schedule_id FROM schedules s
+     WHERE s.deleted_at < ?1
+       AND NOT EXISTS (SELECT 1 FROM schedule_runs r WHERE r.schedule_id = s.schedule_id))
+"""
+
+
+def schedules(tx: Transaction, schedule_id: str | None = None) -> list[ScheduleRow]:
+    """Return the schedules there are, or the one that is asked for."""
+    return [_schedule(row) for row in tx.all(SCHEDULES, (schedule_id,))]
+
+
+def runs(
+    tx: Transaction,
+    *,
+    schedule_id: str | None,
+    status: str | None,
+    before: int | None,
+    limit: int,
+) -> list[RunRow]:
+    """Return runs, latest first."""
+    asked = {"schedule_id = ?": schedule_id, "status = ?": status, "run_id < ?": before}
+    given = {clause: value for clause, value in asked.items() if value is not None}
+    where = " AND ".join(given) or "TRUE"
+    sql = f"SELECT {RUN_COLUMNS} FROM schedule_runs WHERE {where} ORDER BY run_id DESC LIMIT ?"
+    return [_run(row) for row in tx.all(sql, (*given.values(), limit))]
+
+
+def run(tx: Transaction, run_id: int) -> RunRow | None:
+    """Return one run."""
+    row = tx.one(f"SELECT {RUN_COLUMNS} FROM schedule_runs WHERE run_id = ?", (run_id,))
+    return None if row is None else _run(row)
+
+
+def events(tx: Transaction, *, after: int, limit: int) -> list[tuple[int, int, AnyEvent]]:
+    """Return what happened, in the order of commits."""
+    rows = tx.all(
+        "SELECT event_id, at, body FROM events WHERE event_id > ? ORDER BY event_id LIMIT ?",
+        (after, limit),
+    )
+    return [
+        (event_id, at, event) for event_id, at, body in rows for event in decode_events(str(body))
+    ]
+
+
+def next_due(tx: Transaction, *, after: int) -> int | None:
+    """Return when something is next to be decided or claimed. The contract is `Store.next_due`."""
+    if tx.one("SELECT 1 FROM meta WHERE name = 'gate_closed_at'") is not None:
+        return None
+    row = tx.one(
+        "SELECT min(at) FROM (SELECT min(due_at) AS at FROM due UNION ALL SELECT min(due_at) FROM "
+        "schedule_runs WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL "
+        "AND due_at > ?)",
+        (after,),
+    )
+    return None if row is None else row[0]
+
+
+def overview(tx: Transaction) -> Overview:
+    """Return what `status` tells."""
+    counted = tx.one(
+        "SELECT count(*), coalesce(sum(paused), 0) FROM schedules WHERE deleted_at IS NULL"
+    )
+    due = tx.one("SELECT count(*) FILTER (WHERE due_at <= ?), min(due_at) FROM due", (tx.now,))
+    unfinished = tx.all("SELECT status FROM schedule_runs WHERE finished_at IS NULL")
+    nodes = tx.all("SELECT node_id, name, started_at, alive_until FROM nodes ORDER BY started_at")
+    assert counted is not None, "a count has a row"
+    assert due is not None, "a count has a row"
+    return Overview(
+        tx.now,
+        gate_open=tx.one("SELECT 1 FROM meta WHERE name = 'gate_closed_at'") is None,
+        schedules=counted[0],
+        paused=counted[1],
+        due=due[0],
+        next_due_at=due[1],
+        runs=dict(Counter(str(status) for (status,) in unfinished)),
+        nodes=nodes,
+    )
+
+
+def prune(tx: Transaction, *, before: int, limit: int) -> int:
+    """Remove finished runs and events older than `before`. The contract is `Store.prune`."""
+    removed = tx.run(PRUNE, (before, limit))
+    gone = tx.run(
+        "DELETE FROM events WHERE event_id IN "
+        "(SELECT event_id FROM events WHERE at < ? ORDER BY event_id LIMIT ?)",
+        (before, limit),
+    )
+    for table in ("schedule_state", "schedules"):
+        tx.run(FORGET_DELETED.format(table=table), (before,))
+    if removed or gone:
+        tx.run("INSERT OR REPLACE INTO meta (name, value) VALUES ('history_from', ?)", (before,))
+    if removed:
+        tx.tell(HistoryPruned(before, removed))
+    return removed
+
+
+def data_version(tx: Transaction) -> int:
+    """Return a number that changes when another connection commits."""
+    row = tx.one("PRAGMA data_version")
+    assert row is not None, "the pragma has a row"
+    return int(row[0])
+
+
+def _schedule(row: Row) -> ScheduleRow:
+    values = list(row)
+    values[5] = bool(values[5])
+    return ScheduleRow(*values)
+
+
+def _run(row: Row) -> RunRow:
+    found = dict(zip(RunRow.__dataclass_fields__, row, strict=True))
+    for name in ("result", "inputs"):
+        if found[name] is not None:
+            found[name] = msgspec.json.decode(str(found[name]))
+    return RunRow(**found)

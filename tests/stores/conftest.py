@@ -1,0 +1,200 @@
+"""The world that a store lives in: a clock turned by hand, a node, and the files it leaves behind.
+
+A new database joins the contract by a class like `Sqlite`, added to the parameters of `world`.
+"""
+
+import asyncio
+import inspect
+from contextlib import closing
+
+import apsw
+import pytest
+
+from onbeat.core.plan import plan
+from onbeat.core.runs import Succeeded
+from onbeat.ports import Finished, Node
+from onbeat.stores.sqlite import SqliteStore
+from onbeat.testing import ManualClock, a_schedule
+
+
+class Sqlite:
+    """One file; transactions run on the calling thread, so that a test is the same each time."""
+
+    def __init__(self, folder):
+        self.path = folder / "onbeat.db"
+
+    async def open(self, clock, listener):
+        return await SqliteStore.open(self.path, clock=clock, inline=True, listener=listener)
+
+    def tamper(self, statement, values):
+        with closing(apsw.Connection(str(self.path))) as database:
+            database.execute(statement, values)
+
+
+def planned(schedule, run_at, unfinished, past, now):
+    """Decide as the engine does."""
+    return plan(schedule, run_at, unfinished, past, now=now)
+
+
+class World:
+    """A store with a node at it, and the short ways in which tests speak of them."""
+
+    def __init__(self, database):
+        self.database = database
+        self.clock = ManualClock("2026-01-01T12:00:00Z")
+        self.heard = []  # what the listener was given
+        self._opened, self._starts, self._told = [], 0, 0
+
+    async def open(self):
+        self.store = await self.second()
+
+    async def register(self, **fields):
+        self._starts += 1
+        self.node = a_node(f"node-{self._starts}", **fields)
+        return await self.store.register(self.node)
+
+    async def second(self):
+        """Open another store on the same files, as another process would."""
+        store = await self.database.open(self.clock, self.heard.extend)
+        self._opened.append(store)
+        return store
+
+    async def leave(self):
+        """Close the store that the node is at."""
+        self._opened.remove(self.store)
+        await self.store.close()
+
+    async def close(self):
+        while self._opened:
+            await self._opened.pop().close()
+
+    async def reopen(self):
+        """End the process and start another: nothing is said to the store in between."""
+        await self.close()
+        await self.open()
+
+    async def restart(self):
+        """Reopen, with a new node; return what that found."""
+        await self.reopen()
+        return await self.register()
+
+    async def break_definition(self, schedule_id):
+        """Put something on the disk that no version of the program could have written."""
+        await self._tamper(
+            "UPDATE schedules SET definition = 'garbage' WHERE schedule_id = ?", (schedule_id,)
+        )
+
+    async def put_back(self, schedule_id, run_at):
+        """Make a tick due again, as a clock that was wrong could have."""
+        await self._tamper(
+            "UPDATE due SET run_at = ?, due_at = ? WHERE schedule_id = ?",
+            (run_at, run_at * 1000, schedule_id),
+        )
+
+    async def _tamper(self, statement, values):
+        await self.close()
+        self.database.tamper(statement, values)
+        await self.restart()
+        await self.told()
+
+    # -- short ways
+
+    async def define(self, schedule_id="report", **fields):
+        (upserted,) = await self.store.upsert([a_schedule(schedule_id, **fields)])
+        return upserted
+
+    async def plan(self, function=planned, *, limit=100, slots=0):
+        node = self.node if slots else None
+        return await self.store.plan_due(function, limit=limit, node=node, slots=slots)
+
+    async def tick(self, length="1h"):
+        """Let time pass, and decide what is due."""
+        self.clock.advance(length)
+        return await self.plan()
+
+    async def claim(self, *, limit=100):
+        return await self.store.claim(self.node, limit=limit)
+
+    async def announce(self, attempts):
+        return await self.store.announce(self.node, attempts)
+
+    async def start(self):
+        """Claim and announce everything that may start."""
+        return await self.announce(await self.claim())
+
+    async def start_one(self):
+        (attempt,) = await self.start()
+        return attempt
+
+    async def waiting(self, **fields):
+        """Define a schedule, and let its first tick wait to be claimed."""
+        await self.define(**fields)
+        await self.tick()
+
+    async def going(self, **fields):
+        """Define a schedule, and return its first attempt, started."""
+        await self.waiting(**fields)
+        return await self.start_one()
+
+    async def end(self, attempt, outcome=Succeeded(), **fields):  # noqa: B008 - it is frozen
+        return await self.store.finish([Finished(attempt, outcome, **fields)])
+
+    async def schedule(self, schedule_id="report"):
+        return await self.store.schedule(schedule_id)
+
+    async def rows(self, schedule_id=None):
+        """Return runs, the first first."""
+        return (await self.store.runs(schedule_id=schedule_id, limit=100_000))[::-1]
+
+    async def row(self):
+        """Return the only run there is."""
+        (row,) = await self.rows()
+        return row
+
+    async def runs(self, names, schedule_id=None):
+        """Return these columns of runs, the first first: `runs("status reason")`."""
+        columns = names.split()
+        found = [
+            tuple(getattr(row, name) for name in columns) for row in await self.rows(schedule_id)
+        ]
+        return [value for (value,) in found] if len(columns) == 1 else found
+
+    async def told(self):
+        """Return the events since this was last asked."""
+        rows = await self.store.events(after=self._told, limit=100_000)
+        self._told = max((row for row, _, _ in rows), default=self._told)
+        return [event for _, _, event in rows]
+
+    async def names_told(self):
+        return [event.name for event in await self.told()]
+
+
+def a_node(node_id, **fields):
+    return Node(node_id, "here", **({"offers": frozenset({"command"})} | fields))
+
+
+@pytest.fixture
+def runner():
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(params=[Sqlite], ids=lambda database: database.__name__)
+def world(request, runner, tmp_path):
+    """A store at noon on New Year's Day 2026, with a node and nothing told yet."""
+    world = World(request.param(tmp_path))
+    runner.run(world.open())
+    runner.run(world.register())
+    runner.run(world.told())
+    yield world
+    runner.run(world.close())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine in the event loop of its world."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    pyfuncitem.funcargs["runner"].run(pyfuncitem.obj(**given))
+    return True
