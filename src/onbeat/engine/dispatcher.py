@@ -1,0 +1,190 @@
+"""The dispatcher: claims what is due, announces it, launches it, and records what came of it.
+
+Nothing is launched that was not announced, nothing later than two thirds of the lease after the
+claim was sent, and an outcome is kept until it is recorded.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+from onbeat.core.runs import Canceled, Failed, Outcome
+from onbeat.errors import StoreFailed
+from onbeat.ports import Attempt, Clock, Finished, Launchers, Node, Store
+
+BATCH = 250  # runs claimed at once
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 5.0
+
+T = TypeVar("T")
+log = logging.getLogger("onbeat.engine")
+
+
+class Dispatcher:
+    """Runs up to `concurrency` attempts at a time on this node."""
+
+    def __init__(
+        self, store: Store, clock: Clock, node: Node, launchers: Launchers, *, concurrency: int
+    ) -> None:
+        self._store, self._clock, self._node = store, clock, node
+        self._launchers, self._concurrency = launchers, concurrency
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._reserved = 0
+        self._finished: list[Finished] = []
+        self._unlaunched: list[Attempt] = []
+        self._stopping = False
+        self._wake, self._to_record = asyncio.Event(), asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def running(self) -> int:
+        """How many attempts are launched and not yet recorded."""
+        return len(self._running)
+
+    def wake(self) -> None:
+        """Look for runs to claim."""
+        self._wake.set()
+
+    @contextmanager
+    def reserved(self, most: int) -> Iterator[int]:
+        """Keep up to `most` free places for runs that are about to be announced."""
+        slots = max(min(self._free, most), 0)
+        self._reserved += slots
+        try:
+            yield slots
+        finally:
+            self._reserved -= slots
+
+    def stop(self) -> None:
+        """Claim nothing more; what is being claimed is still launched."""
+        self._stopping = True
+        self.wake()
+
+    async def run(self) -> None:
+        """Claim and launch until stopped."""
+        backoff = FIRST_BACKOFF
+        while not self._stopping:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                if await self.claim_once():
+                    self.wake()  # there may be more
+                backoff = FIRST_BACKOFF
+            except StoreFailed as broken:
+                log.warning("claiming failed, will be tried again in %.1f s: %s", backoff, broken)
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, LONGEST_BACKOFF)
+                self.wake()
+
+    async def claim_once(self) -> int:
+        """Claim a batch no larger than what can be launched at once; launch it."""
+        with self.reserved(BATCH) as slots:
+            if not slots:
+                return 0
+            sent = self._clock.monotonic()
+            claimed = await self._store.claim(self._node, limit=slots)
+            if not claimed:
+                return 0
+            try:
+                announced = await self._store.announce(self._node, claimed)
+            except StoreFailed:
+                self._hand_back(claimed)
+                raise
+            self.launch(announced, sent)
+        known = {attempt.run_id for attempt in announced}  # the others were paused in between
+        self._hand_back([attempt for attempt in claimed if attempt.run_id not in known])
+        return len(announced)
+
+    def launch(self, announced: Sequence[Attempt], sent: float) -> None:
+        """Launch attempts that were announced at once, or hand them back if it got too late."""
+        late = []
+        for attempt in announced:
+            if self._clock.monotonic() - sent > self._node.lease / 1000 * 2 / 3:
+                late.append(attempt)
+                continue
+            self._idle.clear()
+            task = asyncio.create_task(self._attend(attempt))
+            self._running[attempt.run_id] = task
+        if late:
+            log.warning("%d runs were announced too late to be launched: handed back", len(late))
+            self._hand_back(late)
+
+    async def record(self) -> None:
+        """Record outcomes until cancelled: whatever has come in since the last time, at once."""
+        while True:
+            await self._to_record.wait()
+            self._to_record.clear()
+            await self.record_once()
+
+    async def record_once(self) -> None:
+        """Record what has come in, and free what was not launched."""
+        unlaunched, self._unlaunched = self._unlaunched, []
+        batch, self._finished = self._finished, []
+        if unlaunched:
+            await self._surely(partial(self._store.hand_back, unlaunched))
+        if batch:
+            held = await self._surely(partial(self._store.finish, batch))
+            for each in batch:
+                self._running.pop(each.attempt.run_id, None)
+                if each.attempt.run_id not in held:
+                    log.warning("run %d was not this node's any more", each.attempt.run_id)
+        self.wake()
+        self.on_recorded()
+        if not self._running:
+            self._idle.set()
+
+    def on_recorded(self) -> None:
+        """Hear that runs have ended: a retry or a queued run may have become due."""
+
+    async def drain(self, grace: float) -> None:
+        """Wait for what is running; end what still runs after `grace` seconds."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), grace)
+        except TimeoutError:
+            for task in list(self._running.values()):
+                task.cancel()
+            await self._idle.wait()
+
+    async def idle(self) -> None:
+        """Wait until nothing runs and every outcome is recorded."""
+        await self._idle.wait()
+
+    @property
+    def _free(self) -> int:
+        return self._concurrency - len(self._running) - self._reserved
+
+    async def _attend(self, attempt: Attempt) -> None:
+        """See one attempt through, whatever its launcher does."""
+        tail, outcome = "", None
+        try:
+            outcome, tail = await self._launchers[attempt.target.kind].launch(attempt)
+        except asyncio.CancelledError:
+            outcome = Canceled("ended because the scheduler was stopped")
+        except Exception as broken:
+            log.exception("the launcher of run %d failed", attempt.run_id)
+            outcome = Failed(f"{type(broken).__name__}: {broken}", "launch_failed")
+        self._came_in(attempt, outcome, tail)
+
+    def _came_in(self, attempt: Attempt, outcome: Outcome, tail: str) -> None:
+        self._finished.append(Finished(attempt, outcome, tail))
+        self._to_record.set()
+
+    def _hand_back(self, attempts: Sequence[Attempt]) -> None:
+        """Have runs freed that were claimed and will not be launched."""
+        if attempts:
+            self._unlaunched += attempts
+            self._to_record.set()
+
+    async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Do what has to be done, for as long as the store fails."""
+        backoff = FIRST_BACKOFF
+        while True:
+            try:
+                return await call()
+            except StoreFailed as broken:
+                log.warning("outcomes wait to be recorded, next try in %.1f s: %s", backoff, broken)
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, LONGEST_BACKOFF)

@@ -1,0 +1,114 @@
+"""The planner: asleep until the earliest due row, or until something changes."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from onbeat.core.model import Past
+from onbeat.core.plan import Plan, plan
+from onbeat.core.runs import Run
+from onbeat.core.schedules import Schedule
+from onbeat.engine.dispatcher import Dispatcher
+from onbeat.errors import StoreFailed
+from onbeat.ports import Clock, Node, Planned, Store
+
+BATCH = 500  # due rows in one transaction
+LONGEST_SLEEP = 3600.0
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 5.0
+
+log = logging.getLogger("onbeat.engine")
+
+
+class Planner:
+    """Decides what is due, batch after batch, and hands what may start to the dispatcher."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        node: Node,
+        dispatcher: Dispatcher,
+        *,
+        catchup_per_second: int = 100,
+    ) -> None:
+        self._store, self._clock, self._node, self._dispatcher = store, clock, node, dispatcher
+        self._allowance = Allowance(clock, catchup_per_second)
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self.next_due: int | None = None  # until then there is nothing to do, unless it is woken
+
+    def stop(self) -> None:
+        """Plan nothing more; what is being planned is still launched."""
+        self._stopping = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again: something has changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Plan until stopped."""
+        backoff = FIRST_BACKOFF
+        while not self._stopping:
+            self._wake.clear()
+            before = self._clock.now()
+            try:
+                planned = await self.plan_once()
+                if planned.ticks >= BATCH:
+                    continue
+                self.next_due = await self._store.next_due(after=before)
+                backoff = FIRST_BACKOFF
+            except StoreFailed as broken:
+                log.warning("planning failed, will be tried again in %.1f s: %s", backoff, broken)
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, LONGEST_BACKOFF)
+                continue
+            await self._sleep()
+
+    async def plan_once(self) -> Planned:
+        """Decide one batch of what is due, and have it launched."""
+        sent = self._clock.monotonic()
+        with self._dispatcher.reserved(BATCH) as slots:
+            planned = await self._store.plan_due(
+                self._plan, limit=BATCH, node=self._node, slots=slots
+            )
+            self._dispatcher.launch(planned.attempts, sent)
+        if planned.enqueued or not planned.ticks:  # or a waiting run has become due
+            self._dispatcher.wake()
+        return planned
+
+    def _plan(
+        self, schedule: Schedule, run_at: int, unfinished: Sequence[Run], past: Past, now: int
+    ) -> Plan:
+        found = plan(schedule, run_at, unfinished, past, now=now, allowance=self._allowance.left())
+        self._allowance.take(found.catchups)
+        return found
+
+    async def _sleep(self) -> None:
+        """Sleep until the next due row, or until woken."""
+        seconds = LONGEST_SLEEP
+        if self.next_due is not None:
+            seconds = min(max(self.next_due - self._clock.now(), 0) / 1000, LONGEST_SLEEP)
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+
+
+class Allowance:
+    """How many catch-up launches this node may still make in the current second."""
+
+    def __init__(self, clock: Clock, per_second: int) -> None:
+        self._clock, self._per_second = clock, per_second
+        self._second, self._used = clock.monotonic(), 0
+
+    def left(self) -> int:
+        """Return how many are left."""
+        if self._clock.monotonic() - self._second >= 1:
+            self._second, self._used = self._clock.monotonic(), 0
+        return self._per_second - self._used
+
+    def take(self, n: int) -> None:
+        """Use some up."""
+        self._used += n

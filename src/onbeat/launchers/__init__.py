@@ -1,0 +1,1 @@
+"""The adapters that start targets: one file a kind."""

@@ -1,0 +1,399 @@
+"""The launcher of `run: {command: [...]}`: a program, all that it starts, and one output file.
+
+The program leads a session of its own and carries `ONBEAT_RUN_ID` and `ONBEAT_STORE`, which its
+descendants inherit: they are found in /proc even where they left the session, and even after this
+process was killed. Only one that leaves the group and drops its environment is out of reach. Ends
+are learned from a pidfd and output goes to a file, so nothing left behind holds up the answer.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from errno import EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC, ETXTBSY
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+from uuid import uuid4
+
+import msgspec
+
+from onbeat.core.codec import check_names
+from onbeat.core.durations import Duration
+from onbeat.core.instants import rfc3339
+from onbeat.core.runs import Canceled, Failed, Outcome, Succeeded
+from onbeat.core.schedules import Target
+from onbeat.errors import InvalidSchedule, shown
+from onbeat.ports import Attempt
+
+Marks = frozenset[bytes]  # entries of an environment
+
+PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SHELL")
+LOOK, LOOK_SOON = 0.5, 0.05  # seconds to the next look at an output; soon, if it was too long
+PAUSE = 0.02  # seconds between two looks for what is to end
+LEFTOVER_GRACE = 0.5  # seconds for what outlives its main process
+KILL_TIME = 2  # seconds of SIGKILL, after which what hangs in the kernel is left to it
+DROPPED = b"[onbeat: earlier output was dropped]\n"
+PASSING = {EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC, ETXTBSY}  # it may start at the next attempt
+
+
+def output_path(output: Path, run_id: int, attempt: int) -> Path:
+    """Return the file that an attempt prints to."""
+    return output / f"{run_id // 1000:06}" / f"{run_id}-{attempt}.log"
+
+
+def end_leftovers(store_id: str) -> int:
+    """Kill what the runs of a store left running when their scheduler was killed; return how many.
+
+    It takes two seconds at most, and spares this process, its parents and other users' processes.
+    """
+    marks = frozenset({os.fsencode(f"ONBEAT_STORE={store_id}")})
+    ended: set[int] = set()
+    for _ in range(int(KILL_TIME / PAUSE) if store_id else 0):
+        if not (left := _marked(marks, user=os.geteuid())):
+            break
+        ended.update(left)
+        _signal_all(left, SIGKILL, marks)
+        time.sleep(PAUSE)
+    return len(ended)
+
+
+class ProcessLauncher:
+    """Starts programs by their argv, never through a shell, and ends all that they start.
+
+    Of `environment` only the names in `passed` reach a program. Its output is kept to about `cap`
+    bytes, of which the last `tail` are returned. A tree that is to end has `cancel_grace` seconds
+    from SIGTERM to SIGKILL.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        *,
+        store_id: str = "",
+        environment: Mapping[str, str],
+        passed: Sequence[str] = PASSED,
+        cap: int = 10 * 1024 * 1024,
+        tail: int = 64 * 1024,
+        cancel_grace: float = 10.0,
+    ) -> None:
+        self._output, self._cap, self._tail, self._cancel_grace = output, cap, tail, cancel_grace
+        # Run 1 of another store without an id must not be taken for ours.
+        self._store_id = store_id or uuid4().hex
+        self._marks = frozenset({os.fsencode(f"ONBEAT_STORE={self._store_id}")})
+        self._environment = {name: environment[name] for name in passed if name in environment}
+        self._running: set[_Child] = set()
+        self._shortener = ThreadPoolExecutor(1, "onbeat-output")
+        self._finder = ThreadPoolExecutor(1, "onbeat-proc")
+        self._finding = asyncio.Lock()
+        self._next_find: asyncio.Future[dict[int, Marks]] | None = None
+
+    def check(self, target: Target) -> None:
+        _read(target)
+
+    def offers(self) -> tuple[str, ...]:
+        return ("command",)
+
+    async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
+        try:
+            child = self._start(attempt)
+        except InvalidSchedule as refused:
+            return Failed(str(refused), reason="invalid_target", retryable=False), ""
+        except (OSError, TypeError, ValueError) as error:
+            return _not_started(attempt.target, error), ""
+        self._running.add(child)
+        shortening = asyncio.ensure_future(self._keep_short(child.output))
+        try:
+            try:
+                cut_short = await _until_over(child, attempt.timeout)
+            finally:
+                await _surely(self._end(child))
+        finally:
+            shortening.cancel()
+            code = child.reap()
+            self._running.discard(child)
+        return cut_short or _outcome(code), _last(child.output, self._tail)
+
+    async def recover(self) -> int:
+        return await asyncio.to_thread(end_leftovers, self._store_id)
+
+    async def close(self) -> None:
+        while self._running:
+            for child in self._running:
+                if not child.stopped.done():
+                    child.stopped.set_result(None)
+            await asyncio.sleep(PAUSE)
+
+    def _start(self, attempt: Attempt) -> "_Child":
+        command, cwd, env = _read(attempt.target)
+        path = output_path(self._output, attempt.run_id, attempt.attempt)
+        for folder in (self._output, path.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What the file holds already is of a store that was since replaced by another.
+        output = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            process = subprocess.Popen(  # noqa: S603 - what the operator defined, without a shell
+                command,
+                cwd=cwd,
+                env=self._environment | env | self._own_names(attempt),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        finally:
+            os.close(output)
+        return _Child(process, path, self._marks | {b"ONBEAT_RUN_ID=%d" % attempt.run_id})
+
+    def _own_names(self, attempt: Attempt) -> dict[str, str]:
+        names = {
+            "ONBEAT_RUN_ID": str(attempt.run_id),
+            "ONBEAT_STORE": self._store_id,
+            "ONBEAT_SCHEDULE": attempt.schedule_id,
+            "ONBEAT_RUN_AT": rfc3339(attempt.run_at),
+            "ONBEAT_ATTEMPT": str(attempt.attempt),
+            "ONBEAT_KEY": attempt.key,
+            "ONBEAT_TRIGGERED_BY": attempt.triggered_by,
+            "ONBEAT_ITERATION": str(attempt.iteration),
+        }
+        if attempt.inputs:
+            names["ONBEAT_INPUTS"] = msgspec.json.encode(dict(attempt.inputs)).decode()
+        return names
+
+    async def _end(self, child: "_Child") -> None:
+        """End the tree, but keep its main process a zombie: so the group's number stays its own."""
+        now, grace = asyncio.get_running_loop().time, self._cancel_grace
+        until = now() + (min(grace, LEFTOVER_GRACE) if child.ended.done() else grace)
+        try:
+            child.signal_group(SIGTERM)
+            left = await self._find(child)
+            _signal_all(left, SIGTERM, child.marks, but_group=child.pid)
+            while (left or not child.ended.done()) and now() < until + KILL_TIME:
+                await child.pause(PAUSE if child.ended.done() else max(PAUSE, until - now()))
+                left = await self._find(child)
+                if now() >= until:
+                    child.signal_group(SIGKILL)
+                    _signal_all(left, SIGKILL, child.marks)
+            child.signal_group(SIGKILL)  # a member without the marks
+            await self._shorten(child.output)
+        except asyncio.CancelledError:
+            # Only a loop that is taken down cancels this, so there is no later: act, and block.
+            child.signal_group(SIGKILL)
+            _signal_all(_marked(child.marks), SIGKILL, child.marks)
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(KILL_TIME)
+            raise
+
+    async def _find(self, child: "_Child") -> list[int]:
+        """Return what runs of it, by a look begun after the call that serves all who wait."""
+        if self._next_find is None or self._next_find.done():
+            self._next_find = asyncio.ensure_future(self._find_all())
+        found = await asyncio.shield(self._next_find)
+        return [pid for pid, entries in found.items() if child.marks <= entries]
+
+    async def _find_all(self) -> dict[int, Marks]:
+        async with self._finding:
+            self._next_find = None  # from here on it is too old for whoever asks
+            # In a thread, because reading of a process that hangs in the kernel can hang as well.
+            run = asyncio.get_running_loop().run_in_executor
+            return await run(self._finder, _marked, self._marks)
+
+    async def _keep_short(self, path: Path) -> None:
+        pause = LOOK
+        while True:
+            await asyncio.sleep(pause)
+            pause = LOOK_SOON if await self._shorten(path) else LOOK
+
+    async def _shorten(self, path: Path) -> bool:
+        """Drop the first part of an output that is over the cap; return whether it was."""
+        loop = asyncio.get_running_loop()
+        with suppress(OSError):  # it was taken away, or the disk is full: the run goes on
+            if path.stat().st_size > self._cap:  # noqa: ASYNC240 - it takes a microsecond
+                await loop.run_in_executor(self._shortener, _keep_last, path, self._cap)
+                return True
+        return False
+
+
+class _Child:
+    """A started process, which leads its group, and the futures that tell of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path, marks: Marks) -> None:
+        self.pid, self.output, self.marks = process.pid, output, marks
+        self.process, self._loop = process, asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.stopped: asyncio.Future[None] = self._loop.create_future()  # by `close`
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+            self._loop.add_reader(self._pidfd, self._on_end)
+        except OSError:  # what cannot be watched must not run
+            self.signal_group(SIGKILL)
+            process.wait()
+            raise
+
+    def _on_end(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        self.ended.set_result(None)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, or until the process ends."""
+        if self.ended.done():
+            await asyncio.sleep(seconds)
+        else:
+            await asyncio.wait([self.ended], timeout=seconds)
+
+    def signal_group(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def reap(self) -> int | None:
+        """Take the exit code, negative for a signal; None if it cannot be known."""
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        with suppress(ChildProcessError):  # another took it; Popen would call that a success
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.process.returncode = os.waitstatus_to_exitcode(status)
+        return self.process.returncode
+
+
+async def _until_over(child: _Child, longest: int | None) -> Outcome | None:
+    """Wait for the end of the main process: return None, or what it is to be cut short for."""
+    await asyncio.wait(
+        [child.ended, child.stopped],
+        timeout=None if longest is None else longest / 1000,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    if child.ended.done():
+        return None
+    if longest is None or child.stopped.done():
+        return Canceled("ended because its node was stopped")
+    length = f"{longest}ms" if longest % 1000 else str(Duration(seconds=longest // 1000))
+    return Failed(f"still running after {length}", reason="timeout")
+
+
+async def _surely(work: Coroutine[object, object, None]) -> None:
+    """Await all of `work`, however often the caller is cancelled meanwhile; then pass that on."""
+    task, asked = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as cancelled:
+            asked = cancelled
+    task.result()
+    if asked is not None:
+        raise asked
+
+
+def _outcome(code: int | None) -> Outcome:
+    if code is None:
+        return Failed("its exit code was taken by another part of this process", retryable=False)
+    if code == 0:
+        return Succeeded()
+    if code > 0:
+        return Failed(f"exit code {code}", reason="exit", exit_code=code)
+    name = {s.value: s.name for s in Signals}.get(-code, f"signal {-code}")
+    return Failed(f"ended by {name}", reason="signal", retryable=False, exit_code=code)
+
+
+def _not_started(target: Target, error: Exception) -> Failed:
+    command, cwd, _ = _read(target)
+    told, number = str(error), error.errno if isinstance(error, OSError) else None
+    where = error.filename if isinstance(error, OSError) else None
+    if number and where and where in {command[0], cwd}:
+        told = f"{'' if where == command[0] else f'cwd {shown(cwd)}: '}{os.strerror(number)}"
+    problem = f"{shown(command[0])} could not be started: {told}"
+    return Failed(problem, reason="launch_failed", retryable=number in PASSING)
+
+
+def _read(target: Target) -> tuple[list[str], str | None, dict[str, str]]:
+    """Return the argv, folder and environment of a target, or refuse it."""
+    given = target.fields
+    check_names(given, {"command", "cwd", "env", "inputs"})
+    command, cwd, env = given.get("command"), given.get("cwd"), given.get("env", {})
+    if not isinstance(command, (list, tuple)) or not command:
+        hint = "such as [./backup.sh, --all]; no shell reads it"
+        raise InvalidSchedule("command", f"{shown(command)} is no list of texts", hint=hint)
+    if not isinstance(env, Mapping):
+        raise InvalidSchedule("env", f"{shown(env)} is no set of names", hint="{NAME: value}")
+    for name in env:
+        if "=" in _text("env", name):
+            raise InvalidSchedule("env", f"{shown(name)} is no name", hint="NAME: value")
+    return (
+        [_text(f"command[{i}]", part) for i, part in enumerate(command)],
+        None if cwd is None else _text("cwd", cwd),
+        {name: _text(f"env.{name}", value, least=0) for name, value in env.items()},
+    )
+
+
+def _text(field: str, value: object, *, least: int = 1) -> str:
+    if not isinstance(value, str):
+        hint = "put it in quotes" if isinstance(value, (int, float)) else "a text"
+        raise InvalidSchedule(field, f"{shown(value)} is not a text", hint=hint)
+    if len(value) < least or "\0" in value:
+        raise InvalidSchedule(field, "it holds NUL" if value else "it is empty", hint="a text")
+    return value
+
+
+def _keep_last(path: Path, cap: int) -> None:
+    """Drop all but the last half of a file over the cap; its writers go on at the new end."""
+    with path.open("r+b", buffering=0) as file:
+        log, keep = file.fileno(), cap // 2
+        size = os.fstat(log).st_size
+        if size <= cap:
+            return
+        written = os.pwrite(log, DROPPED + os.pread(log, keep, size - keep), 0)
+        # What was printed meanwhile comes along, unless it comes faster than this.
+        while written < cap and (more := os.pread(log, keep, size)):
+            size += len(more)
+            written += os.pwrite(log, more, written)
+        os.ftruncate(log, written)
+
+
+def _last(path: Path, length: int) -> str:
+    with suppress(OSError), path.open("rb") as file:  # it may have been taken away
+        file.seek(max(0, os.fstat(file.fileno()).st_size - length))
+        return file.read(length).decode(errors="replace")
+    return ""
+
+
+def _marked(marks: Marks, *, user: int | None = None) -> dict[int, Marks]:
+    """Return the processes whose environment has these entries, but for us and our parents."""
+    try:
+        pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    except FileNotFoundError:  # this is no Linux
+        return {}
+    found = {pid: own for pid in pids if marks <= (own := _entries(pid, user))}
+    for pid in _line(os.getpid()) if found else ():
+        found.pop(pid, None)
+    return found
+
+
+def _entries(pid: int, user: int | None = None) -> Marks:
+    """Return what a process was started with: nothing if it has ended, or is not ours to read."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123 - twice as fast
+        if user is None or user == os.fstat(file.fileno()).st_uid:
+            return frozenset(file.read().split(b"\0"))
+    return frozenset()
+
+
+def _line(pid: int) -> Iterator[int]:
+    """Yield a process and its parents."""
+    with suppress(OSError):
+        while pid > 0:
+            yield pid
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+def _signal_all(pids: Iterable[int], number: int, marks: Marks, *, but_group: int = 0) -> None:
+    """Signal those that have the marks. A number may be another's by now, but a pidfd not."""
+    for pid in pids:
+        with suppress(OSError):  # it is gone, or another user's
+            process = os.pidfd_open(pid)
+            try:
+                if os.getpgid(pid) != but_group and marks <= _entries(pid):
+                    signal.pidfd_send_signal(process, number)
+            finally:
+                os.close(process)
