@@ -1,6 +1,7 @@
 """The rules that keep the house in order: who imports whom, what the core may touch, how big a file is."""
 
 import ast
+import re
 import sys
 import tomllib
 from itertools import chain
@@ -15,14 +16,25 @@ CORE = sorted((PACKAGE / "core").glob("*.py"))
 
 # What a pure function needs of the standard library. `pkgutil` reads the zone data, which is code.
 PURE = {
-    "abc", "bisect", "calendar", "collections", "dataclasses", "datetime", "difflib", "functools",
+    "abc", "bisect", "calendar", "collections", "dataclasses", "datetime", "difflib", "enum", "functools",
     "hashlib", "itertools", "operator", "pkgutil", "re", "struct", "types", "typing",
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "compile", "__import__"}
 CLOCKS = {"now", "utcnow", "today"}
 
 # Lower layers first: a module imports its own layer and those before it.
-LAYERS = [{"errors"}, {"core"}, {"sources"}, {"cli", "__main__"}]
+LAYERS = [
+    {"errors"},
+    {"core"},
+    {"events"},
+    {"ports"},
+    {"engine"},
+    {"service"},
+    {"settings", "logs", "testing", "sources", "launchers", "stores"},  # adapters
+    {"app"},
+    {"cli", "__main__"},
+]
+ADAPTERS = {"launchers", "stores", "sources"}
 OPTIONAL = {"holidays"}
 
 
@@ -77,6 +89,28 @@ def test_a_module_imports_only_its_own_layer_and_those_below(path):
     for module in imports(path):
         if module.startswith("onbeat."):
             assert module.split(".")[1] in allowed, module
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_an_adapter_imports_no_other_adapter_and_a_surface_no_store(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    for module in imports(path):
+        other = module.split(".")[1:3]
+        if parts[0] in ADAPTERS and other[:1] and other[0] in ADAPTERS:
+            assert tuple(other) == parts[:2] or (parts[0] == other[0] == "sources"), module
+        if parts[0] == "cli":
+            assert other[:1] != ["stores"], module
+        if parts[0] in ("engine", "service"):
+            assert not ADAPTERS & set(other[:1]), module
+
+
+def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock():
+    for path in MODULES:
+        text = path.read_text()
+        if "os.environ" in text:
+            assert name_of(path) in {"app.py", "cli/session.py"}
+        if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(", text):
+            assert name_of(path) in {"app.py", "cli/next.py"}
 
 
 def test_an_optional_dependency_is_imported_in_one_file():

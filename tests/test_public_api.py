@@ -10,6 +10,7 @@ import onbeat
 def test_these_are_the_exported_names():
     assert sorted(onbeat.__all__) == [
         "InvalidSchedule",
+        "Onbeat",
         "OnbeatError",
         "after",
         "at",

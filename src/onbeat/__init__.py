@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from onbeat.app import Onbeat
     from onbeat.core.build import after, at, calendar, cron, daily, every, startup
     from onbeat.errors import InvalidSchedule, OnbeatError
 
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "InvalidSchedule",
+    "Onbeat",
     "OnbeatError",
     "after",
     "at",
@@ -37,4 +39,6 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'onbeat' has no attribute {name!r}")
     home = "onbeat.errors" if name[0].isupper() else "onbeat.core.build"
+    if name == "Onbeat":
+        home = "onbeat.app"
     return getattr(import_module(home), name)

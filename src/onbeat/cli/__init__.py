@@ -9,9 +9,25 @@ import click
 
 import onbeat
 
-INVALID_DEFINITION = 4
+FAILED, USAGE, INVALID_DEFINITION, UNAVAILABLE = 1, 2, 4, 69
 
-VERBS = {"next": ("onbeat.cli.next:next_ticks", "Show the coming ticks of a trigger.")}
+VERBS = {
+    "init": ("onbeat.cli.define:init", "Write a first file of schedules."),
+    "up": ("onbeat.cli.node:up", "Plan and run schedules."),
+    "down": ("onbeat.cli.node:down", "Stop what is up."),
+    "status": ("onbeat.cli.node:status", "Show whether it is up, what is due and what runs."),
+    "next": ("onbeat.cli.next:next_ticks", "Show the coming ticks of a trigger."),
+    "apply": ("onbeat.cli.define:apply_", "Define the schedules of a file."),
+    "list": ("onbeat.cli.define:list_", "Show every schedule."),
+    "show": ("onbeat.cli.define:show", "Show one schedule."),
+    "delete": ("onbeat.cli.define:delete", "Take schedules away."),
+    "pause": ("onbeat.cli.runs:pause", "Start nothing more of a schedule by itself."),
+    "resume": ("onbeat.cli.runs:resume", "Let a paused schedule go on from now."),
+    "run": ("onbeat.cli.runs:run", "Start a run now."),
+    "runs": ("onbeat.cli.runs:runs", "Show what ran, what did not, and why."),
+    "logs": ("onbeat.cli.runs:logs", "Show what a run printed."),
+    "gate": ("onbeat.cli.node:gate", "Stop everything, or let it go on."),
+}
 
 
 class Verbs(click.Group):

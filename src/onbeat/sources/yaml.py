@@ -12,7 +12,8 @@ from pathlib import Path
 import yaml
 
 from onbeat.core.calendars import Calendars, Exclude
-from onbeat.core.codec import AROUND, KINDS, check_names, decode
+from onbeat.core.codec import check_names, decode
+from onbeat.core.schedules import Schedule, read_schedule, split_timing
 from onbeat.core.ticks import Trigger
 from onbeat.core.zones import zone
 from onbeat.errors import InvalidSchedule, meant, naming, shown
@@ -20,12 +21,6 @@ from onbeat.sources.files import read_text
 from onbeat.sources.holidays import holiday_items
 from onbeat.sources.ics import ics_items
 
-TIMING = KINDS.keys() | AROUND
-BESIDE_TIMING = {  # what a schedule says besides when: read where it is acted on
-    "run", "grace", "catchup", "catchup_window", "overlap", "queue_limit", "queue_keep",
-    "max_active", "jitter", "jitter_around", "retry", "timeout", "start_deadline", "cancel_grace",
-    "on_lost", "group", "priority", "rate", "pause_after", "when", "description",
-}  # fmt: skip
 DEEPEST = 32
 MOST_VALUES = 1_000_000  # in one file, each use of an anchor counted
 
@@ -38,20 +33,18 @@ class Definitions:
     calendars: Calendars
     schedules: Mapping[str, object]
 
-    def trigger(self, name: str) -> Trigger:
-        """Return the trigger of the schedule called `name`."""
-        given = self.schedules.get(name)
-        if given is None:
-            problem = f"no schedule is called {shown(name)}"
-            raise InvalidSchedule("schedules", problem, hint=meant(name, self.schedules))
+    def schedule(self, name: str) -> Schedule:
+        """Return the schedule called `name`."""
+        given = self._fields(name)
         with naming(f"schedules.{name}"):
-            if not isinstance(given, Mapping):
-                raise InvalidSchedule(
-                    "", f"{shown(given)} is no schedule", hint="fields, such as every: 90m"
-                )
-            return decode(
-                _timing(given), timezone=self.timezone, key=name, calendars=self.calendars
-            )
+            return read_schedule(name, given, timezone=self.timezone, calendars=self.calendars)
+
+    def trigger(self, name: str) -> Trigger:
+        """Return the trigger of the schedule called `name`, which need not say what it runs."""
+        given = self._fields(name)
+        with naming(f"schedules.{name}"):
+            timing, _ = split_timing(given)
+            return decode(timing, timezone=self.timezone, key=name, calendars=self.calendars)
 
     def zone_of(self, name: str) -> str:
         """Return the zone that the schedule called `name` is in."""
@@ -60,6 +53,16 @@ class Definitions:
             given.get("timezone", self.timezone) if isinstance(given, Mapping) else self.timezone
         )
         return zone(named).name
+
+    def _fields(self, name: str) -> Mapping[str, object]:
+        given = self.schedules.get(name)
+        if given is None and name not in self.schedules:
+            problem = f"no schedule is called {shown(name)}"
+            raise InvalidSchedule("schedules", problem, hint=meant(name, self.schedules))
+        if not isinstance(given, Mapping):
+            problem = f"{shown(given)} is no schedule"
+            raise InvalidSchedule(f"schedules.{name}", problem, hint="fields, such as every: 90m")
+        return given
 
 
 def read_definitions(path: Path) -> Definitions:
@@ -106,15 +109,6 @@ def _check_events(text: str) -> None:
             raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=event.start_mark)
         if getattr(event, "tag", None) is not None:
             raise yaml.MarkedYAMLError(problem="tags are not read", problem_mark=event.start_mark)
-
-
-def _timing(given: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of a schedule that say when; refuse names that no schedule has."""
-    for other in ("tz", "zone", "time_zone"):
-        if other in given:
-            raise InvalidSchedule(other, "no field has this name", hint="did you mean 'timezone'?")
-    check_names(given, TIMING | BESIDE_TIMING)
-    return {name: value for name, value in given.items() if name in TIMING}
 
 
 def _mapping(given: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -1,0 +1,305 @@
+"""The whole, put together: the one file that names stores, launchers and the real clock."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import onbeat
+from onbeat import logs
+from onbeat.core.schedules import Schedule, Target, read_policy
+from onbeat.core.ticks import Trigger
+from onbeat.engine.loop import Engine
+from onbeat.errors import InvalidSchedule, StoreHeld
+from onbeat.launchers.function import Function, FunctionLauncher
+from onbeat.launchers.process import PASSED, ProcessLauncher, output_path
+from onbeat.ports import Clock, Launcher, Node, RunRow, ScheduleRow, Upserted
+from onbeat.service import Service
+from onbeat.settings import Settings
+from onbeat.stores.sqlite import Holder, SqliteStore, who_holds
+
+F = TypeVar("F", bound=Function)
+log = logging.getLogger("onbeat.engine")
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Onbeat:
+    """A scheduler in your own program, or the one that `onbeat up` runs.
+
+    Entered (`async with beat:`) it defines what was decorated and runs as a node. If another
+    process is the node of this database, it joins as a client: it can define, start and read.
+    """
+
+    def __init__(
+        self,
+        database: str | None = None,
+        *,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        launchers: Mapping[str, Launcher] | None = None,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._settings = settings or Settings.load(
+            flags={"database": database}, environment=os.environ, folder=Path()
+        )
+        self._clock = clock or SystemClock()
+        self._own_launchers = dict(launchers or {})
+        self._new_id = new_id
+        self._functions = FunctionLauncher(concurrency=self._settings.concurrency)
+        self._decorated: dict[str, Schedule] = {}
+        self._open: _Opened | None = None
+
+    def schedule(
+        self,
+        trigger: Trigger,
+        *,
+        name: str | None = None,
+        inputs: Mapping[str, object] | None = None,
+        **policy: object,
+    ) -> Callable[[F], F]:
+        """Run a function at the ticks of `trigger`, under a policy such as `overlap="queue"`."""
+
+        def decorate(function: F) -> F:
+            schedule_id = name or function.__name__
+            fields = {"python": schedule_id} | ({"inputs": dict(inputs)} if inputs else {})
+            target = Target("python", fields)
+            if schedule_id in self._decorated:
+                problem = f"two schedules are called {schedule_id!r}"
+                raise InvalidSchedule("name", problem, hint="name=... gives one another name")
+            self._functions.register(schedule_id, function)
+            self._functions.check(target)
+            found = Schedule(schedule_id, trigger, target, read_policy(policy))
+            self._decorated[schedule_id] = found
+            return function
+
+        return decorate
+
+    def run(self) -> None:
+        """Run until SIGINT or SIGTERM, then stop in good order."""
+        asyncio.run(self.serve())
+
+    async def serve(self) -> None:
+        """Do the same inside a running event loop; a second signal ends what still runs at once."""
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, stopped.set)
+        async with self:
+            await self.until(stopped)
+
+    async def until(self, stopped: asyncio.Event) -> None:
+        """Wait until told to stop, or raise what made the engine fail."""
+        engine = self._opened.engine
+        waiting = asyncio.ensure_future(stopped.wait())
+        both = {waiting} | ({engine.failed} if engine is not None else set())
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if engine is not None and engine.failed.done():
+            engine.failed.result()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        try:
+            await self.begin()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> Service:
+        """Open the store, as a client: nothing is planned or launched."""
+        self._open = await _Opened.make(
+            self._settings, self._clock, self._own_launchers, self._functions, self._new_id
+        )
+        return self._open.service
+
+    async def begin(self, *, client: bool = True) -> None:
+        """Define what was decorated and run as a node; or stay a client, if that is allowed."""
+        opened = self._opened
+        try:
+            await opened.begin()
+        except StoreHeld as held:
+            if not client:
+                raise
+            log.warning("joined as a client: %s", held)
+        if self._decorated:
+            await opened.service.define(list(self._decorated.values()), source="python")
+            opened.wake()
+
+    async def close(self) -> None:
+        """Stop in good order."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            await opened.close()
+
+    async def define(self, *schedules: Schedule) -> list[Upserted]:
+        """Define schedules; what changes nothing writes nothing."""
+        found = await self._opened.service.define(schedules)
+        self._opened.wake()
+        return found
+
+    async def start(
+        self, schedule_id: str, *, request_id: str | None = None, **inputs: object
+    ) -> RunRow:
+        """Start a run now, with other inputs if they are given."""
+        found = await self._opened.service.start(
+            schedule_id, inputs=inputs or None, request_id=request_id
+        )
+        self._opened.wake()
+        return found
+
+    async def pause(self, schedule_id: str, *, note: str = "") -> bool:
+        """Start nothing more of a schedule by itself."""
+        return await self._opened.service.pause(schedule_id, note=note)
+
+    async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
+        """Let a schedule go on from now."""
+        changed = await self._opened.service.resume(schedule_id, catchup=catchup)
+        self._opened.wake()
+        return changed
+
+    async def delete(self, schedule_id: str) -> None:
+        """Take a schedule away."""
+        await self._opened.service.delete(schedule_id)
+
+    async def schedules(self) -> list[ScheduleRow]:
+        """Return every schedule, by id."""
+        return await self._opened.service.schedules()
+
+    async def runs(self, schedule_id: str | None = None, *, limit: int = 50) -> list[RunRow]:
+        """Return runs, latest first."""
+        return await self._opened.service.runs(schedule_id=schedule_id, limit=limit)
+
+    def wake(self) -> None:
+        """Have the engine look at once at what was changed through the service."""
+        self._opened.wake()
+
+    async def settle(self) -> None:
+        """Wait until everything that is due by the clock has been decided, run and recorded."""
+        engine = self._opened.engine
+        assert engine is not None, "only a node settles: another process is the node"
+        await engine.settle()
+
+    @property
+    def is_node(self) -> bool:
+        """Whether this process plans and runs, rather than being a client of one that does."""
+        return self._opened.engine is not None
+
+    @property
+    def _opened(self) -> "_Opened":
+        assert self._open is not None, "enter it first: async with beat: ..."
+        return self._open
+
+
+@asynccontextmanager
+async def client(settings: Settings) -> AsyncIterator[Service]:
+    """Open a store for a while, to define, start and read; nothing is planned or launched."""
+    beat = Onbeat(settings=settings)
+    try:
+        yield await beat.open()
+    finally:
+        await beat.close()
+
+
+def holder(settings: Settings) -> Holder | None:
+    """Return the node that has the database now, if one has."""
+    return None if settings.database_path is None else who_holds(settings.database_path)
+
+
+def output_file(settings: Settings, run_id: int, attempt: int) -> Path | None:
+    """Return where an attempt's output is, or was, if it is in a file."""
+    folder = settings.output_folder
+    return None if folder is None else output_path(folder, run_id, attempt)
+
+
+class _Opened:
+    """An open store with everything that works on it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        store: SqliteStore,
+        launchers: Mapping[str, Launcher],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._settings, self._clock, self._store = settings, clock, store
+        self._launchers, self._new_id = launchers, new_id
+        self.service = Service(store, launchers, new_id=new_id)
+        self.engine: Engine | None = None
+
+    @classmethod
+    async def make(
+        cls,
+        settings: Settings,
+        clock: Clock,
+        own: Mapping[str, Launcher],
+        functions: FunctionLauncher,
+        new_id: Callable[[], str],
+    ) -> Self:
+        store = await SqliteStore.open(settings.database_path, clock=clock, listener=logs.tell)
+        output = settings.output_folder or Path(tempfile.gettempdir()) / f"onbeat-{store.store_id}"
+        commands = ProcessLauncher(
+            output,
+            store_id=store.store_id,
+            environment=os.environ,
+            passed=(*PASSED, *settings.pass_env),
+        )
+        launchers: dict[str, Launcher] = {"command": commands, "python": functions, **own}
+        return cls(settings, clock, store, launchers, new_id)
+
+    async def begin(self) -> None:
+        offers = {name for launcher in self._launchers.values() for name in launcher.offers()}
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        node = Node(
+            self._new_id(), name, frozenset(offers), self._settings.lease, onbeat.__version__
+        )
+        engine = Engine(
+            self._store,
+            self._clock,
+            node,
+            self._launchers,
+            concurrency=self._settings.concurrency,
+            catchup_per_second=self._settings.catchup_per_second,
+            keep=self._settings.keep,
+        )
+        await engine.start()
+        self.engine = engine
+
+    def wake(self) -> None:
+        """Have the engine look at once at what this process has changed."""
+        if self.engine is not None:
+            self.engine.planner.wake()
+
+    async def close(self) -> None:
+        if self.engine is not None:
+            await self.engine.stop(self._settings.stop_grace / 1000)
+        for launcher in self._launchers.values():
+            await launcher.close()
+        await self._store.close()

@@ -1,0 +1,219 @@
+"""`onbeat init`, `apply`, `list`, `show` and `delete`: the schedules there are."""
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from onbeat.cli import FAILED
+from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
+from onbeat.cli.times import moment, took
+from onbeat.core.schedules import Schedule, from_definition
+from onbeat.core.words import words
+from onbeat.errors import InvalidSchedule, naming
+from onbeat.ports import RunRow, ScheduleRow, Upserted
+from onbeat.service import Service, run_fields, schedule_fields
+from onbeat.settings import Settings
+from onbeat.sources.yaml import read_definitions
+
+FILE = Path("onbeat.yaml")
+
+FIRST_FILE = """\
+# Schedules. Try them: onbeat next -f onbeat.yaml; then run them: onbeat up
+timezone: UTC
+
+schedules:
+  hello: # every ten seconds, a command
+    every: 10s
+    run: {command: [echo, "hello from onbeat"]}
+
+  report: # on workdays at nine; a run that fails is tried again
+    cron: "0 9 * * MON-FRI"
+    run: {command: [date, --iso-8601=seconds]}
+    retry: [30s, 2m, 10m]
+"""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), default=FILE)
+@JSON
+def init(file: Path, as_json: bool) -> None:
+    """Write a first file of schedules, to be changed."""
+    try:
+        with file.open("x") as new:
+            new.write(FIRST_FILE)
+    except FileExistsError:
+        click.echo(f"onbeat: {file} is there already: nothing was changed", err=True)
+        sys.exit(FAILED)
+    except OSError as broken:
+        click.echo(f"onbeat: {file} cannot be written: {broken.strerror}", err=True)
+        sys.exit(FAILED)
+    if as_json:
+        write_json({"file": str(file)})
+    else:
+        click.echo(f"wrote {file}: onbeat up runs it")
+
+
+@click.command("apply")
+@click.argument("file", type=click.Path(path_type=Path), default=FILE)
+@JSON
+@with_settings()
+def apply_(settings: Settings, file: Path, as_json: bool) -> None:
+    """Define the schedules of a file: all of them, or none if one is wrong."""
+    done = ask(settings, lambda service: apply_file(service, file), create=True)
+    if as_json:
+        write_json([msgspec.to_builtins(each) for each in done])
+        return
+    for each in done:
+        if each.change != "unchanged":
+            click.echo(f"{each.change} {each.schedule_id}, revision {each.revision}")
+    same = sum(each.change == "unchanged" for each in done)
+    if same:
+        click.echo(f"{same} unchanged")
+    if not done:
+        click.echo(f"{file} defines no schedules")
+
+
+async def apply_file(service: Service, file: Path) -> list[Upserted]:
+    """Define the schedules of a file; tell of everything that is wrong with it at once."""
+    with naming(str(file)):
+        definitions = read_definitions(file)
+    found: list[Schedule] = []
+    refused: list[InvalidSchedule] = []
+    for name in definitions.schedules:
+        try:
+            with naming(str(file)):
+                schedule = definitions.schedule(name)
+                with naming(f"schedules.{name}.run"):
+                    service.check(schedule)
+            found.append(schedule)
+        except InvalidSchedule as wrong:
+            refused.append(wrong)
+    if refused:
+        *others, last = refused
+        for each in others:
+            click.echo(f"onbeat: {each}", err=True)
+        raise last
+    return await service.define(found, source=str(file))
+
+
+@click.command("list")
+@JSON
+@with_settings()
+def list_(settings: Settings, as_json: bool) -> None:
+    """Show every schedule, when it runs next, and how it did last."""
+
+    async def look(service: Service) -> tuple[list[ScheduleRow], int]:
+        return await service.schedules(), (await service.overview()).now
+
+    found, now = ask(settings, look)
+    if as_json:
+        write_json([schedule_fields(row) for row in found])
+        return
+    if not found:
+        click.echo("no schedules (onbeat apply FILE defines some)")
+        return
+    rows = [(row.schedule_id, _next(row, now), _last(row, now), _words(row)) for row in found]
+    write_table(("SCHEDULE", "NEXT", "LAST", "WHEN"), rows)
+
+
+@click.command()
+@click.argument("name")
+@JSON
+@with_settings()
+def show(settings: Settings, name: str, as_json: bool) -> None:
+    """Show one schedule: what it says, what comes next, and its last runs."""
+
+    async def look(service: Service) -> tuple[ScheduleRow, list[RunRow], int]:
+        row = await service.schedule(name)
+        runs = await service.runs(schedule_id=name, limit=5)
+        return row, runs, (await service.overview()).now
+
+    row, runs, now = ask(settings, look)
+    if as_json:
+        write_json({**schedule_fields(row), "runs": [run_fields(run) for run in runs]})
+        return
+    click.echo(f"{row.schedule_id}: {_words(row)}\n")
+    click.echo(f"next        {_next(row, now)}")
+    click.echo(f"last        {_last(row, now)}")
+    if row.last_missed_at is not None:
+        click.echo(f"last skip   {moment(row.last_missed_at, now)}: {row.last_miss_reason}")
+    source = f", from {row.source}" if row.source else ""
+    click.echo(f"revision    {row.revision}{source}, changed {moment(row.updated_at, now)}")
+    click.echo(f"definition  {row.definition}")
+    if runs:
+        click.echo()
+        write_runs(runs, now)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@JSON
+@with_settings()
+def delete(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
+    """Take schedules away. Waiting runs are canceled, started ones finish."""
+
+    async def work(service: Service) -> None:
+        for name in names:
+            await service.schedule(name)  # all are there, or none is deleted
+        for name in names:
+            await service.delete(name)
+
+    ask(settings, work)
+    if as_json:
+        write_json([{"schedule_id": name, "deleted": True} for name in names])
+    else:
+        click.echo(f"deleted {', '.join(names)}")
+
+
+def write_runs(runs: list[RunRow], now: int) -> None:
+    """Write runs as a table."""
+    rows = [
+        (
+            str(run.run_id),
+            run.schedule_id,
+            moment(run.run_at * 1000, now),
+            run.status + (f" ({run.reason})" if run.reason else ""),
+            str(run.attempt or "-"),
+            took(run.started_at, run.finished_at),
+            _note(run),
+        )
+        for run in runs
+    ]
+    write_table(("RUN", "SCHEDULE", "RUN AT", "STATUS", "ATTEMPT", "TOOK", "NOTE"), rows)
+
+
+def _note(run: RunRow) -> str:
+    """Return what else there is to say of a run."""
+    parts = []
+    if run.triggered_by != "timer":
+        parts.append(run.triggered_by)
+    if run.tick_count > 1:
+        parts.append(f"stands for {run.tick_count} ticks")
+    if run.blocked_by is not None:
+        parts.append(f"behind run {run.blocked_by}")
+    if run.error:
+        parts.append(run.error.splitlines()[0][:60])
+    return ", ".join(parts)
+
+
+def _next(row: ScheduleRow, now: int) -> str:
+    if row.paused:
+        return f"paused{f': {row.pause_note}' if row.pause_note else ''}"
+    return moment(row.next_due_at, now) if row.next_due_at is not None else "no more ticks"
+
+
+def _last(row: ScheduleRow, now: int) -> str:
+    if row.last_run_at is None:
+        return "-"
+    ok = row.last_success_at == row.last_run_at
+    told = "ok" if ok else f"failed x{row.consecutive_failures}"
+    return f"{told} {moment(row.last_run_at, now).partition('(')[2].rstrip(')')}"
+
+
+def _words(row: ScheduleRow) -> str:
+    try:
+        return words(from_definition(row.schedule_id, row.definition).trigger)
+    except InvalidSchedule as refused:
+        return f"cannot be read: {refused}"

@@ -1,0 +1,200 @@
+"""`onbeat runs`, `logs`, `run`, `pause` and `resume`: what runs, and what shall."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from onbeat.app import output_file
+from onbeat.cli import FAILED
+from onbeat.cli.define import write_runs
+from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.core.runs import Status
+from onbeat.errors import InvalidSchedule, NoSuchRun, shown
+from onbeat.ports import RunRow
+from onbeat.service import Service, run_fields
+from onbeat.settings import Settings
+
+LOOK_EVERY = 0.1
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--status",
+    type=click.Choice([each.value for each in Status], case_sensitive=False),
+    help="Only runs in this state.",
+)
+@click.option("-n", "limit", type=click.IntRange(1, 10_000), default=20, help="[default: 20]")
+@click.option("--before", metavar="RUN", type=int, help="Older ones than this run.")
+@JSON
+@with_settings()
+def runs(
+    settings: Settings,
+    name: str | None,
+    status: str | None,
+    limit: int,
+    before: int | None,
+    as_json: bool,
+) -> None:
+    """Show runs, of one schedule or of all, latest first."""
+
+    async def look(service: Service) -> tuple[list[RunRow], int]:
+        found = await service.runs(schedule_id=name, status=status, before=before, limit=limit)
+        return found, (await service.overview()).now
+
+    found, now = ask(settings, look)
+    if as_json:
+        write_json([run_fields(run) for run in found])
+    elif found:
+        write_runs(found, now)
+    else:
+        click.echo("no runs")
+
+
+@click.command()
+@click.argument("which", metavar="RUN|NAME")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+@JSON
+@with_settings()
+def logs(settings: Settings, which: str, follow: bool, as_json: bool) -> None:
+    """Show what a run printed: one by its number, or the latest of a schedule."""
+
+    async def look(service: Service) -> RunRow:
+        return await _find(service, which)
+
+    run = ask(settings, look)
+    which = str(run.run_id)  # it stays this one, whatever runs next
+    if as_json:
+        write_json({**run_fields(run), "log": _printed(settings, run)})
+        return
+    if not follow:
+        click.echo(_printed(settings, run), nl=False)
+        return
+    shown_so_far = 0
+    while True:
+        ended = run.finished_at is not None
+        text = _printed(settings, run)
+        if len(text) < shown_so_far:  # it was cut, having grown too long
+            shown_so_far = 0
+        click.echo(text[shown_so_far:], nl=False)
+        shown_so_far = len(text)
+        if ended:
+            return
+        time.sleep(LOOK_EVERY)
+        run = ask(settings, look)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--input", "inputs", metavar="NAME=VALUE", multiple=True, help="Repeatable.")
+@click.option("--request-id", metavar="ID", help="Makes a repeated call the same run.")
+@click.option("--wait", is_flag=True, help="Wait for its end; exit 1 if it did not succeed.")
+@JSON
+@with_settings()
+def run(
+    settings: Settings,
+    name: str,
+    inputs: tuple[str, ...],
+    request_id: str | None,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Start a run of a schedule now, beside its ticks."""
+    given = dict(map(_input, inputs))
+
+    async def work(service: Service) -> RunRow:
+        found = await service.start(name, inputs=given or None, request_id=request_id)
+        while wait and found.finished_at is None:
+            await asyncio.sleep(LOOK_EVERY)
+            found = await service.run(found.run_id)
+        return found
+
+    found = ask(settings, work)
+    if as_json:
+        write_json(run_fields(found))
+    elif wait:
+        reason = f" ({found.reason})" if found.reason else ""
+        click.echo(f"run {found.run_id} of {name}: {found.status}{reason}")
+    else:
+        click.echo(f"run {found.run_id} of {name} is enqueued (onbeat logs -f {found.run_id})")
+    if wait and found.status != Status.SUCCESS:
+        sys.exit(FAILED)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--note", default="", help="Why, for whoever looks next.")
+@JSON
+@with_settings()
+def pause(settings: Settings, names: tuple[str, ...], note: str, as_json: bool) -> None:
+    """Start nothing more of these schedules by themselves. Started runs finish."""
+
+    async def work(service: Service) -> list[bool]:
+        for name in names:
+            await service.schedule(name)  # all are there, or none is paused
+        return [await service.pause(name, note=note) for name in names]
+
+    _tell(names, ask(settings, work), "paused", as_json=as_json)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--catchup", is_flag=True, help="Run the latest tick that the pause left out.")
+@JSON
+@with_settings()
+def resume(settings: Settings, names: tuple[str, ...], catchup: bool, as_json: bool) -> None:
+    """Let paused schedules go on from now."""
+
+    async def work(service: Service) -> list[bool]:
+        for name in names:
+            await service.schedule(name)
+        return [await service.resume(name, catchup=catchup) for name in names]
+
+    _tell(names, ask(settings, work), "resumed", as_json=as_json)
+
+
+def _tell(names: tuple[str, ...], changed: list[bool], done: str, *, as_json: bool) -> None:
+    if as_json:
+        pairs = zip(names, changed, strict=True)
+        write_json([{"schedule_id": name, "changed": did} for name, did in pairs])
+        return
+    for name, did in zip(names, changed, strict=True):
+        was = "was paused already" if done == "paused" else "was not paused"
+        click.echo(f"{done} {name}" if did else f"{name} {was}")
+
+
+async def _find(service: Service, which: str) -> RunRow:
+    """Return the run of a number, or the latest of a schedule that printed or prints something."""
+    if which.isdigit():
+        return await service.run(int(which))
+    found = await service.runs(schedule_id=which, limit=100)
+    for run in found:
+        if run.attempt:
+            return run
+    if found:
+        return found[0]
+    raise NoSuchRun(which)
+
+
+def _printed(settings: Settings, run: RunRow) -> str:
+    """Return what a run printed: from its file while that is there, else what was kept of it."""
+    path: Path | None = output_file(settings, run.run_id, run.attempt)
+    if path is not None and path.exists():
+        return path.read_text(errors="replace")
+    return run.log_tail or ""
+
+
+def _input(text: str) -> tuple[str, object]:
+    """Read `limit=100`: JSON where it is JSON, else a text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        hint = "--input limit=100"
+        raise InvalidSchedule("input", f"{shown(text)} is not NAME=VALUE", hint=hint)
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.MsgspecError:
+        return name, value

@@ -1,0 +1,102 @@
+"""What the verbs share: the settings they take, the store they open, and how they fail."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import click
+import msgspec
+
+from onbeat.app import client
+from onbeat.cli import FAILED, INVALID_DEFINITION, UNAVAILABLE, USAGE
+from onbeat.errors import (
+    InvalidSchedule,
+    InvalidSettings,
+    OnbeatError,
+    StoreFailed,
+    StoreHeld,
+    StoreUnusable,
+)
+from onbeat.service import Service
+from onbeat.settings import Settings
+
+T = TypeVar("T")
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+
+
+def with_settings(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb its settings; what it refuses becomes one line and an exit code.
+
+    `flags` names the options of the verb that are settings, besides `--database`.
+    """
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        @click.option("--database", metavar="URL", help="[default: sqlite:///onbeat.db]")
+        @click.option(
+            "--config",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="A file of settings. [default: onbeat.toml, if it is there]",
+        )
+        @wraps(verb)
+        def call(config: Path | None, **options: object) -> None:
+            given = {name: options.pop(name) for name in ("database", *flags)}
+            try:
+                settings = Settings.load(
+                    flags=given, environment=os.environ, file=config, folder=Path()
+                )
+                verb(settings, **options)
+            except OnbeatError as refused:
+                fail(refused)
+
+        return call
+
+    return decorate
+
+
+def fail(refused: OnbeatError) -> NoReturn:
+    """Say what is wrong on stderr, and end with the code for it."""
+    click.echo(f"onbeat: {refused}", err=True)
+    match refused:
+        case InvalidSchedule():
+            sys.exit(INVALID_DEFINITION)
+        case InvalidSettings():
+            sys.exit(USAGE)
+        case StoreHeld() | StoreUnusable() | StoreFailed():
+            sys.exit(UNAVAILABLE)
+        case _:
+            sys.exit(FAILED)
+
+
+def ask(settings: Settings, work: Callable[[Service], Awaitable[T]], *, create: bool = False) -> T:
+    """Do something with the store, which has to be there unless it may be made."""
+    path = settings.database_path
+    if path is None:
+        raise StoreUnusable("sqlite:// is memory, gone when the program ends (name a file)")
+    if not create and not path.exists():
+        hint = "onbeat up makes one; --database names another"
+        raise StoreUnusable(f"{path} does not exist ({hint})")
+
+    async def session() -> T:
+        async with client(settings) as service:
+            return await work(service)
+
+    return asyncio.run(session())
+
+
+def write_json(told: object) -> None:
+    """Write JSON on one line."""
+    click.echo(msgspec.json.encode(told))
+
+
+def write_table(heading: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Write rows under a heading, in columns as wide as they need to be."""
+    widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
+    for row in (heading, *rows):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo(line.rstrip())

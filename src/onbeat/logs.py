@@ -1,0 +1,78 @@
+"""Events as log lines: one line each, for people or for machines."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from typing import TextIO
+
+import msgspec
+
+from onbeat.core.instants import rfc3339, rfc3339_ms
+from onbeat.events import Event
+
+log = logging.getLogger("onbeat")
+
+INSTANTS = {"run_at": rfc3339, "first_run_at": rfc3339, "due_at": rfc3339_ms}
+UNTOLD = {"name", "definition"}  # too long for a line
+
+
+def tell(events: Sequence[Event]) -> None:
+    """Log what happened, each event at its own level."""
+    for event in events:
+        level = logging.getLevelNamesMapping()[event.level.upper()]
+        if log.isEnabledFor(level):
+            log.log(level, event.name, extra={"told": _fields(event)})
+
+
+def set_up(*, level: str, as_json: bool, stream: TextIO | None = None) -> None:
+    """Have the log written to a stream, as text or as JSON."""
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(_Json() if as_json else _Text())
+    log.handlers = [handler]
+    log.setLevel(level.upper())
+    log.propagate = False
+
+
+def _fields(event: Event) -> dict[str, object]:
+    """Return what an event says, with its instants as people read them."""
+    found = {
+        name: value for name, value in msgspec.to_builtins(event).items() if name not in UNTOLD
+    }
+    for name, as_text in INSTANTS.items():
+        if isinstance(found.get(name), int):
+            found[name] = as_text(found[name])
+    return found
+
+
+class _Text(logging.Formatter):
+    """`12:00:00.123 run.started   report run_at=… attempt=1`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        told: dict[str, object] = dict(getattr(record, "told", {}))
+        whom = f" {told.pop('schedule_id')}" if "schedule_id" in told else ""
+        rest = "".join(f" {name}={_shown(value)}" for name, value in told.items())
+        line = f"{clock}.{int(record.msecs):03} {record.getMessage():<18}{whom}{rest}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "at": rfc3339_ms(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "told", {}),
+        }
+        if record.exc_info:
+            told["trace"] = self.formatException(record.exc_info)
+        return json.dumps(told)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return json.dumps(text) if " " in text or not text else text

@@ -1,0 +1,205 @@
+"""The use cases: what the command line, Python and every other surface can ask for.
+
+Surfaces translate; what is allowed and what it means is here, once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from onbeat.core.instants import rfc3339, rfc3339_ms
+from onbeat.core.schedules import Schedule, from_definition
+from onbeat.core.words import words
+from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, naming
+from onbeat.ports import Launchers, Overview, RunRow, ScheduleRow, Store, Upserted
+
+MOST_RUNS = 10_000  # in one answer
+
+
+class Service:
+    """The use cases on one store."""
+
+    def __init__(self, store: Store, launchers: Launchers, *, new_id: Callable[[], str]) -> None:
+        self._store, self._launchers, self._new_id = store, launchers, new_id
+
+    async def define(
+        self, schedules: Sequence[Schedule], *, source: str = "", user_id: str = ""
+    ) -> list[Upserted]:
+        """Define schedules, all or none; what changes nothing writes nothing."""
+        for schedule in schedules:
+            with naming(f"{schedule.schedule_id}.run"):
+                self.check(schedule)
+        return await self._store.upsert(schedules, source=source, user_id=user_id)
+
+    def check(self, schedule: Schedule) -> None:
+        """Refuse a schedule whose target could never be launched."""
+        launcher = self._launchers.get(schedule.target.kind)
+        if launcher is None:
+            known = ", ".join(self._launchers)
+            raise InvalidSchedule(
+                schedule.target.kind, "nothing launches it", hint=f"known: {known}"
+            )
+        launcher.check(schedule.target)
+
+    async def pause(self, schedule_id: str, *, note: str = "") -> bool:
+        """Start nothing more of a schedule by itself; return whether that is a change."""
+        return await self._store.pause(schedule_id, note=note)
+
+    async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
+        """Let a schedule go on from now, and run what the pause left out only if asked to."""
+        return await self._store.resume(schedule_id, catchup=catchup)
+
+    async def delete(self, schedule_id: str) -> None:
+        """Take a schedule away. Its started runs finish."""
+        await self._store.delete(schedule_id)
+
+    async def start(
+        self,
+        schedule_id: str,
+        *,
+        inputs: Mapping[str, object] | None = None,
+        request_id: str | None = None,
+    ) -> RunRow:
+        """Start a run now, beside the schedule's ticks. The same `request_id` is the same run."""
+        return await self._store.enqueue(
+            schedule_id, request_id=request_id or self._new_id(), inputs=inputs
+        )
+
+    async def set_gate(self, *, is_open: bool) -> bool:
+        """Turn the switch that stops everything; return whether that is a change."""
+        return await self._store.set_gate(is_open=is_open)
+
+    async def schedules(self) -> list[ScheduleRow]:
+        """Return every schedule, by id."""
+        return await self._store.schedules()
+
+    async def schedule(self, schedule_id: str) -> ScheduleRow:
+        """Return one schedule."""
+        found = await self._store.schedule(schedule_id)
+        if found is None:
+            known = [row.schedule_id for row in await self._store.schedules()]
+            raise NoSuchSchedule(schedule_id, known)
+        return found
+
+    async def runs(
+        self,
+        *,
+        schedule_id: str | None = None,
+        status: str | None = None,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
+        """Return runs, latest first."""
+        if schedule_id is not None:
+            await self.schedule(schedule_id)
+        return await self._store.runs(
+            schedule_id=schedule_id, status=status, before=before, limit=min(limit, MOST_RUNS)
+        )
+
+    async def run(self, run_id: int) -> RunRow:
+        """Return one run."""
+        found = await self._store.run(run_id)
+        if found is None:
+            raise NoSuchRun(run_id)
+        return found
+
+    async def overview(self) -> Overview:
+        """Return how things stand."""
+        return await self._store.overview()
+
+
+def schedule_fields(row: ScheduleRow) -> dict[str, object]:
+    """Return a schedule as JSON tells it."""
+    try:
+        told: str | None = words(from_definition(row.schedule_id, row.definition).trigger)
+    except InvalidSchedule as refused:
+        told = f"cannot be read: {refused}"
+    return {
+        "schedule_id": row.schedule_id,
+        "words": told,
+        "definition": _json(row.definition),
+        "revision": row.revision,
+        "source": row.source,
+        "user_id": row.user_id,
+        "paused": row.paused,
+        "pause_note": row.pause_note,
+        "next_run_at": _second(row.next_run_at),
+        "next_due_at": _millisecond(row.next_due_at),
+        "iteration": row.iteration,
+        "runs_used": row.runs_used,
+        "last_run_at": _millisecond(row.last_run_at),
+        "last_success_at": _millisecond(row.last_success_at),
+        "last_failure_at": _millisecond(row.last_failure_at),
+        "last_exit": row.last_exit,
+        "last_missed_at": _millisecond(row.last_missed_at),
+        "last_miss_reason": row.last_miss_reason,
+        "consecutive_failures": row.consecutive_failures,
+        "created_at": _millisecond(row.created_at),
+        "updated_at": _millisecond(row.updated_at),
+    }
+
+
+def run_fields(row: RunRow) -> dict[str, object]:
+    """Return a run as JSON tells it."""
+    return {
+        "run_id": row.run_id,
+        "schedule_id": row.schedule_id,
+        "run_at": _second(row.run_at),
+        "due_at": _millisecond(row.due_at),
+        "status": row.status,
+        "reason": row.reason,
+        "triggered_by": row.triggered_by,
+        "attempt": row.attempt,
+        "iteration": row.iteration,
+        "revision": row.revision,
+        "tick_count": row.tick_count,
+        "first_run_at": _second(row.first_run_at),
+        "blocked_by": row.blocked_by,
+        "idempotency_key": row.key,
+        "request_id": row.request_id,
+        "started_at": _millisecond(row.started_at),
+        "finished_at": _millisecond(row.finished_at),
+        "exit_code": row.exit_code,
+        "error": row.error,
+        "result": row.result,
+        "inputs": row.inputs,
+        "created_at": _millisecond(row.created_at),
+        "updated_at": _millisecond(row.updated_at),
+    }
+
+
+def overview_fields(found: Overview) -> dict[str, object]:
+    """Return how things stand as JSON tells it."""
+    return {
+        "now": rfc3339_ms(found.now),
+        "gate": "open" if found.gate_open else "closed",
+        "schedules": found.schedules,
+        "paused": found.paused,
+        "due": found.due,
+        "next_due_at": _millisecond(found.next_due_at),
+        "runs": dict(found.runs),
+        "nodes": [
+            {
+                "node_id": node_id,
+                "name": name,
+                "started_at": rfc3339_ms(started_at),
+                "alive": alive_until > found.now,
+            }
+            for node_id, name, started_at, alive_until in found.nodes
+        ],
+    }
+
+
+def _second(t: int | None) -> str | None:
+    return None if t is None else rfc3339(t)
+
+
+def _millisecond(t: int | None) -> str | None:
+    return None if t is None else rfc3339_ms(t)
+
+
+def _json(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        return text

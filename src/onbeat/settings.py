@@ -1,0 +1,267 @@
+"""What an operator can change: defaults, then a file, then the environment, then flags.
+
+`Settings.load` is given all four and reads nothing but the file. It is strict in every place: an
+unknown name or a wrong value is refused where it stands, even if a later place would outvote it.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from onbeat.core.durations import parse_duration
+from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "text", "json"]
+
+FILE = "onbeat.toml"
+PREFIX = "ONBEAT_"
+CONFIG = "ONBEAT_CONFIG"  # names another file than FILE
+# Onbeat gives these to the commands it starts, which may call `onbeat` themselves.
+HANDED_DOWN = frozenset({
+    "ONBEAT_ATTEMPT", "ONBEAT_FAILPOINT", "ONBEAT_INPUTS", "ONBEAT_ITERATION", "ONBEAT_KEY",
+    "ONBEAT_RUN_AT", "ONBEAT_RUN_ID", "ONBEAT_SCHEDULE", "ONBEAT_STORE", "ONBEAT_TRIGGERED_BY",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything an operator can change. Nothing else in the package reads the environment.
+
+    Lengths of time are milliseconds here, and texts such as `30s` wherever a person writes them.
+    """
+
+    database: str = "sqlite:///onbeat.db"
+    output: str = ""  # the folder for what runs print; empty: beside the database
+    concurrency: int = 256  # runs at once on this node
+    lease: int = 5_000  # how long a silent node keeps its runs
+    stop_grace: int = 30_000  # how long `down` lets runs finish
+    catchup_per_second: int = 100  # missed ticks that this node starts in a second
+    keep: int = 30 * 86_400_000  # how long finished runs and events are kept
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "auto"  # text on a terminal, json otherwise
+    pass_env: tuple[str, ...] = ()  # variables that commands get besides the usual ones
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        flags: Mapping[str, object] = {},
+        environment: Mapping[str, str],
+        file: Path | None = None,
+        folder: Path,
+    ) -> "Settings":
+        """Return what the places say, the later one winning: defaults, file, environment, flags.
+
+        The file is `file`, or the one that ONBEAT_CONFIG names, and then it has to be there; or
+        else `onbeat.toml` in `folder`, if there is one. Relative names start at `folder`. A flag
+        that is None was not given.
+        """
+        found = {
+            **_from_file(environment, file, folder),
+            **_from_environment(environment),
+            **_from_flags(flags),
+        }
+        return cls(**found)  # type: ignore[arg-type]  # each reader gives what its field takes
+
+    @property
+    def database_path(self) -> Path | None:
+        """The file of the database; None if it is in memory."""
+        path = self.database.removeprefix("sqlite://").removeprefix("/")
+        return Path(path) if path else None
+
+    @property
+    def output_folder(self) -> Path | None:
+        """The folder for what runs print; None if it is up to the app: the database has no file."""
+        if self.output:
+            return Path(self.output)
+        path = self.database_path
+        return path and path.with_name(f"{path.name}.output")
+
+
+def _from_file(
+    environment: Mapping[str, str], file: Path | None, folder: Path
+) -> dict[str, object]:
+    hint = "a TOML file that can be read"
+    if file is None and CONFIG in environment:
+        if not environment[CONFIG]:
+            raise InvalidSettings(CONFIG, "it is empty", hint="name a file, or unset it")
+        file, hint = Path(environment[CONFIG]), f"{CONFIG} names it"
+    name, path = (file, folder / file) if file else (folder / FILE, folder / FILE)
+    try:
+        given = _parse(str(name), path.read_text(encoding="utf-8"))
+    except OSError as failed:
+        if file is None and isinstance(failed, FileNotFoundError) and not path.is_symlink():
+            return {}
+        problem = f"it cannot be read: {failed.strerror}"
+        raise InvalidSettings(str(name), problem, hint=hint) from None
+    except UnicodeDecodeError:
+        raise InvalidSettings(str(name), "it is not in UTF-8", hint="save it in UTF-8") from None
+    except ValueError:  # a NUL in the name
+        raise InvalidSettings(shown(str(name)), "it is no file name", hint=hint) from None
+    found = {}
+    for key, value in given.items():
+        at = f"{name}: {_spelled(key)}"
+        if key not in _READERS:
+            raise _unknown(at, meant(key, _READERS))
+        found[key] = _read(key, value, at=at)
+    return found
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    known = {PREFIX + name.upper(): name for name in _READERS}
+    found = {}
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX) or variable == CONFIG or variable in HANDED_DOWN:
+            continue
+        if variable not in known:
+            # Compared without the prefix, which would make all of them alike.
+            ends = [name.removeprefix(PREFIX) for name in (*known, CONFIG)]
+            hint = meant(variable.removeprefix(PREFIX).upper(), ends)
+            raise _unknown(_spelled(variable), re.sub(r"[A-Z_]+", rf"{PREFIX}\g<0>", hint))
+        name = known[variable]
+        found[name] = _read(name, _as_in_a_file(name, environment[variable]), at=variable)
+    return found
+
+
+def _from_flags(flags: Mapping[str, object]) -> dict[str, object]:
+    found = {}
+    for name, value in flags.items():
+        at = f"--{_spelled(name).replace('_', '-')}"
+        if name not in _READERS:
+            raise _unknown(at, meant(name, _READERS))
+        if value is not None:
+            plain = _as_in_a_file(name, value) if isinstance(value, str) else value
+            found[name] = _read(name, plain, at=at)
+    return found
+
+
+def _parse(name: str, text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as failed:  # ValueError: also a number of 5000 digits
+        hint = 'such as concurrency = 64 or lease = "5s"'
+        raise InvalidSettings(name, f"it is not TOML: {failed}", hint=hint) from None
+
+
+def _as_in_a_file(name: str, text: str) -> object:
+    """Return what a file would hold for a text; one that makes no sense stays, to be refused."""
+    if name in _NUMBERS and re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
+        return int(text)
+    if name in _LISTS:
+        return [part.strip() for part in text.split(",")] if text.strip() else []
+    return text
+
+
+def _read(name: str, value: object, *, at: str) -> object:
+    try:
+        return _READERS[name](value)
+    except (InvalidSchedule, InvalidSettings) as refused:
+        raise InvalidSettings(at, refused.problem, hint=refused.hint) from None
+
+
+def _unknown(at: str, hint: str) -> InvalidSettings:
+    return InvalidSettings(at, "no setting has this name", hint=hint)
+
+
+def _spelled(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]{1,64}", name) else shown(name)
+
+
+def _database(value: object) -> str:
+    # An address may hold a password: of a text, no more than its scheme is quoted.
+    forms = "sqlite:///relative.db, sqlite:////absolute.db, or sqlite:// in memory"
+    text = _text(value)
+    address = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", text, re.DOTALL)
+    if address is None:
+        raise InvalidSettings("", "it has no scheme", hint=forms)
+    scheme, rest = address.groups()
+    if scheme.partition("+")[0] in {"postgres", "postgresql"}:
+        hint = f"only SQLite is there yet: {forms}"
+        raise InvalidSettings("", "PostgreSQL is not supported yet", hint=hint)
+    if scheme != "sqlite":
+        raise InvalidSettings("", f"no database is called {shown(scheme)}", hint=forms)
+    if rest and not rest.startswith("/"):
+        raise InvalidSettings("", "SQLite has no host: a slash is missing", hint=forms)
+    if "?" in rest:
+        raise InvalidSettings("", "it has options after '?'", hint=forms)
+    if rest == "/:memory:" or (rest and rest[1:].rpartition("/")[2] in {"", ".", ".."}):
+        raise InvalidSettings("", "it names no file", hint=forms)
+    return text
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidSettings("", f"{shown(value)} is not a text", hint="a text in quotes")
+    if "\0" in value:
+        raise InvalidSettings("", "there is a NUL in it", hint="a path")
+    return value
+
+
+def _whole(least: int, most: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        hint = f"{least} to {most}"
+        if type(value) is not int:
+            raise InvalidSettings("", f"{shown(value)} is not a whole number", hint=hint)
+        if not least <= value <= most:
+            raise InvalidSettings("", f"{shown(value)} is out of bounds", hint=hint)
+        return value
+
+    return read
+
+
+def _length(least: str, most: str) -> Callable[[object], int]:
+    shortest, longest = parse_duration(least).elapsed, parse_duration(most).elapsed
+
+    def read(value: object) -> int:
+        seconds = parse_duration(value).elapsed
+        if not shortest <= seconds <= longest:
+            hint = f"{least} to {most}"
+            raise InvalidSettings("", f"{shown(value)} is out of bounds", hint=hint)
+        return seconds * 1000
+
+    return read
+
+
+def _choice(kind: object) -> Callable[[object], str]:
+    known = get_args(kind)
+
+    def read(value: object) -> str:
+        if value not in known:
+            raise InvalidSettings("", f"{shown(value)} is no choice", hint=meant(value, known))
+        return str(value)
+
+    return read
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings("", f"{shown(value)} is not a list", hint='such as ["HOME", "LANG"]')
+    for name in value:
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            # What is behind a '=' may be a secret.
+            quoted = name.partition("=")[0] if isinstance(name, str) else name
+            problem = f"{shown(quoted)} is not the name of a variable"
+            if quoted != name:
+                problem = f"{shown(quoted)} is given with a value"
+            raise InvalidSettings("", problem, hint="names only, such as HOME")
+    return tuple(dict.fromkeys(value))
+
+
+_READERS: dict[str, Callable[[object], object]] = {
+    "database": _database,
+    "output": _text,
+    "concurrency": _whole(1, 100_000),
+    "lease": _length("1s", "1h"),
+    "stop_grace": _length("0s", "1d"),
+    "catchup_per_second": _whole(1, 100_000),
+    "keep": _length("1h", "36500d"),
+    "log_level": _choice(LogLevel),
+    "log_format": _choice(LogFormat),
+    "pass_env": _names,
+}
+_NUMBERS = {"concurrency", "catchup_per_second"}
+_LISTS = {"pass_env"}

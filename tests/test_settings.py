@@ -1,0 +1,455 @@
+"""Settings come from three places, the later one wins, and each is read strictly."""
+
+import ast
+import pickle
+import re
+import shlex
+import tomllib
+from dataclasses import FrozenInstanceError, fields
+from datetime import timedelta
+from itertools import chain, combinations
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from onbeat import settings as module
+from onbeat.errors import InvalidSettings, OnbeatError
+from onbeat.settings import HANDED_DOWN, LogFormat, LogLevel, Settings
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "settings.md").read_text()
+NAMES = [field.name for field in fields(Settings)]
+FORMS = "sqlite:///relative.db, sqlite:////absolute.db, or sqlite:// in memory"
+DURATIONS = "such as 45s, 90m, 1h30m, 1d or PT90M, the largest unit first"
+
+# For each setting three values as an environment writes them, and what they come to.
+SAMPLES = {
+    "database": {f"sqlite:///{name}.db": f"sqlite:///{name}.db" for name in "abc"},
+    "output": {"a": "a", "b": "b", "c": "c"},
+    "concurrency": {"1": 1, "64": 64, "100000": 100_000},
+    "lease": {"1s": 1_000, "1m30s": 90_000, "1h": 3_600_000},
+    "stop_grace": {"0s": 0, "PT1M": 60_000, "1d": 86_400_000},
+    "catchup_per_second": {"1": 1, "7": 7, "100000": 100_000},
+    "keep": {"1h": 3_600_000, "2w": 14 * 86_400_000, "36500d": 36_500 * 86_400_000},
+    "log_level": {"debug": "debug", "warning": "warning", "error": "error"},
+    "log_format": {"text": "text", "json": "json", "auto": "auto"},
+    "pass_env": {"": (), "LANG": ("LANG",), "A, _b2,A": ("A", "_b2")},
+}
+PLACES = ["file", "environment", "flags"]
+SUBSETS = list(chain.from_iterable(combinations(PLACES, size) for size in range(4)))
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(toml=None, *, file=None, flags=None, **environment):
+        if toml is not None:
+            (tmp_path / "onbeat.toml").write_text(toml)
+        return Settings.load(flags=flags or {}, environment=environment, file=file, folder=tmp_path)
+
+    return load
+
+
+@pytest.fixture
+def refusal(load, tmp_path):
+    def refusal(*args, **kwargs):
+        with pytest.raises(InvalidSettings) as refused:
+            load(*args, **kwargs)
+        return str(refused.value).replace(f"{tmp_path}/", "")
+
+    return refusal
+
+
+def env(name):
+    return f"ONBEAT_{name.upper()}"
+
+
+def in_toml(name, text):
+    if name in {"concurrency", "catchup_per_second"}:
+        return f"{name} = {text}\n"
+    if name == "pass_env":
+        return f"{name} = {[part.strip() for part in text.split(',') if part]}\n"
+    return f'{name} = "{text}"\n'
+
+
+# Places and their order
+
+
+def test_with_nothing_said_everything_has_its_default(load):
+    assert load() == Settings()
+
+
+@pytest.mark.parametrize("places", SUBSETS, ids="-".join)
+@pytest.mark.parametrize("name", NAMES)
+def test_of_those_that_speak_the_last_place_wins(load, name, places):
+    said = dict(zip(PLACES, SAMPLES[name], strict=True))
+    found = load(
+        in_toml(name, said["file"]) if "file" in places else None,
+        flags={name: said["flags"] if "flags" in places else None},
+        **({env(name): said["environment"]} if "environment" in places else {}),
+    )
+    expected = SAMPLES[name][said[places[-1]]] if places else getattr(Settings(), name)
+    assert getattr(found, name) == expected
+    untouched = [other for other in NAMES if other != name]
+    assert all(getattr(found, other) == getattr(Settings(), other) for other in untouched)
+
+
+def test_places_add_up_when_they_speak_of_different_settings(load):
+    found = load("concurrency = 3", flags={"log_level": "debug"}, ONBEAT_LEASE="9s")
+    assert found == Settings(concurrency=3, lease=9_000, log_level="debug")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_has_the_type_of_its_field_wherever_it_comes_from(load, name):
+    text = list(SAMPLES[name])[1]
+    found = [load(flags={name: text}), load(**{env(name): text}), load(in_toml(name, text))]
+    default = getattr(Settings(), name)
+    assert [type(getattr(each, name)) for each in found] == [type(default)] * 3
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_flag_may_be_a_value_instead_of_a_text(load):
+    flags = {"concurrency": 5, "lease": timedelta(seconds=7), "pass_env": ("A", "B", "A")}
+    assert load(flags=flags) == Settings(concurrency=5, lease=7_000, pass_env=("A", "B"))
+
+
+def test_what_a_later_place_would_outvote_is_still_refused(refusal):
+    assert refusal("concurrency = 0", flags={"concurrency": 5}).startswith("onbeat.toml: ")
+    assert refusal("", flags={"lease": "5s"}, ONBEAT_LEASE="soon").startswith("ONBEAT_LEASE: ")
+
+
+# The file
+
+
+def test_a_named_file_is_read_instead_of_the_one_in_the_folder(load, tmp_path):
+    (tmp_path / "named.toml").write_text("concurrency = 2")
+    (tmp_path / "other.toml").write_text("concurrency = 3")
+    by_flag = load("lease = '9s'", file=tmp_path / "named.toml", ONBEAT_CONFIG="nowhere.toml")
+    by_environment = load(ONBEAT_CONFIG=str(tmp_path / "other.toml"))
+    assert by_flag == Settings(concurrency=2)
+    assert by_environment == Settings(concurrency=3)
+
+
+def test_the_name_of_a_file_starts_at_the_folder(load, tmp_path):
+    (tmp_path / "named.toml").write_text("concurrency = 2")
+    assert load(file=Path("named.toml")) == Settings(concurrency=2)
+    assert load(ONBEAT_CONFIG="named.toml") == Settings(concurrency=2)
+
+
+def test_the_folder_may_be_relative(tmp_path, monkeypatch):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "onbeat.toml").write_text("concurrency = 2")
+    monkeypatch.chdir(tmp_path)
+    assert Settings.load(environment={}, folder=Path("etc")) == Settings(concurrency=2)
+    (tmp_path / "etc" / "onbeat.toml").write_text("concurrncy = 2")
+    with pytest.raises(InvalidSettings, match=r"^etc/onbeat.toml: concurrncy: "):
+        Settings.load(environment={}, folder=Path("etc"))
+
+
+def test_an_empty_file_says_nothing(load):
+    assert load("# nothing yet\n") == Settings()
+
+
+def test_a_named_file_has_to_be_there(refusal):
+    missing = "nowhere.toml: it cannot be read: No such file or directory"
+    assert refusal(file=Path("nowhere.toml")) == f"{missing} (a TOML file that can be read)"
+    assert refusal(ONBEAT_CONFIG="nowhere.toml") == f"{missing} (ONBEAT_CONFIG names it)"
+    assert refusal(ONBEAT_CONFIG="") == "ONBEAT_CONFIG: it is empty (name a file, or unset it)"
+
+
+def test_a_folder_is_not_a_file(refusal, tmp_path):
+    (tmp_path / "onbeat.toml").mkdir()
+    told = "onbeat.toml: it cannot be read: Is a directory"
+    assert refusal() == f"{told} (a TOML file that can be read)"
+    assert refusal(ONBEAT_CONFIG="onbeat.toml") == f"{told} (ONBEAT_CONFIG names it)"
+
+
+def test_a_file_that_is_there_but_cannot_be_read_is_refused(refusal, tmp_path):
+    file = tmp_path / "onbeat.toml"
+    file.symlink_to("onbeat.toml")
+    assert refusal().startswith("onbeat.toml: it cannot be read: Too many levels of symbolic links")
+    file.unlink()
+    file.symlink_to("gone.toml")
+    assert refusal().startswith("onbeat.toml: it cannot be read: No such file or directory")
+
+
+def test_a_file_that_is_not_toml_is_refused_with_the_line(refusal):
+    hint = 'such as concurrency = 64 or lease = "5s"'
+    told = refusal("concurrency = 64\nlease = soon\n")
+    assert told == f"onbeat.toml: it is not TOML: Invalid value (at line 2, column 9) ({hint})"
+    for text in ("a = " + "[" * 100_000, "a = " + "9" * 5_000):
+        assert refusal(text).startswith("onbeat.toml: it is not TOML: ")
+
+
+def test_a_file_in_another_encoding_is_refused(refusal, tmp_path):
+    (tmp_path / "onbeat.toml").write_bytes('output = "Ausgänge"'.encode("latin-1"))
+    assert refusal() == "onbeat.toml: it is not in UTF-8 (save it in UTF-8)"
+
+
+def test_a_name_that_no_file_can_have_is_refused(refusal):
+    assert "it is no file name" in refusal(file=Path("a\0b"))
+
+
+# Names
+
+
+def test_a_name_in_the_file_that_no_setting_has_is_refused(refusal):
+    known = ", ".join(sorted(NAMES))
+    no = "no setting has this name"
+    assert (
+        refusal("concurrncy = 1") == f"onbeat.toml: concurrncy: {no} (did you mean 'concurrency'?)"
+    )
+    assert (
+        refusal("stop-grace = 1") == f"onbeat.toml: stop-grace: {no} (did you mean 'stop_grace'?)"
+    )
+    assert refusal("[web]\nport = 1") == f"onbeat.toml: web: {no} (known: {known})"
+    assert refusal('"a\\nb" = 1').startswith(f"onbeat.toml: 'a\\nb': {no} ")
+
+
+@pytest.mark.parametrize(
+    ("variable", "near"),
+    [
+        ("ONBEAT_LAESE", "ONBEAT_LEASE"),
+        ("ONBEAT_lease", "ONBEAT_LEASE"),
+        ("ONBEAT_STOPGRACE", "ONBEAT_STOP_GRACE"),
+        ("ONBEAT_CONFG", "ONBEAT_CONFIG"),
+    ],
+)
+def test_a_variable_that_is_nearly_a_setting_is_refused(refusal, variable, near):
+    told = f"{variable}: no setting has this name (did you mean '{near}'?)"
+    assert refusal(**{variable: "1"}) == told
+
+
+def test_a_variable_that_is_like_no_setting_is_told_all_there_are(refusal):
+    known = ", ".join(sorted([*map(env, NAMES), "ONBEAT_CONFIG"]))
+    assert refusal(ONBEAT_XYZ="1") == f"ONBEAT_XYZ: no setting has this name (known: {known})"
+    assert refusal(ONBEAT_="1").startswith("ONBEAT_: no setting has this name (known: ")
+
+
+def test_what_onbeat_hands_to_its_children_and_what_is_not_its_own_is_left_alone(load):
+    assert {
+        f"ONBEAT_{name}"
+        for name in (
+            "RUN_ID", "STORE", "SCHEDULE", "RUN_AT", "ATTEMPT", "KEY", "TRIGGERED_BY", "ITERATION",
+            "INPUTS", "FAILPOINT",
+        )
+    } == HANDED_DOWN  # fmt: skip
+    others = ("HOME", "ONBEAT", "onbeat_lease", "MY_ONBEAT_LEASE", "LEASE")
+    assert load(**dict.fromkeys([*HANDED_DOWN, *others], "x")) == Settings()
+
+
+def test_a_flag_that_no_setting_has_is_refused_even_if_it_was_not_given(refusal):
+    told = "--stop-grce: no setting has this name (did you mean 'stop_grace'?)"
+    assert refusal(flags={"stop_grce": "5s"}) == told
+    assert refusal(flags={"stop_grce": None}) == told
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("database = 5", "database: 5 is not a text (a text in quotes)"),
+        ("output = ['a']", "output: ['a'] is not a text (a text in quotes)"),
+        ('output = "a\\u0000b"', "output: there is a NUL in it (a path)"),
+        ('concurrency = "64"', "concurrency: '64' is not a whole number (1 to 100000)"),
+        ("concurrency = 64.0", "concurrency: 64.0 is not a whole number (1 to 100000)"),
+        ("concurrency = true", "concurrency: True is not a whole number (1 to 100000)"),
+        (
+            "catchup_per_second = []",
+            "catchup_per_second: [] is not a whole number (1 to 100000)",
+        ),
+        ("lease = 5", "lease: the number 5 has no unit (5s, 5m, 5h or 5d)"),
+        ("lease = true", f"lease: True is not a duration ({DURATIONS})"),
+        ("keep = {days = 30}", f"keep: {{'days': 30}} is not a duration ({DURATIONS})"),
+        ("log_level = 10", "log_level: 10 is no choice (known: debug, error, info, warning)"),
+        ("log_format = ['text']", "log_format: ['text'] is no choice (did you mean 'text'?)"),
+        ('pass_env = "HOME"', """pass_env: 'HOME' is not a list (such as ["HOME", "LANG"])"""),
+        ("pass_env = [1]", "pass_env: 1 is not the name of a variable (names only, such as HOME)"),
+    ],
+)
+def test_a_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
+    assert refusal(line) == f"onbeat.toml: {told}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("concurrency", "many", "'many' is not a whole number (1 to 100000)"),
+        ("concurrency", "", "'' is not a whole number (1 to 100000)"),
+        ("concurrency", "1_000", "'1_000' is not a whole number (1 to 100000)"),
+        ("concurrency", "٣", "'٣' is not a whole number (1 to 100000)"),
+        ("concurrency", "0", "0 is out of bounds (1 to 100000)"),
+        ("concurrency", "-1", "-1 is out of bounds (1 to 100000)"),
+        ("concurrency", "100001", "100001 is out of bounds (1 to 100000)"),
+        ("catchup_per_second", "0", "0 is out of bounds (1 to 100000)"),
+        ("catchup_per_second", "100001", "100001 is out of bounds (1 to 100000)"),
+        ("lease", "soon", f"'soon' is not a duration ({DURATIONS})"),
+        ("lease", "5", f"'5' is not a duration ({DURATIONS})"),
+        ("lease", "500ms", f"'500ms' is not a duration ({DURATIONS})"),
+        ("lease", "", f"'' is not a duration ({DURATIONS})"),
+        ("lease", "0s", "'0s' is out of bounds (1s to 1h)"),
+        ("lease", "3601s", "'3601s' is out of bounds (1s to 1h)"),
+        ("stop_grace", "1d1s", "'1d1s' is out of bounds (0s to 1d)"),
+        ("keep", "59m", "'59m' is out of bounds (1h to 36500d)"),
+        ("keep", "36501d", "'36501d' is out of bounds (1h to 36500d)"),
+        ("keep", "40000d", "'40000d' is too long (at most 98 years)"),
+        ("keep", "1mo", "'1mo' has no fixed length (days, hours, minutes or seconds)"),
+        ("keep", "1y", "'1y' has no fixed length (days, hours, minutes or seconds)"),
+        ("log_level", "debu", "'debu' is no choice (did you mean 'debug'?)"),
+        ("log_level", "INFO", "'INFO' is no choice (known: debug, error, info, warning)"),
+        ("log_format", "yaml", "'yaml' is no choice (known: auto, json, text)"),
+        ("pass_env", "A,,B", "'' is not the name of a variable (names only, such as HOME)"),
+        ("pass_env", "$A", "'$A' is not the name of a variable (names only, such as HOME)"),
+        ("pass_env", "A B", "'A B' is not the name of a variable (names only, such as HOME)"),
+        ("pass_env", "A=secret", "'A' is given with a value (names only, such as HOME)"),
+    ],
+)
+def test_a_text_that_does_not_fit_is_refused_by_the_name_of_its_place(refusal, name, text, told):
+    assert refusal(**{env(name): text}) == f"{env(name)}: {told}"
+    assert refusal(flags={name: text}) == f"--{name.replace('_', '-')}: {told}"
+
+
+@pytest.mark.parametrize(
+    ("database", "told"),
+    [
+        ("", "it has no scheme"),
+        ("onbeat.db", "it has no scheme"),
+        ("sqlite:onbeat.db", "it has no scheme"),
+        ("mysql://onbeat", "no database is called 'mysql'"),
+        ("SQLite:///onbeat.db", "no database is called 'SQLite'"),
+        ("sqlite://onbeat.db", "SQLite has no host: a slash is missing"),
+        ("sqlite:///onbeat.db?mode=ro", "it has options after '?'"),
+        ("sqlite:///", "it names no file"),
+        ("sqlite:////", "it names no file"),
+        ("sqlite:///folder/", "it names no file"),
+        ("sqlite:///folder/..", "it names no file"),
+        ("sqlite:///:memory:", "it names no file"),
+    ],
+)
+def test_an_address_that_is_no_sqlite_file_is_refused(refusal, database, told):
+    assert refusal(ONBEAT_DATABASE=database) == f"ONBEAT_DATABASE: {told} ({FORMS})"
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_postgresql_is_refused_for_now(refusal, scheme):
+    told = refusal(flags={"database": f"{scheme}://host/onbeat"})
+    hint = f"only SQLite is there yet: {FORMS}"
+    assert told == f"--database: PostgreSQL is not supported yet ({hint})"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql://u:s3cret@h/d", "mysql://u:s3cret@h/d", "u:s3cret@h", "sqlite://s3cret@h"],
+)
+def test_an_error_quotes_no_password(refusal, address):
+    assert "s3cret" not in refusal(ONBEAT_DATABASE=address)
+
+
+# What they come to
+
+
+@pytest.mark.parametrize(
+    ("database", "path", "output"),
+    [
+        ("sqlite:///onbeat.db", "onbeat.db", "onbeat.db.output"),
+        ("sqlite:///x/onbeat.db", "x/onbeat.db", "x/onbeat.db.output"),
+        ("sqlite:////var/lib/beat", "/var/lib/beat", "/var/lib/beat.output"),
+    ],
+)
+def test_what_runs_print_is_beside_the_database(load, database, path, output):
+    found = load(ONBEAT_DATABASE=database)
+    assert found.database_path == Path(path)
+    assert found.output_folder == Path(output)
+    assert load(ONBEAT_DATABASE=database, ONBEAT_OUTPUT="said").output_folder == Path("said")
+
+
+def test_a_database_in_memory_has_no_path_and_nothing_beside_it(load):
+    found = load(ONBEAT_DATABASE="sqlite://")
+    assert found.database_path is None
+    assert found.output_folder is None
+    assert load(ONBEAT_DATABASE="sqlite://", ONBEAT_OUTPUT="said").output_folder == Path("said")
+
+
+def test_settings_cannot_be_changed_once_they_are_read():
+    with pytest.raises(FrozenInstanceError):
+        Settings().lease = 1
+    assert not hasattr(Settings(), "__dict__")
+
+
+def test_the_error_is_one_of_ours_and_survives_a_pickle():
+    error = InvalidSettings("a", "b", hint="c")
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(error, OnbeatError)
+    assert (again.field, again.problem, again.hint, str(again)) == ("a", "b", "c", "a: b (c)")
+    assert str(InvalidSettings("", "b")) == "b"
+
+
+def test_nothing_in_the_module_reads_the_environment_or_a_clock():
+    tree = ast.parse(Path(module.__file__).read_text())
+    imported = {
+        alias.name if isinstance(node, ast.Import) else node.module
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    assert not imported & {"os", "time", "datetime"}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not attributes & {"cwd", "home", "expanduser", "environ", "resolve", "absolute"}
+
+
+# The page
+
+
+def rows():
+    cell = r" `([^`]*)` "
+    return re.findall(rf"^\|{cell}\|{cell}\|{cell}\| (.+) \|$", PAGE, re.MULTILINE)
+
+
+def test_the_table_has_exactly_the_settings_with_their_defaults():
+    assert [(name, variable) for name, variable, _, _ in rows()] == [(n, env(n)) for n in NAMES]
+    for name, variable, default, _ in rows():
+        plain = tomllib.loads(f"x = {default}")["x"]
+        found = Settings.load(flags={name: plain}, environment={}, folder=Path("/nowhere"))
+        assert getattr(found, name) == getattr(Settings(), name), variable
+
+
+@pytest.mark.parametrize(
+    ("name", "beyond"),
+    [
+        ("concurrency", "0"),
+        ("lease", "2h"),
+        ("stop_grace", "2d"),
+        ("catchup_per_second", "0"),
+        ("keep", "1s"),
+    ],
+)
+def test_the_table_tells_the_bounds(refusal, name, beyond):
+    meanings = {name: meaning for name, _, _, meaning in rows()}
+    told = refusal(flags={name: beyond})
+    assert meanings[name].endswith(re.search(r"out of bounds \((.*)\)$", told)[1])
+
+
+@pytest.mark.parametrize(("name", "choices"), [("log_level", LogLevel), ("log_format", LogFormat)])
+def test_the_table_tells_the_choices(name, choices):
+    meanings = {name: meaning for name, _, _, meaning in rows()}
+    assert set(re.findall(r"`(\w+)`", meanings[name])) == set(get_args(choices))
+
+
+def test_the_examples_of_the_page_are_read_and_outvote_each_other_as_it_says(load):
+    (toml,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    in_environment, in_flags = re.findall(r"^ +\$ (.*)$", PAGE, re.MULTILINE)
+    environment = dict(word.split("=") for word in shlex.split(in_environment) if "=" in word)
+    _, _, flag, value = shlex.split(in_flags)
+    flags = {flag.removeprefix("--").replace("-", "_"): value}
+    assert load(toml).stop_grace == 60_000
+    assert load(toml, **environment).stop_grace == 120_000
+    found = load(toml, flags=flags, **environment)
+    assert (found.stop_grace, found.concurrency) == (300_000, 64)
+    assert found.pass_env == ("HTTPS_PROXY", "LANG")
+    assert found.database_path == Path("/var/lib/onbeat/onbeat.db")
+
+
+def test_the_error_on_the_page_is_the_one_that_is_told(refusal):
+    assert f"`{refusal('concurrncy = 1')}`" in PAGE
