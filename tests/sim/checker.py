@@ -1,0 +1,574 @@
+"""The invariants of DESIGN 11, checked from rows, events and the witness of the targets.
+
+The events are replayed in the order of commits on a model of its own: it shares the calendar with
+the product, and nothing else. Each breach is told with the name of its invariant.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import apsw
+
+from onbeat.core.model import Past
+from onbeat.core.schedules import from_definition
+from onbeat.events import decode_events
+
+QUEUE_LIMIT, MOST_DECISIONS = 100, 100
+
+
+@dataclass
+class Model:
+    """A schedule, as its events so far tell of it."""
+
+    schedule_id: str
+    definition: str
+    created_at: int
+    position: int  # every tick up to here is decided, or is none of this definition
+    decided: int = 0  # the latest tick that has its row
+    paused: bool = False
+    deleted: bool = False
+    used: int = 0
+
+    @property
+    def schedule(self):
+        return from_definition(self.schedule_id, self.definition)
+
+    @property
+    def policy(self):
+        return self.schedule.policy
+
+    @property
+    def past(self):
+        return Past(created_at=self.created_at // 1000, runs_used=self.used)
+
+    def next_tick(self):
+        return self.schedule.trigger.next_after(self.position, self.past)
+
+    def due_at(self, run_at):
+        """Return when a tick is due, by the formula of the design, written again."""
+        jitter = self.policy.jitter
+        if not jitter:
+            return run_at * 1000
+        following = self.schedule.trigger.next_after(run_at, self.past)
+        room = jitter if following is None else min(jitter, following * 1000 - run_at * 1000)
+        digest = sha256(f"jitter:{self.schedule_id}:{run_at}".encode()).digest()
+        return run_at * 1000 + int.from_bytes(digest[:8], "big") % room
+
+
+@dataclass
+class RunModel:
+    """A run, as its events so far tell of it."""
+
+    run_id: int
+    schedule_id: str
+    run_at: int
+    due_at: int
+    manual: bool
+    enqueued_at: int
+    alone: bool  # decided when overlap was not allowed
+    state: str = "ENQUEUED"  # or CLAIMED, STARTED, or how it ended
+    attempt: int = 0
+    fence: int = 0
+    blocked_by: int | None = None
+    reason: str | None = None
+    lost: set[int] = field(default_factory=set)  # attempts that were
+    ended: dict[int, str] = field(default_factory=dict)  # how attempts that were not lost ended
+    handed_back: int = 0
+    free_since: int = 0  # when it could first have been claimed
+
+    @property
+    def is_over(self):
+        return self.state in ("SUCCESS", "FAILED", "CANCELED", "SKIPPED")
+
+    def in_flight(self, now):
+        if self.manual or self.is_over or self.blocked_by is not None:
+            return False
+        if self.state == "ENQUEUED":
+            return self.attempt == 0 and self.due_at <= max(now, self.enqueued_at)
+        return not (self.state == "CLAIMED" and self.attempt > 0)
+
+
+class Checker:
+    """Replays what happened, and notes every breach."""
+
+    def __init__(self, world):
+        self.world = world
+        self.wrong, self.seen = [], Counter()
+        self.models: dict[str, Model] = {}
+        self.runs: dict[int, RunModel] = {}
+        self.of_schedule = defaultdict(list)
+        self.gate_open, self.ticks, self.now = True, 0, 0
+        self.poisoned = bool(world.seen["poisoned"])
+
+    def breach(self, invariant, told):
+        self.wrong.append((invariant, f"{told} (at {self.now})"))
+
+    def require(self, holds, invariant, told):
+        if not holds:
+            self.breach(invariant, told)
+
+    # -- replaying
+
+    def replay(self, transactions):
+        for at, events in transactions:
+            self.now = at
+            self.edited = {
+                e.schedule_id for e in events if e.name in ("schedule.changed", "schedule.created")
+            }
+            self.resumed = {e.schedule_id for e in events if e.name == "schedule.resumed"}
+            self.deleted = {e.schedule_id for e in events if e.name == "schedule.deleted"}
+            self.opened = any(e.name == "gate.changed" and e.open for e in events)
+            self.started_now = {e.run_id for e in events if e.name == "run.started"}
+            for event in events:
+                handler = getattr(self, f"on_{event.name.replace('.', '_')}", None)
+                if handler is not None:
+                    handler(event)
+
+    def on_schedule_created(self, event):
+        old = self.models.get(event.schedule_id)
+        self.require(old is None or old.deleted, "one schedule an id", event.schedule_id)
+        second = self.now // 1000
+        decided = old.decided if old else 0
+        model = Model(
+            event.schedule_id, event.definition, self.now, max(decided, second), decided
+        )
+        decided_now = [r for r in self._pending.pop(event.schedule_id, [])]
+        if old is None and model.schedule.ticks_once:
+            model.position = -1
+        self.models[event.schedule_id] = model
+        for early in decided_now:
+            self._tick(*early)
+        if old is None and model.schedule.ticks_once:
+            grace = model.policy.grace
+            first = model.next_tick()
+            late = first is not None and self.now - first * 1000 > grace
+            self.require(not late, "every miss is recorded", f"{event.schedule_id} {first}")
+
+    _pending: dict = None
+
+    def on_schedule_changed(self, event):
+        model = self.models[event.schedule_id]
+        if model.definition == event.definition:
+            return
+        before = None if model.definition == "poison" else model.schedule
+        after = from_definition(event.schedule_id, event.definition)
+        jitter = before is not None and before.policy.jitter != after.policy.jitter
+        if before is None or before.trigger != after.trigger or jitter:
+            if before is not None and not self.poisoned:
+                self._all_decided(model, "an edit decides what was planned")
+            model.position = max(model.decided, self.now // 1000)
+        model.definition = event.definition
+
+    def on_schedule_paused(self, event):
+        self.models[event.schedule_id].paused = True
+
+    def on_schedule_resumed(self, event):
+        model = self.models[event.schedule_id]
+        if not self.poisoned:
+            self._all_decided(model, "a pause ends with its range")
+        model.paused = False
+        model.position = max(model.position, self.now // 1000)
+
+    def on_schedule_deleted(self, event):
+        model = self.models[event.schedule_id]
+        if not self.poisoned:
+            self._all_decided(model, "a deletion decides what was planned")
+        model.deleted = True
+        for run in self.of_schedule[event.schedule_id]:
+            waits = run.state in ("ENQUEUED", "CLAIMED")
+            self.require(not waits, "a deletion cancels what waits", f"run {run.run_id}")
+
+    def on_gate_changed(self, event):
+        self.gate_open = event.open
+        if event.open:
+            for model in self.models.values():
+                if not model.paused and not model.deleted and not self.poisoned:
+                    tick = model.next_tick()
+                    open_one = tick is not None and model.due_at(tick) <= self.now
+                    self.require(not open_one, "a gate ends with its ranges", model.schedule_id)
+
+    def on_run_enqueued(self, event):
+        known = self.runs.get(event.run_id)
+        if known is not None:  # judged again, and queued
+            self.require(known.state == "ENQUEUED", "legal state changes", f"queued {known}")
+            known.blocked_by = event.blocked_by
+            self.seen["queued when judged again"] += 1
+            return
+        model = self.models[event.schedule_id]
+        manual = event.triggered_by == "manual"
+        alone = not manual and model.policy.overlap != "allow"
+        run = RunModel(
+            event.run_id, event.schedule_id, event.run_at, event.due_at, manual, self.now, alone,
+            blocked_by=event.blocked_by, free_since=max(self.now, event.due_at),
+        )  # fmt: skip
+        if not manual:
+            self._may_launch(model, event)
+            self._tick(event, starts=True)
+        self.runs[event.run_id] = run
+        self.of_schedule[event.schedule_id].append(run)
+
+    def on_run_skipped(self, event):
+        known = self.runs.get(event.run_id)
+        if known is not None:
+            waits = known.state in ("ENQUEUED", "CLAIMED")
+            self.require(waits, "legal state changes", f"skipped {known}")
+            known.state, known.reason = "SKIPPED", event.reason
+            self.seen[f"a waiting run skipped: {event.reason}"] += 1
+            if event.reason == "overlap":
+                self._has_blocker(event)
+            return
+        if event.schedule_id not in self.models:  # single times that were past when defined
+            self._pending.setdefault(event.schedule_id, []).append((event,))
+            self.seen["single times past when defined"] += 1
+            return
+        model = self.models[event.schedule_id]
+        if model.deleted:
+            self._pending.setdefault(event.schedule_id, []).append((event,))
+            return
+        self.seen[f"skipped: {event.reason}"] += 1
+        if event.tick_count > 1:
+            self.seen[f"range of {event.reason}"] += 1
+        self._right_reason(model, event)
+        self._tick(event)
+
+    def on_run_released(self, event):
+        run = self.runs[event.run_id]
+        queued = [r for r in self.of_schedule[event.schedule_id] if r.blocked_by is not None]
+        first = min((r.run_at for r in queued if not r.is_over), default=None)
+        self.require(run.blocked_by is not None, "legal state changes", f"released {run}")
+        self.require(run.run_at == first, "queue order", f"{run.run_at} before {first}")
+        run.blocked_by, run.free_since = None, self.now
+        self.seen["released from the queue"] += 1
+
+    def on_run_claimed(self, event):
+        run = self.runs[event.run_id]
+        self.require(run.state == "ENQUEUED", "legal state changes", f"claimed {run}")
+        self.require(run.blocked_by is None, "queue order", f"claimed {run}")
+        self.require(run.due_at <= self.now, "never early", f"claimed {run}")
+        self._not_held(run, "claimed")
+        self._fence(run, event.fence, rises=True)
+        run.state = "CLAIMED"
+
+    def on_run_started(self, event):
+        run = self.runs[event.run_id]
+        direct = run.state == "ENQUEUED" and run.enqueued_at == self.now and run.attempt == 0
+        self.require(run.state == "CLAIMED" or direct, "legal state changes", f"started {run}")
+        # A claimed one was due when it was claimed, whatever the clock says now.
+        self.require(not direct or run.due_at <= self.now, "never early", f"started {run}")
+        self.require(event.attempt == run.attempt + 1, "legal state changes", f"attempt of {run}")
+        self._not_held(run, "started")
+        self._fence(run, event.fence, rises=run.state == "ENQUEUED")
+        others = [
+            r
+            for r in self.of_schedule[run.schedule_id]
+            if r.state == "STARTED" and r.alone and run.alone
+        ]
+        model = self.models[run.schedule_id]
+        apart = model.policy.overlap == "allow" or not others
+        self.require(apart, "one at a time", f"{run} beside {others}")
+        run.state, run.attempt = "STARTED", event.attempt
+        if event.attempt > 1:
+            self.seen["a further attempt"] += 1
+
+    def on_run_handed_back(self, event):
+        run = self.runs[event.run_id]
+        legal = run.state in ("CLAIMED", "STARTED")
+        self.require(legal, "legal state changes", f"handed back {run}")
+        if run.state == "STARTED":
+            run.attempt -= 1
+            run.handed_back += 1
+            self.seen["handed back after the announcement"] += 1
+        else:
+            self.seen["handed back"] += 1
+        self._fence(run, event.fence, rises=True)
+        run.state, run.free_since = "ENQUEUED", max(self.now, run.due_at)
+
+    def on_run_succeeded(self, event):
+        run = self.runs[event.run_id]
+        self.require(run.state == "STARTED", "legal state changes", f"succeeded {run}")
+        self.require(event.attempt == run.attempt, "legal state changes", f"succeeded {run}")
+        run.state, run.reason = "SUCCESS", None
+        run.ended[run.attempt] = "succeeded"
+
+    def on_run_retrying(self, event):
+        run = self.runs[event.run_id]
+        self.require(run.state == "STARTED", "legal state changes", f"retrying {run}")
+        model = self.models[run.schedule_id]
+        if event.reason == "lost":
+            run.lost.add(run.attempt)
+            right = event.due_at == self.now and model.policy.on_lost == "retry"
+            self.seen["lost, tried again"] += 1
+        else:
+            run.ended[run.attempt] = event.reason
+            delays = model.policy.retry
+            right = run.attempt <= len(delays) and event.due_at == self.now + delays[run.attempt - 1]
+            right = right and event.reason != "signal"
+            self.seen["retrying"] += 1
+        self.require(right or model.definition == "poison", "a retry is due", f"{event}")
+        run.state, run.due_at, run.free_since = "ENQUEUED", event.due_at, event.due_at
+
+    def on_run_failed(self, event):
+        run = self.runs[event.run_id]
+        self.require(not run.is_over, "legal state changes", f"failed {run}")
+        self.seen[f"failed: {event.reason}"] += 1
+        if run.state == "STARTED":
+            if event.reason == "lost":
+                run.lost.add(run.attempt)
+            else:
+                run.ended[run.attempt] = event.reason
+        else:
+            waited = event.reason in ("superseded", "paused", "gate_off", "invalid_target")
+            self.require(waited, "legal state changes", f"failed {run}")
+            if event.reason == "superseded":
+                self.require(run.attempt > 0, "only a retry is superseded", f"{run}")
+        run.state, run.reason = "FAILED", event.reason
+
+    def on_run_canceled(self, event):
+        run = self.runs[event.run_id]
+        self.require(not run.is_over, "legal state changes", f"canceled {run}")
+        if run.state == "STARTED":
+            run.ended[run.attempt] = "canceled"
+        else:
+            self.seen["a waiting run canceled"] += 1
+        run.state, run.reason = "CANCELED", "canceled"
+
+    def on_schedule_parked(self, event):
+        self.seen["parked"] += 1
+        self.require(event.schedule_id == "e", "a poison schedule hurts nobody else", f"{event}")
+
+    # -- what decisions have to keep to
+
+    def _tick(self, event, *, starts=False):
+        """A row covers the next undecided ticks: all of them, each once, and counted."""
+        model = self.models[event.schedule_id]
+        first = event.first_run_at if event.first_run_at is not None else event.run_at
+        if model.definition != "poison" and not (self.poisoned and event.schedule_id == "e"):
+            due = model.next_tick()
+            told = f"{event.schedule_id}: {first} decided, {due} was next"
+            self.require(first == due, "one row per tick", told)
+            n = model.schedule.trigger.count(first, event.run_at + 1, model.past)
+            self.require(n == event.tick_count, "ranges are counted", f"{n}: {event}")
+        if event.tick_count > 1 and starts:
+            self.seen["a run that stands for several"] += 1
+        self.ticks += event.tick_count
+        model.position = max(model.position, event.run_at)
+        model.decided = max(model.decided, event.run_at)
+        model.used += starts
+
+    def _may_launch(self, model, event):
+        """A fresh tick starts on time, or to catch up, and only when nothing is in its way."""
+        if model.definition == "poison":
+            return
+        self.require(event.due_at == model.due_at(event.run_at), "jitter is the tick's own", f"{event}")
+        late = self.now - event.due_at > model.policy.grace
+        if event.triggered_by == "timer":
+            self.require(not late, "every miss matches its policy", f"{event}")
+            early = event.due_at > self.now
+            edited = event.schedule_id in self.edited
+            self.require(not early or edited, "never early", f"{event}")
+            if early:
+                self.seen["enqueued for later by an edit"] += 1
+        else:
+            asked = model.policy.catchup == "once" or event.schedule_id in self.resumed
+            self.require(asked, "every miss matches its policy", f"{event}")
+            self.seen["caught up"] += 1
+        held = not self.gate_open or model.paused
+        held = held and event.schedule_id not in self.resumed  # unless it is asked for right now
+        self.require(not held, "acknowledged calls hold", f"decided while held: {event}")
+        flying = [r for r in self.of_schedule[model.schedule_id] if r.in_flight(self.now)]
+        queued = [
+            r
+            for r in self.of_schedule[model.schedule_id]
+            if r.blocked_by is not None and not r.is_over
+        ]
+        if event.due_at > self.now or model.policy.overlap == "allow":
+            return
+        if event.blocked_by is None:
+            self.require(not flying and not queued, "overlap", f"{event} beside {flying}")
+        else:
+            ids = {r.run_id for r in (*flying, *queued)}
+            self.require(event.blocked_by in ids, "a blocker in flight", f"{event}")
+            self.require(model.policy.overlap == "queue", "overlap", f"{event}")
+            self.require(len(queued) < QUEUE_LIMIT, "queue limit", f"{event}")
+            self.seen["queued"] += 1
+            self.seen["queued behind others"] += bool(queued)
+        retries = [
+            r
+            for r in self.of_schedule[model.schedule_id]
+            if r.attempt and not r.manual and r.state == "ENQUEUED" and r.blocked_by is None
+        ]
+        self.require(not retries, "a fresh tick supersedes a retry", f"{event}: {retries}")
+
+    def _right_reason(self, model, event):
+        if model.definition == "poison":
+            return
+        if event.reason == "overlap":
+            self.require(model.policy.overlap == "skip", "overlap", f"{event}")
+            self._has_blocker(event)
+        elif event.reason == "missed":
+            late = self.now - model.due_at(event.run_at)
+            limit = model.policy.grace
+            if model.policy.catchup == "once" and event.schedule_id not in self.edited:
+                limit = max(model.policy.catchup_window, limit)
+            remainder = event.schedule_id in self.edited
+            self.require(late > limit or remainder, "every miss matches its policy", f"{event}")
+        elif event.reason == "paused":
+            held = model.paused
+            self.require(held, "every skip has its reason", f"{event}")
+        elif event.reason == "gate_off":
+            held = self.opened or not self.gate_open
+            self.require(held, "every skip has its reason", f"{event}")
+        elif event.reason == "canceled":
+            self.require(event.schedule_id in self.deleted, "every skip has its reason", f"{event}")
+
+    def _has_blocker(self, event):
+        blocker = self.runs.get(event.blocked_by)
+        flying = blocker is not None and not blocker.is_over and not blocker.manual
+        same = blocker is not None and blocker.schedule_id == event.schedule_id
+        self.require(flying and same, "a blocker in flight", f"{event} by {blocker}")
+
+    def _all_decided(self, model, invariant):
+        if model.definition == "poison":
+            return
+        tick = model.next_tick()
+        told = f"{model.schedule_id}: {tick} is undecided"
+        self.require(tick is None or tick > self.now // 1000, invariant, told)
+
+    def _not_held(self, run, what):
+        model = self.models[run.schedule_id]
+        self.require(self.gate_open, "acknowledged calls hold", f"{what} behind a closed gate")
+        free = run.manual or not model.paused
+        self.require(free, "acknowledged calls hold", f"{what} while paused: {run}")
+        if run.manual and model.paused:
+            self.seen["a manual run while paused"] += 1
+
+    def _fence(self, run, fence, *, rises):
+        right = fence > run.fence if rises else fence >= run.fence
+        self.require(right, "fences never fall", f"{run} to {fence}")
+        run.fence = fence
+
+    # -- in the end
+
+    def finish(self, database):
+        self._rows(database)
+        self._due_rows(database)
+        self._witness()
+        self._acknowledged(database)
+        for run in self.runs.values():
+            model = self.models[run.schedule_id]
+            held = model.paused and not run.manual
+            sick = run.schedule_id == "e" and self.poisoned
+            if not (run.is_over or held or sick):
+                self.require(self._has_a_turn_to_come(run), "nothing is stuck", f"{run}")
+            if model.schedule_id != "e" and model.used >= 2 and model.next_tick() is None:
+                self.seen["ended by its limits"] += 1
+
+    def _has_a_turn_to_come(self, run):
+        """Whether an unfinished run is one that the end came too early for."""
+        recent = self.world.stopped_at - 2_000
+        if run.state != "ENQUEUED":
+            return False
+        if run.blocked_by is None:
+            return run.free_since > recent or run.due_at > recent  # the clock was set back
+        others = [r for r in self.of_schedule[run.schedule_id] if not r.manual and r is not run]
+        return any(r.blocked_by is None and not r.is_over for r in others)
+
+    def _rows(self, database):
+        """Every row is what its events say."""
+        rows = database.execute(
+            "SELECT run_id, status, reason, attempt, fence, finished_at FROM schedule_runs"
+        )
+        told = {r.run_id: r for r in self.runs.values()}
+        for run_id, status, reason, attempt, fence, finished_at in rows:
+            run = told.pop(run_id, None)
+            self.require((finished_at is not None) == (status not in ("ENQUEUED", "STARTED")), "legal state changes", f"row {run_id}")  # fmt: skip
+            if run is None:
+                self.require(status == "SKIPPED", "every change has its event", f"run {run_id}")
+                continue
+            state = "ENQUEUED" if run.state == "CLAIMED" else run.state
+            same = (status, attempt) == (state, run.attempt) and fence >= run.fence
+            same = same and (reason == run.reason or status == "ENQUEUED")
+            self.require(same, "every change has its event", f"{run}: {status} {reason} {attempt}")
+        self.require(not told, "every event has its row", f"{list(told.values())[:2]}")
+        double = database.execute(
+            "SELECT schedule_id, run_at FROM schedule_runs WHERE request_id = '' "
+            "GROUP BY 1, 2 HAVING count(*) > 1"
+        ).fetchall()
+        self.require(not double, "one row per tick", f"{double}")
+
+    def _due_rows(self, database):
+        """Every live schedule has its due row, at its next tick, and nothing is overdue."""
+        rows = {name: (at, tick) for name, at, tick in database.execute(
+            "SELECT schedule_id, due_at, run_at FROM due"
+        )}  # fmt: skip
+        for model in self.models.values():
+            if model.schedule_id == "e" and self.poisoned:
+                continue
+            due = rows.pop(model.schedule_id, None)
+            live = not model.paused and not model.deleted
+            tick = model.next_tick() if live else None
+            want = None if tick is None else (model.due_at(tick), tick)
+            self.require(due == want, "one due row a live schedule", f"{due}, not {want}")
+            late = want is not None and want[0] < self.world.stopped_at - 2_000
+            self.require(not late, "liveness", f"{model.schedule_id} is due since {want}")
+        rows.pop("e", None)
+        self.require(not rows, "one due row a live schedule", f"{rows} are of nothing live")
+
+    def _witness(self):
+        """Targets were started once an attempt, announced before, in time, under one key."""
+        starts = Counter()
+        for each in self.world.launched:
+            run = self.runs[each.run_id]
+            starts[each.run_id, each.attempt] += 1
+            text = (
+                f"{each.schedule_id}:manual:{each.request_id}"
+                if each.request_id
+                else f"{each.schedule_id}:{run.run_at}"
+            )
+            same = each.key == sha256(text.encode()).hexdigest()
+            self.require(same, "one key for every attempt", f"{each}")
+            announced = each.row == ("STARTED", each.attempt, each.fence)
+            self.require(announced, "announced before it is launched", f"{each}")
+            in_time = each.after_claim <= 5.0 * 2 / 3 + 0.001
+            self.require(in_time, "nothing starts past the lease", f"{each}")
+        for run in self.runs.values():
+            for attempt in run.ended:
+                n = starts.pop((run.run_id, attempt), 0)
+                self.require(n == 1, "one launch per attempt", f"{run} #{attempt}: {n}")
+            for attempt in run.lost:
+                n = starts.pop((run.run_id, attempt), 0)
+                self.require(n <= 1, "one launch per attempt", f"{run} #{attempt}: {n}")
+                self.seen[f"lost, launched {n} times"] += 1
+        open_ones = {(r.run_id, r.attempt) for r in self.runs.values() if r.state == "STARTED"}
+        for key, n in starts.items():
+            self.require(key in open_ones and n == 1, "one launch per attempt", f"{key}: {n}")
+
+    def _acknowledged(self, database):
+        """What a user was answered is there."""
+        ids = {
+            request: run_id
+            for run_id, request in database.execute(
+                "SELECT run_id, schedule_id || ':' || request_id FROM schedule_runs "
+                "WHERE request_id <> ''"
+            )
+        }
+        for each in self.world.acknowledged:
+            if each.call == "enqueue":
+                key = f"{each.schedule_id}:{each.answer.request_id}"
+                same = ids.get(key) == each.answer.run_id
+                self.require(same, "acknowledged calls hold", f"{each}")
+
+
+def check(world):
+    """Return the breaches, what was reached, and how many ticks there were."""
+    database = apsw.Connection(str(world.path))
+    try:
+        rows = database.execute("SELECT at, body FROM events ORDER BY event_id").fetchall()
+        checker = Checker(world)
+        checker._pending = {}
+        checker.replay([(at, decode_events(body)) for at, body in rows])
+        checker.finish(database)
+    finally:
+        database.close()
+    return checker.wrong, checker.seen, checker.ticks

@@ -1,0 +1,269 @@
+"""Mutants of the product: each is one defect put in, and the checker has to find every one.
+
+`python -m tests.sim.mutants` puts each into a copy of the source and plays seeds until one fails.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+STORE = "stores/sqlite"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A defect: in this file of the product, this text is replaced."""
+
+    name: str
+    file: str
+    text: str
+    by: str
+
+
+MUTANTS = [
+    Mutant(
+        "launch before the announcement", "engine/dispatcher.py",
+        "                announced = await self._store.announce(self._node, claimed)\n",
+        "                self.launch(claimed, sent)\n"
+        "                await self._store.announce(self._node, claimed)\n"
+        "                announced = []\n                return len(claimed)\n",
+    ),
+    Mutant(
+        "launch past the lease", "engine/dispatcher.py",
+        "if self._clock.monotonic() - sent > self._node.lease / 1000 * 2 / 3:", "if False:",
+    ),
+    Mutant(
+        "a claimed run that was not announced stays claimed", "engine/dispatcher.py",
+        "        self._hand_back([attempt for attempt in claimed if attempt.run_id not in known])\n",
+        "",
+    ),
+    Mutant(
+        "an outcome is dropped when the store fails", "engine/dispatcher.py",
+        "                await asyncio.sleep(backoff)\n"
+        "                backoff = min(backoff * 2, LONGEST_BACKOFF)\n"
+        "    ",
+        "                return []  # type: ignore[return-value]\n    ",
+    ),
+    Mutant(
+        "the due row is moved, the runs are written in another transaction", f"{STORE}/planning.py",
+        "    replace_due(tx, due)\n    return Planned(",
+        "    replace_due(tx, due)\n    tx.connection.execute('RELEASE a_call')\n"
+        "    tx.connection.execute('COMMIT')\n    tx.connection.execute('BEGIN IMMEDIATE')\n"
+        "    tx.connection.execute('SAVEPOINT a_call')\n    return Planned(",
+    ),
+    Mutant(
+        "the due row is moved before the run row, each by itself", f"{STORE}/planning.py",
+        "    announcing = node if node is not None and may_start(tx, node) else None\n",
+        "    announcing = node if node is not None and may_start(tx, node) else None\n"
+        "    replace_due(tx, due)\n"
+        "    tx.connection.execute('RELEASE a_call')\n    tx.connection.execute('COMMIT')\n"
+        "    tx.connection.execute('BEGIN IMMEDIATE')\n    tx.connection.execute('SAVEPOINT a_call')\n",
+    ),
+    Mutant(
+        "the due row is left out after an edit", f"{STORE}/defining.py",
+        "run_at = _go_on(tx, schedule, known.state, until, held=known.paused)",
+        "run_at = _go_on(tx, schedule, known.state, until, held=True)",
+    ),
+    Mutant(
+        "an edit forgets what was due", f"{STORE}/defining.py",
+        "        decisions = decide_all(schedule, run_at, unfinished, past, now=tx.now)\n",
+        "        decisions = []\n",
+    ),
+    Mutant(
+        "an edit fires the past again", f"{STORE}/defining.py",
+        "        until = max(known.state.decided_run_at, tx.now // 1000)\n",
+        "        until = tx.now // 1000 - 60\n",
+    ),
+    Mutant(
+        "finish without the fence", f"{STORE}/running.py",
+        "r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1 AND r.status = 'STARTED'\n"
+        "RETURNING run_id",
+        "r.run_id = given.value ->> 0\nRETURNING run_id",
+    ),
+    Mutant(
+        "announce without the fence", f"{STORE}/running.py",
+        " WHERE r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1\n"
+        "   AND r.status = 'ENQUEUED' AND r.leased_by = ?3\n",
+        " WHERE r.run_id = given.value ->> 0 AND r.status = 'ENQUEUED'\n",
+    ),
+    Mutant(
+        "a claim keeps the old fence", f"{STORE}/running.py", "fence=fence + 1,", "fence=max(fence, 1),",
+    ),
+    Mutant(
+        "announce during a pause", f"{STORE}/running.py",
+        "   AND (r.request_id <> '' OR NOT EXISTS (\n"
+        "        SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused))\n",
+        "",
+    ),
+    Mutant(
+        "claim during a pause", f"{STORE}/running.py",
+        " AND (NOT s.paused OR r.request_id <> '')", "",
+    ),
+    Mutant(
+        "a retry under a new key", "core/runs.py",
+        'else f"{schedule_id}:{run_at}"', 'else f"{schedule_id}:{run_at + 1}"',
+    ),
+    Mutant(
+        "a retry that comes too soon", "core/plan.py",
+        "return Retry(now + delays[run.attempt - 1], outcome.reason)",
+        "return Retry(now, outcome.reason)",
+    ),
+    Mutant(
+        "a signal is retried", "core/plan.py",
+        "if outcome.retryable and not superseded", "if not superseded",
+    ),
+    Mutant(
+        "a lost run is tried again unasked", "core/plan.py",
+        'if schedule.policy.on_lost == "retry" and not superseded:', "if not superseded:",
+    ),
+    Mutant(
+        "a skip without a blocker", "core/plan.py",
+        "            elif run.blocked_by is not None:\n",
+        "            elif run.awaits_retry and not run.request_id:\n"
+        "                self._blocker = run.run_at\n"
+        "            elif run.blocked_by is not None:\n",
+    ),
+    Mutant(
+        "a manual run stands in the way", "core/runs.py",
+        "if self.request_id or self.blocked_by is not None or self.awaits_retry:",
+        "if self.blocked_by is not None or self.awaits_retry:",
+    ),
+    Mutant(
+        "a manual run takes a tick's row", f"{STORE}/defining.py",
+        "run_id, run_at, iteration = take_run_ids(tx, 1), tx.now // 1000, known.state.iteration + 1",
+        "run_id, run_at, iteration = take_run_ids(tx, 1), known.run_at or tx.now // 1000, 1\n"
+        "    tx.run('UPDATE due SET run_at = run_at + 1, due_at = due_at + 1000 '\n"
+        "           'WHERE schedule_id = ?', (schedule_id,))",
+    ),
+    Mutant(
+        "early jitter", "core/plan.py",
+        'return at + int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room',
+        'return at - int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room',
+    ),
+    Mutant(
+        "jitter that is not the tick's own", "core/plan.py",
+        'text = f"jitter:{schedule.schedule_id}:{run_at}"', 'text = f"jitter:{schedule.schedule_id}"',
+    ),
+    Mutant(
+        "missed ticks are counted one too few", "core/plan.py",
+        "1 + schedule.trigger.count(first + 1, last + 1, past)",
+        "schedule.trigger.count(first + 1, last + 1, past)",
+    ),
+    Mutant(
+        "missed ticks vanish", "core/plan.py",
+        '            deciding.skip(_ticks(schedule, run_at, missed, past), "missed")\n'
+        "            tick = trigger.next_after(missed, past)\n",
+        "            tick = trigger.next_after(missed, past)\n",
+    ),
+    Mutant(
+        "grace is not kept", "core/plan.py",
+        "if due_at(schedule, run_at, past) < now - policy.grace:", "if False:",
+    ),
+    Mutant(
+        "queued runs are released last first", "core/plan.py",
+        "return min(waiting, key=lambda run: run.run_at, default=None)",
+        "return max(waiting, key=lambda run: run.run_at, default=None)",
+    ),
+    Mutant(
+        "the queue is never released", "core/plan.py",
+        "    waiting = [run for run in runs if run.blocked_by is not None]\n", "    waiting = []\n",
+    ),
+    Mutant(
+        "a fresh tick leaves the retry in place", "core/plan.py",
+        "        self.decisions += map(Supersede, self._retries)\n", "",
+    ),
+    Mutant(
+        "max_runs is not counted", f"{STORE}/planning.py",
+        "used = state.runs_used + starts(each.decisions)", "used = state.runs_used",
+    ),
+    Mutant(
+        "a pause leaves no range", f"{STORE}/defining.py",
+        "    if aside is not None:\n        decisions = catch_up",
+        "    if aside is not None and catchup:\n        decisions = catch_up",
+    ),
+    Mutant(
+        "a closed gate is not read by the planner", f"{STORE}/planning.py",
+        "    if not gate_is_open(tx):\n        return Planned(0)\n", "",
+    ),
+    Mutant(
+        "the dead node's claims are not freed", f"{STORE}/running.py",
+        "            free = tx.all(HAND_BACK, (tx.now, _json([(run_id, fence)])))\n"
+        "            tx.events += [RunHandedBack(*row) for row in free]\n",
+        "            continue\n",
+    ),
+    Mutant(
+        "the dead node's started runs start again", f"{STORE}/running.py",
+        "        if run.status is Status.STARTED:\n            _end(",
+        "        if run.status is Status.STARTED and False:\n            _end(",
+    ),
+    Mutant(
+        "a deletion leaves what waits", f"{STORE}/defining.py",
+        '            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now))\n'
+        "            tx.tell(RunCanceled(",
+        "            (RunCanceled(",
+    ),
+    Mutant(
+        "a poison definition stops the batch", f"{STORE}/planning.py",
+        "        except Exception as broken:", "        except KeyError as broken:",
+    ),
+    Mutant(
+        "an upsert that changes nothing is written", f"{STORE}/defining.py",
+        "    if known.text == text and known.source == source:\n", "    if False:\n",
+    ),
+]  # fmt: skip
+
+
+def kill(mutant, seeds):
+    """Return how the checker found a mutant, or None if it lives."""
+    with tempfile.TemporaryDirectory(prefix="onbeat-mutant-") as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        plant(mutant, source)
+        command = [sys.executable, "-m", "tests.sim", "--seeds", str(seeds), "--stop", "--quiet", "--workers", "1"]  # fmt: skip
+        paths = os.pathsep.join([str(source), str(ROOT)])
+        environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=folder, env=environment
+        )
+    if done.returncode == 0:
+        return None
+    found = re.search(r"seed (\d+): ([^:]+):", done.stdout)
+    if found:
+        return f"seed {found[1]}: {found[2]}"
+    last = done.stderr.strip().splitlines()
+    return f"the simulation broke: {last[-1] if last else done.stdout[-200:]}"
+
+
+def plant(mutant, source):
+    """Put a defect into a copy of the source."""
+    file = source / "onbeat" / mutant.file
+    text = file.read_text()
+    assert text.count(mutant.text) == 1, f"{mutant.name}: its text is there {text.count(mutant.text)} times"
+    file.write_text(text.replace(mutant.text, mutant.by))
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants")
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--only", default="", help="those whose name has this in it")
+    given = parser.parse_args(arguments)
+    chosen = [mutant for mutant in MUTANTS if given.only in mutant.name]
+    alive = 0
+    with ThreadPoolExecutor(2) as pool:
+        for mutant, how in zip(chosen, pool.map(lambda m: kill(m, given.seeds), chosen), strict=True):
+            print(f"{'ALIVE ' if how is None else 'killed'}  {mutant.name}: {how or 'nothing found it'}")
+            alive += how is None
+    print(f"{len(chosen) - alive} of {len(chosen)} mutants killed")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
