@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := src tests bench tools
 
-.PHONY: help run test check fix bench requirements lock
+SEEDS ?= 200
+KILLS ?= 200
+
+.PHONY: help run test check fix sim mutants chaos bench requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
 
-run: .venv/run.stamp  ## show what the example will do and when
-	@$(BIN)/python -m onbeat next --file examples/onbeat.yaml
+run: .venv/run.stamp  ## start Onbeat on SQLite with the schedules of examples/onbeat.yaml
+	@mkdir -p .onbeat
+	@$(BIN)/python -m onbeat up --file examples/onbeat.yaml --database sqlite:///.onbeat/onbeat.db
 
 test: .venv/dev.stamp  ## run every test
 	@$(BIN)/python -m pytest $(ARGS)
@@ -24,8 +28,18 @@ check: .venv/dev.stamp  ## format, lint, types, import rules, spelling
 fix: .venv/dev.stamp  ## format, and repair what can be repaired
 	@$(BIN)/ruff check --fix --quiet $(SOURCES); $(BIN)/ruff format --quiet $(SOURCES)
 
+sim: .venv/dev.stamp  ## attack the engine with SEEDS=200 simulated lives, and check each
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
+
+mutants: .venv/dev.stamp  ## put defects into the engine; the simulator has to find every one
+	@$(BIN)/python -m tests.sim.mutants --seeds $(SEEDS)
+
+chaos: .venv/dev.stamp  ## kill -9 a real `onbeat up` KILLS=200 times, and check what is left
+	@$(BIN)/python -m tests.chaos --kills $(KILLS)
+
 bench: .venv/dev.stamp .venv/bench.stamp  ## compare with peers in one run; fail below the bounds
 	@$(BIN)/python -m bench.calendar
+	@$(BIN)/python -m bench.burst
 
 requirements: .venv/dev.stamp  ## which requirement is proven by which test
 	@$(BIN)/python -m pytest --collect-only --quiet --requirements

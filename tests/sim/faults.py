@@ -15,6 +15,7 @@ class Faults:
         self.dead = False
         self.quiet = False  # no more faults: everything has to come right now
         self.countdown = self._draw()
+        self._failing = rng.choice([0, 0.0004, 0.003])  # how likely a statement is to fail
 
     def _draw(self):
         """Draw how many points pass before the next crash."""
@@ -43,7 +44,7 @@ class Faults:
             if word in ("ROLLBACK", "PRAGMA"):
                 return True
             self.reach("commit" if word == "COMMIT" else "statement")
-            if not self.quiet and self._rng.random() < 0.0004:
+            if not self.quiet and self._rng.random() < self._failing:
                 self.seen[f"store failed at {word.lower()}"] += 1
                 raise self._rng.choice([apsw.FullError, apsw.IOError, apsw.BusyError])("simulated")
             return True

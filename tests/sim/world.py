@@ -93,8 +93,9 @@ class World:
             await asyncio.sleep(self.rng.choice([0.05, 0.3, 2, 5, 40, 150]))
         await users
         self.quiet = True
-        await self.users_store.set_gate(is_open=True)
+        users = self.loop.create_task(self._restless_users())
         await self._one_node(QUIET)
+        await users
         await self.users_store.close()
         self.looking.close()
 
@@ -169,6 +170,16 @@ class World:
                 [4, 2, 3, 5, 2, 4, 2, 1.2, 0.3],
             )[0]
             await getattr(self, f"_{what}")(name)
+
+    async def _restless_users(self):
+        """Pause and resume, close and open, while nothing fails; and leave everything open."""
+        for _ in range(60):
+            await asyncio.sleep(self.rng.random() * 2)
+            name = self.rng.choice(NAMES)
+            await getattr(self, self.rng.choice(["_pause", "_resume", "_resume", "_gate"]))(name)
+        for name in NAMES:
+            await self._resume(name)
+        await self._call("set_gate", "", is_open=True)
 
     async def _call(self, call, name, *given, **named):
         """Have a user ask for something; keep what was answered."""
