@@ -17,7 +17,7 @@ CORE = sorted((PACKAGE / "core").glob("*.py"))
 # What a pure function needs of the standard library. `pkgutil` reads the zone data, which is code.
 PURE = {
     "abc", "bisect", "calendar", "collections", "dataclasses", "datetime", "difflib", "enum", "functools",
-    "hashlib", "itertools", "operator", "pkgutil", "re", "struct", "types", "typing",
+    "hashlib", "itertools", "math", "operator", "pkgutil", "re", "struct", "types", "typing",
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "compile", "__import__"}
 CLOCKS = {"now", "utcnow", "today"}

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 import onbeat
 from onbeat import logs
-from onbeat.core.schedules import Schedule, Target, read_policy
+from onbeat.core.schedules import Schedule, Target, check_schedule, read_policy
 from onbeat.core.ticks import Trigger
 from onbeat.engine.loop import Engine
 from onbeat.errors import InvalidSchedule, StoreHeld
@@ -86,7 +86,7 @@ class Onbeat:
                 raise InvalidSchedule("name", problem, hint="name=... gives one another name")
             self._functions.register(schedule_id, function)
             self._functions.check(target)
-            found = Schedule(schedule_id, trigger, target, read_policy(policy))
+            found = check_schedule(Schedule(schedule_id, trigger, target, read_policy(policy)))
             self._decorated[schedule_id] = found
             return function
 

@@ -45,8 +45,8 @@ class InvalidSchedule(_Refused):
 
     def under(self, path: str) -> "InvalidSchedule":
         """Return the same error as seen from further out: `path` is put before the field."""
-        field = f"{path}.{self.field}" if self.field else path
-        return InvalidSchedule(field, self.problem, hint=self.hint)
+        dot = "" if not self.field or self.field.startswith("[") else "."
+        return InvalidSchedule(f"{path}{dot}{self.field}", self.problem, hint=self.hint)
 
 
 class InvalidSettings(_Refused):

@@ -78,7 +78,8 @@ class Finished:
 class Planned:
     """What one call of `plan_due` did."""
 
-    ticks: int  # how many due rows were taken: as many as the limit means there may be more
+    ticks: int  # how many due rows were taken
+    is_full: bool = False  # as many as were asked for: there may be more
     attempts: Sequence[Attempt] = ()  # announced for this node: launch them at once
     enqueued: int = 0  # runs that wait to be claimed
 

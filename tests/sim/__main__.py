@@ -34,7 +34,9 @@ def main(arguments=None):
     parser.add_argument("--stop", action="store_true", help="stop at the first that fails")
     parser.add_argument("--quiet", action="store_true", help="count nothing, tell failures only")
     given = parser.parse_args(arguments)
-    seeds = [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)
+    seeds = (
+        [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)
+    )
     began, seen, ticks, failed = time.monotonic(), Counter(), 0, 0
     with ProcessPoolExecutor(given.workers) as pool:
         for seed, (its_seen, its_ticks, wrong) in zip(seeds, pool.map(play, seeds), strict=True):

@@ -75,6 +75,7 @@ class RunModel:
     lost: set[int] = field(default_factory=set)  # attempts that were
     ended: dict[int, str] = field(default_factory=dict)  # how attempts that were not lost ended
     handed_back: int = 0
+    claimed_at: int = 0
     free_since: int = 0  # when it could first have been claimed
 
     @property
@@ -130,10 +131,8 @@ class Checker:
         self.require(old is None or old.deleted, "one schedule an id", event.schedule_id)
         second = self.now // 1000
         decided = old.decided if old else 0
-        model = Model(
-            event.schedule_id, event.definition, self.now, max(decided, second), decided
-        )
-        decided_now = [r for r in self._pending.pop(event.schedule_id, [])]
+        model = Model(event.schedule_id, event.definition, self.now, max(decided, second), decided)
+        decided_now = self._pending.pop(event.schedule_id, [])
         if old is None and model.schedule.ticks_once:
             model.position = -1
         self.models[event.schedule_id] = model
@@ -248,7 +247,7 @@ class Checker:
         self.require(run.due_at <= self.now, "never early", f"claimed {run}")
         self._not_held(run, "claimed")
         self._fence(run, event.fence, rises=True)
-        run.state = "CLAIMED"
+        run.state, run.claimed_at = "CLAIMED", self.now
 
     def on_run_started(self, event):
         run = self.runs[event.run_id]
@@ -274,6 +273,9 @@ class Checker:
     def on_run_handed_back(self, event):
         run = self.runs[event.run_id]
         legal = run.state in ("CLAIMED", "STARTED")
+        if run.claimed_at >= self.world.quiet_at and run.state == "CLAIMED":
+            soon = self.now - run.claimed_at < 5_000
+            self.require(soon, "nothing is stuck", f"handed back so late: {run}")
         self.require(legal, "legal state changes", f"handed back {run}")
         if run.state == "STARTED":
             run.attempt -= 1
@@ -302,7 +304,9 @@ class Checker:
         else:
             run.ended[run.attempt] = event.reason
             delays = model.policy.retry
-            right = run.attempt <= len(delays) and event.due_at == self.now + delays[run.attempt - 1]
+            right = (
+                run.attempt <= len(delays) and event.due_at == self.now + delays[run.attempt - 1]
+            )
             right = right and event.reason != "signal"
             self.seen["retrying"] += 1
         self.require(right or model.definition == "poison", "a retry is due", f"{event}")
@@ -360,7 +364,9 @@ class Checker:
         """A fresh tick starts on time, or to catch up, and only when nothing is in its way."""
         if model.definition == "poison":
             return
-        self.require(event.due_at == model.due_at(event.run_at), "jitter is the tick's own", f"{event}")
+        self.require(
+            event.due_at == model.due_at(event.run_at), "jitter is the tick's own", f"{event}"
+        )
         late = self.now - event.due_at > model.policy.grace
         if event.triggered_by == "timer":
             self.require(not late, "every miss matches its policy", f"{event}")

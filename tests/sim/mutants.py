@@ -47,10 +47,9 @@ MUTANTS = [
     ),
     Mutant(
         "an outcome is dropped when the store fails", "engine/dispatcher.py",
-        "                await asyncio.sleep(backoff)\n"
-        "                backoff = min(backoff * 2, LONGEST_BACKOFF)\n"
-        "    ",
-        "                return []  # type: ignore[return-value]\n    ",
+        "                return await call()\n            except StoreFailed as broken:\n",
+        "                return await call()\n            except StoreFailed as broken:\n"
+        "                return []\n",
     ),
     Mutant(
         "the due row is moved, the runs are written in another transaction", f"{STORE}/planning.py",
@@ -246,7 +245,9 @@ def plant(mutant, source):
     """Put a defect into a copy of the source."""
     file = source / "onbeat" / mutant.file
     text = file.read_text()
-    assert text.count(mutant.text) == 1, f"{mutant.name}: its text is there {text.count(mutant.text)} times"
+    assert text.count(mutant.text) == 1, (
+        f"{mutant.name}: its text is there {text.count(mutant.text)} times"
+    )
     file.write_text(text.replace(mutant.text, mutant.by))
 
 
@@ -258,8 +259,12 @@ def main(arguments=None):
     chosen = [mutant for mutant in MUTANTS if given.only in mutant.name]
     alive = 0
     with ThreadPoolExecutor(2) as pool:
-        for mutant, how in zip(chosen, pool.map(lambda m: kill(m, given.seeds), chosen), strict=True):
-            print(f"{'ALIVE ' if how is None else 'killed'}  {mutant.name}: {how or 'nothing found it'}")
+        for mutant, how in zip(
+            chosen, pool.map(lambda m: kill(m, given.seeds), chosen), strict=True
+        ):
+            print(
+                f"{'ALIVE ' if how is None else 'killed'}  {mutant.name}: {how or 'nothing found it'}"
+            )
             alive += how is None
     print(f"{len(chosen) - alive} of {len(chosen)} mutants killed")
     return 1 if alive else 0

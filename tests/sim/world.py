@@ -92,7 +92,7 @@ class World:
             await self._one_node(ends - self.loop.time())
             await asyncio.sleep(self.rng.choice([0.05, 0.3, 2, 5, 40, 150]))
         await users
-        self.quiet = True
+        self.quiet, self.quiet_at = True, self.clock.now()
         users = self.loop.create_task(self._restless_users())
         await self._one_node(QUIET)
         await users
@@ -286,7 +286,11 @@ class _Node:
         calls = _Calls(self)
         launcher = _Launcher(self)
         self.engine = Engine(
-            calls, self.clock, self.node, {"command": launcher}, concurrency=50 if self.world.quiet else self.rng.choice([2, 20])
+            calls,
+            self.clock,
+            self.node,
+            {"command": launcher},
+            concurrency=50 if self.world.quiet else self.rng.choice([2, 20]),
         )
         while True:
             try:
@@ -403,13 +407,12 @@ class _Launcher:
             "SELECT status, attempt, fence FROM schedule_runs WHERE run_id = ?", (attempt.run_id,)
         ).fetchone()
         sent = world.sent.get((attempt.run_id, attempt.fence), float("-inf"))
-        world.launched.append(
-            Launched(
-                attempt.run_id, attempt.schedule_id, attempt.run_at, attempt.request_id,
-                attempt.attempt, attempt.fence, attempt.key, WitnessClock(world.loop, world).now(),
-                world.loop.time() - sent, row,
-            )  # fmt: skip
-        )
+        seen = Launched(
+            attempt.run_id, attempt.schedule_id, attempt.run_at, attempt.request_id,
+            attempt.attempt, attempt.fence, attempt.key, WitnessClock(world.loop, world).now(),
+            world.loop.time() - sent, row,
+        )  # fmt: skip
+        world.launched.append(seen)
         node.faults.reach("launched")
         await asyncio.sleep(rng.choice([0, 0.1, 1, 4, 25]) * rng.random())
         node.faults.reach("outcome")

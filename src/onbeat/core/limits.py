@@ -38,10 +38,10 @@ class Open(Trigger):
         return self.trigger.cost * (200 if self._moves else 32)  # looks at the closed times
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        return search(self, whole_second(t), past)[0]
+        return self.look(whole_second(t), past)[0]
 
-    def searched_to(self, t: int, past: Past) -> int | None:
-        return search(self, t, past)[1]
+    def look(self, t: int, past: Past) -> tuple[int | None, int | None]:
+        return search(self, t, past)
 
     def floor(self, t: int, past: Past) -> int | None:
         floor = self.trigger.floor(t, past)
@@ -122,12 +122,12 @@ class Open(Trigger):
         """Return the one tick of a closed stretch that is moved to its end."""
         if self.trigger.has(stretch.last, past):
             return None
-        tick = self.trigger.next_after(stretch.first - 1, past)
-        while tick is not None and tick < stretch.last:
+        tick = self.trigger.following(stretch.first - 1, past, stretch.last)
+        while tick is not None:
             dropped = self._dropped_until(tick)
             if dropped is None:
                 return tick
-            tick = self.trigger.next_after(dropped - 1, past)
+            tick = self.trigger.following(dropped - 1, past, stretch.last)
         return None
 
     def _moved_between(self, closed: list[Span], first: int, last: int, past: Past) -> list[int]:
@@ -192,11 +192,14 @@ class Limited(Trigger):
         tick = self.trigger.next_after(max(whole_second(t), self._opens(past) - 1), past)
         return tick if tick is not None and tick <= self._last else None
 
-    def searched_to(self, t: int, past: Past) -> int | None:
+    def look(self, t: int, past: Past) -> tuple[int | None, int | None]:
         if self._runs_left(past) == 0:
-            return None
-        reached = self.trigger.searched_to(max(t, self._opens(past) - 1), past)
-        return reached if reached is not None and reached < self._last else None
+            return None, None
+        tick, reached = self.trigger.look(max(t, self._opens(past) - 1), past)
+        return (
+            tick if tick is not None and tick <= self._last else None,
+            reached if reached is not None and reached < self._last else None,
+        )
 
     @property
     def cost(self) -> int:

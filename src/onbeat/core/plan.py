@@ -14,7 +14,6 @@ from typing import Literal
 from onbeat.core.model import Past
 from onbeat.core.runs import Canceled, Failed, Lost, Outcome, Reason, Run, Status, Succeeded
 from onbeat.core.schedules import Schedule
-from onbeat.core.zones import DAY
 
 MOST_DECISIONS = 100  # of one schedule in one plan: the rest is due again at once
 QUEUE_LIMIT = 100
@@ -64,7 +63,14 @@ class Supersede:
     run: Run
 
 
-Decision = Launch | Queue | Skip | Supersede
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let a queued run start: what it waited for was superseded."""
+
+    run: Run
+
+
+Decision = Launch | Queue | Skip | Supersede | Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +109,11 @@ def plan(
     3. The due row becomes the first tick that is not decided.
     """
     policy, trigger = schedule.policy, schedule.trigger
-    if trigger.cost > 1 and not trigger.has(run_at, past):  # the search had given up here
-        return Plan((), next_due(schedule, run_at, past))
+    if not _is_tick(schedule, run_at, past):  # the search had given up here
+        found = trigger.following(run_at, past, now // 1000 + 1)
+        if found is None:
+            return Plan((), next_due(schedule, max(run_at, now // 1000), past))
+        run_at = found
     deciding = _Deciding(schedule, unfinished, past, now)
     tick: int | None = run_at
     if due_at(schedule, run_at, past) < now - policy.grace:
@@ -116,11 +125,11 @@ def plan(
         else:
             if allowance < 1:
                 return Plan((), Due(run_at, now + POSTPONED))
-            window = now - policy.catchup_window
+            window = now - max(policy.catchup_window, policy.grace)
             if due_at(schedule, run_at, past) < window:
                 missed = _last_due_before(schedule, run_at, past, window)
                 deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
-                tick = trigger.next_after(missed, past) if missed < last else None
+                tick = trigger.following(missed, past, last + 1)
             if tick is not None:
                 deciding.decide(_ticks(schedule, tick, last, past), "catchup")
             tick = trigger.next_after(last, deciding.past)
@@ -134,7 +143,7 @@ def plan(
     if not deciding.decisions:
         return Plan((), Due(run_at, due_at(schedule, run_at, past)))
     last_decided = deciding.decisions[-1]
-    assert not isinstance(last_decided, Supersede), "a tick follows what it supersedes"
+    assert not isinstance(last_decided, (Supersede, Release)), "they are followed by a tick"
     following = next_due(schedule, last_decided.tick.run_at, deciding.past)
     return Plan(tuple(deciding.decisions), following, deciding.catchups)
 
@@ -149,9 +158,7 @@ def set_aside(
     if run_at * 1000 > now:
         return None
     ticks = schedule.trigger.between(run_at, now // 1000 + 1, past)
-    first, last = (
-        (run_at, ticks.last) if _is_tick(schedule, run_at, past) else (ticks.first, ticks.last)
-    )
+    first, last = _tick_from(schedule, run_at, past, now), ticks.last
     if first is None:
         return None
     return Skip(_ticks(schedule, first, first if last is None else last, past), reason)
@@ -168,9 +175,12 @@ def decide_all(
     found = plan(schedule, run_at, unfinished, past, now=now)
     decisions, due = list(found.decisions), found.due
     past = replace(past, runs_used=past.runs_used + starts(decisions))
-    if due is not None and due.due_at <= now:
-        last = _last_due_before(schedule, due.run_at, past, now + 1)
-        decisions.append(Skip(_ticks(schedule, due.run_at, last, past), "missed"))
+    while due is not None and due.due_at <= now:
+        first = _tick_from(schedule, due.run_at, past, now)
+        if first is None:
+            return tuple(decisions)
+        last = _last_due_before(schedule, first, past, now + 1)
+        decisions.append(Skip(_ticks(schedule, first, last, past), "missed"))
         due = next_due(schedule, last, past)
     if due is not None and due.run_at * 1000 <= now and _is_tick(schedule, due.run_at, past):
         decisions.append(Launch(Tick(due.run_at, due.due_at)))
@@ -188,16 +198,14 @@ def catch_up(
 
 def starts(decisions: Iterable[Decision]) -> int:
     """Return how many of `max_runs` these decisions consume."""
-    return sum(isinstance(decision, Launch | Queue) for decision in decisions)
+    return sum(isinstance(decision, (Launch, Queue)) for decision in decisions)
 
 
 def next_due(schedule: Schedule, after: int, past: Past) -> Due | None:
     """Return the due row of the first tick later than `after`, or of where to look again."""
-    run_at = schedule.trigger.next_after(after, past)
-    if schedule.trigger.cost > 1 and (run_at is None or run_at - after > DAY):
-        reached = schedule.trigger.searched_to(after, past)
-        if reached is not None and reached > after and (run_at is None or reached < run_at):
-            return Due(reached, reached * 1000)
+    run_at, reached = schedule.trigger.look(after, past)
+    if reached is not None:
+        return Due(reached, reached * 1000)
     return None if run_at is None else Due(run_at, due_at(schedule, run_at, past))
 
 
@@ -290,15 +298,21 @@ class _Deciding:
         self.decisions: list[Decision] = []
         self.catchups = 0
         self._blocker: int | None = None
-        self._queued, self._retries = 0, []
+        self._retries: list[Run] = []
+        self._queue: list[Run] = []  # those that wait, if what they wait for is a retry
+        self._queued = 0
         for run in unfinished:
             if run.in_flight(now):
                 self._blocker = run.run_at
             elif run.blocked_by is not None:
                 self._queued += 1
-                self._blocker = run.run_at if self._blocker is None else self._blocker
+                self._queue.append(run)
             elif run.awaits_retry and not run.request_id:
                 self._retries.append(run)
+        if self._blocker is not None:
+            self._queue.clear()
+        elif self._queue:
+            self._blocker = self._queue[0].run_at
 
     def skip(self, tick: Tick, reason: Reason) -> None:
         self.decisions.append(Skip(tick, reason))
@@ -307,6 +321,11 @@ class _Deciding:
         """Decide one fresh tick by the overlap policy."""
         self.decisions += map(Supersede, self._retries)
         self._retries.clear()
+        if self._queue:
+            first = min(self._queue, key=lambda run: run.run_at)
+            self.decisions.append(Release(first))
+            self._blocker = first.run_at
+            self._queue.clear()
         if self._blocker is None or self._policy.overlap == "allow":
             self.decisions.append(Launch(tick, triggered_by))
             self._blocker = tick.run_at
@@ -326,6 +345,13 @@ class _Deciding:
 
 def _is_tick(schedule: Schedule, run_at: int, past: Past) -> bool:
     return schedule.trigger.cost == 1 or schedule.trigger.has(run_at, past)
+
+
+def _tick_from(schedule: Schedule, run_at: int, past: Past, now: int) -> int | None:
+    """Return the first tick that a due row stands for, if it is not later than now."""
+    if _is_tick(schedule, run_at, past):
+        return run_at
+    return schedule.trigger.following(run_at, past, now // 1000 + 1)
 
 
 def _ticks(schedule: Schedule, first: int, last: int, past: Past) -> Tick:

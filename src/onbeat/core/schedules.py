@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from math import isfinite
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -61,7 +62,7 @@ class Target:
     def inputs(self) -> Mapping[str, object] | None:
         """What is passed to the target: kept with a run from the moment it is decided."""
         given = self.fields.get("inputs")
-        return given if isinstance(given, Mapping) else None
+        return given if isinstance(given, dict) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +76,6 @@ class Schedule:
     description: str = ""
     calendars: Calendars = field(default_factory=lambda: NO_CALENDARS)  # those that it uses
 
-    def __post_init__(self) -> None:
-        check_id(self.schedule_id)
-        for part in _parts_of(self.trigger):
-            if isinstance(part, Open) and part.within is not None and part.within.outside == "move":
-                problem = "ticks of a part cannot be moved past those of another"
-                hint = "put `within` around the whole schedule, or use outside: skip"
-                raise InvalidSchedule("within.outside", problem, hint=hint)
-        if self.trigger.needs_past:
-            problem = "the scheduler does not run ticks that follow a start or another run yet"
-            raise InvalidSchedule(
-                "trigger", problem, hint="a time: cron, calendar, every, at, daily"
-            )
-
     @property
     def ticks_once(self) -> bool:
         """Whether it has single times only, so that one just past is still meant."""
@@ -98,7 +86,23 @@ class Schedule:
     @property
     def counts_runs(self) -> bool:
         """Whether `max_runs` ends it."""
-        return isinstance(self.trigger, Limited) and self.trigger.max_runs is not None
+        return _counts_runs(self.trigger)
+
+
+def check_schedule(schedule: Schedule) -> Schedule:
+    """Return a schedule that the engine can run, or refuse it."""
+    check_id(schedule.schedule_id)
+    for part in _parts_of(schedule.trigger):
+        if isinstance(part, Open) and part.within is not None and part.within.outside == "move":
+            problem = "ticks of a part cannot be moved past those of another"
+            hint = "put `within` around the whole schedule, or use outside: skip"
+            raise InvalidSchedule("within.outside", problem, hint=hint)
+    if schedule.trigger.needs_past:
+        problem = "the scheduler does not run ticks that follow a start or another run yet"
+        raise InvalidSchedule("trigger", problem, hint="a time: cron, calendar, every, at, daily")
+    if len(definition(schedule)) > LONGEST_DEFINITION:
+        raise InvalidSchedule("", "the definition is too long", hint="256 KiB at most")
+    return schedule
 
 
 def check_id(schedule_id: object) -> str:
@@ -142,9 +146,7 @@ def read_schedule(
         _text("description", rest.get("description", "")),
         MappingProxyType(used),
     )
-    if len(definition(schedule)) > LONGEST_DEFINITION:
-        raise InvalidSchedule("", "the definition is too long", hint="256 KiB at most")
-    return schedule
+    return check_schedule(schedule)
 
 
 def definition(schedule: Schedule) -> str:
@@ -209,13 +211,32 @@ def read_target(given: object) -> Target:
         isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs)
     ):
         raise InvalidSchedule("inputs", f"{shown(inputs)} is no set of names", hint="{limit: 100}")
-    try:
-        plain = msgspec.json.decode(msgspec.json.encode(given))
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        raise InvalidSchedule(
-            "", "it holds more than JSON can say", hint="texts, numbers, lists"
-        ) from None
-    return Target(kinds[0], plain)
+    if not json_can_say(given):
+        hint = "texts, finite numbers, lists, and names that are texts"
+        raise InvalidSchedule("", "it holds more than JSON can say", hint=hint)
+    return Target(kinds[0], msgspec.json.decode(msgspec.json.encode(dict(given))))
+
+
+def json_can_say(value: object, depth: int = 32) -> bool:
+    """Return whether a value comes back from JSON as it went in."""
+    if depth == 0:
+        return False
+    match value:
+        case None | bool():
+            return True
+        case str():
+            return _is_plain(value)
+        case int():
+            return -(2**63) <= value < 2**64
+        case float():
+            return isfinite(value)
+        case list() | tuple():
+            return all(json_can_say(item, depth - 1) for item in value)
+        case Mapping():
+            names = all(isinstance(name, str) and _is_plain(name) for name in value)
+            return names and all(json_can_say(item, depth - 1) for item in value.values())
+        case _:
+            return False
 
 
 def read_policy(given: Mapping[str, object]) -> Policy:
@@ -283,16 +304,25 @@ def _retry(value: object) -> tuple[int, ...]:
 
 
 def _text(name: str, value: object) -> str:
-    if not isinstance(value, str) or len(value) > 2000:
+    if not isinstance(value, str) or len(value) > 2000 or not _is_plain(value):
         raise InvalidSchedule(
             name, f"{shown(value)} is no short text", hint="2000 characters at most"
         )
     return value
 
 
+def _is_plain(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character: no file and no database takes it
+        return False
+    return True
+
+
 def _own_calendars(given: object) -> Calendars:
     if not isinstance(given, Mapping) or not all(
-        isinstance(items, (list, tuple)) for items in given.values()
+        isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items)
+        for items in given.values()
     ):
         raise InvalidSchedule(
             "calendars", f"{shown(given)} is no set of names", hint="{name: [...]}"
@@ -310,6 +340,14 @@ def _names_used(given: object) -> Iterator[str]:
     if isinstance(given, (list, tuple)):
         for value in given:
             yield from _names_used(value)
+
+
+def _counts_runs(trigger: Trigger) -> bool:
+    # By attribute: an abstract class is slow to ask, and this is asked for every tick.
+    inner = getattr(trigger, "trigger", None)
+    if inner is not None:
+        return getattr(trigger, "max_runs", None) is not None or _counts_runs(inner)
+    return any(map(_counts_runs, getattr(trigger, "triggers", ())))
 
 
 def _parts_of(trigger: Trigger) -> Iterator[Trigger]:

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
-from itertools import islice
 from operator import and_, or_
 
 from onbeat.core.days import lowest_bit
@@ -36,14 +35,27 @@ class Trigger(ABC):
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
         """Return the first tick later than `t` in UTC seconds, or None when there is none."""
 
-    def searched_to(self, t: int, past: Past) -> int | None:
-        """Return where the search for a tick after `t` gave up; None if `next_after` is exact."""
+    def look(self, t: int, past: Past) -> tuple[int | None, int | None]:
+        """Return the first tick later than `t`; or None and, if the search gave up, where."""
+        return self.next_after(t, past), None
+
+    def following(self, t: int, past: Past, last: int) -> int | None:
+        """Return the first tick with `t < tick < last`, however long the search for it is."""
+        while t < last:
+            tick, reached = self.look(t, past)
+            if tick is not None or reached is None:
+                return tick if tick is not None and tick < last else None
+            t = reached
         return None
 
     def upcoming(self, t: Instant, n: int, past: Past = NO_PAST) -> list[int]:
         """Return the next `n` ticks later than `t`: fewer when the trigger ends."""
-        first = max(whole_second(t) + 1, FIRST_SECOND)
-        return list(islice(self.iterate(first, LAST_SECOND + 1, past), n))
+        found: list[int] = []
+        tick = self.next_after(max(whole_second(t), FIRST_SECOND - 1), past)
+        while tick is not None and len(found) < n:
+            found.append(tick)
+            tick = self.next_after(tick, past)
+        return found
 
     def between(self, first: Instant, last: Instant, past: Past = NO_PAST) -> "Ticks":
         """Return the ticks in `first <= tick < last`."""
@@ -69,10 +81,10 @@ class Trigger(ABC):
 
     def iterate(self, first: int, last: int, past: Past) -> Iterator[int]:
         """Yield the ticks in `first <= tick < last`, in order."""
-        tick = self.next_after(first - 1, past)
-        while tick is not None and tick < last:
+        tick = self.following(first - 1, past, last)
+        while tick is not None:
             yield tick
-            tick = self.next_after(tick, past)
+            tick = self.following(tick, past, last)
 
     def count(self, first: int, last: int, past: Past) -> int:
         """Return how many ticks there are in `first <= tick < last`."""
@@ -122,8 +134,7 @@ class Ticks:
     @property
     def first(self) -> int | None:
         """The earliest tick of the range."""
-        tick = self._trigger.next_after(self._first - 1, self._past)
-        return tick if tick is not None and tick < self._last else None
+        return self._trigger.following(self._first - 1, self._past, self._last)
 
     @property
     def last(self) -> int | None:
@@ -131,17 +142,15 @@ class Ticks:
         found, step = None, 1
         while found is None:
             since = max(self._last - step, self._first)
-            tick = self._trigger.next_after(since - 1, self._past)
-            if tick is not None and tick < self._last:
-                found = tick
-            elif since == self._first:
+            found = self._trigger.following(since - 1, self._past, self._last)
+            if found is None and since == self._first:
                 return None
             step *= 2
         beyond = self._last  # `found` is a tick, and from `beyond` on there is none
-        while (tick := self._trigger.next_after(found, self._past)) is not None and tick < beyond:
+        while (tick := self._trigger.following(found, self._past, beyond)) is not None:
             middle = (tick + beyond) // 2
-            later = self._trigger.next_after(middle - 1, self._past)
-            if later is not None and later < beyond:
+            later = self._trigger.following(middle - 1, self._past, beyond)
+            if later is not None:
                 found = later
             else:
                 found, beyond = tick, middle
@@ -201,17 +210,17 @@ class Combined(Trigger):
         return sum(part.cost for part in self.parts)
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        return search(self, whole_second(t), past)[0]
+        return self.look(whole_second(t), past)[0]
 
-    def searched_to(self, t: int, past: Past) -> int | None:
-        return search(self, t, past)[1]
+    def look(self, t: int, past: Past) -> tuple[int | None, int | None]:
+        return search(self, t, past)
 
     def count(self, first: int, last: int, past: Past) -> int:
-        total, tick = 0, self.next_after(first - 1, past)
-        while tick is not None and tick < last:
+        total, tick = 0, self.following(first - 1, past, last)
+        while tick is not None:
             end = min(tick + DAY, last)
             total += self.bits(tick, end, past).bit_count()
-            tick = self.next_after(end - 1, past)
+            tick = self.following(end - 1, past, last)
         return total
 
 
@@ -228,13 +237,14 @@ class AnyOf(Combined):
     def parts(self) -> tuple[Trigger, ...]:
         return self.triggers
 
-    def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        ticks = (part.next_after(t, past) for part in self.triggers)
-        return min((tick for tick in ticks if tick is not None), default=None)
-
-    def searched_to(self, t: int, past: Past) -> int | None:
-        reached = (part.searched_to(t, past) for part in self.triggers)
-        return min((end for end in reached if end is not None), default=None)
+    def look(self, t: int, past: Past) -> tuple[int | None, int | None]:
+        """Return the earliest; but if a part gave up before it, nobody knows whether it is that."""
+        found = [part.look(t, past) for part in self.triggers]
+        tick = min((tick for tick, _ in found if tick is not None), default=None)
+        reached = min((end for _, end in found if end is not None), default=None)
+        if reached is not None and (tick is None or reached < tick):
+            return None, reached
+        return tick, None
 
     def has(self, t: int, past: Past) -> bool:
         return any(part.has(t, past) for part in self.triggers)

@@ -7,7 +7,7 @@ claim was sent, and an outcome is kept until it is recorded.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -36,7 +36,7 @@ class Dispatcher:
         self._unlaunched: list[Attempt] = []
         self._stopping = False
         self._wake, self._to_record = asyncio.Event(), asyncio.Event()
-        self._idle = asyncio.Event()
+        self._idle, self._place = asyncio.Event(), asyncio.Event()
         self._idle.set()
 
     @property
@@ -62,6 +62,13 @@ class Dispatcher:
         """Claim nothing more; what is being claimed is still launched."""
         self._stopping = True
         self.wake()
+
+    async def wait_for_place(self, longest: float) -> None:
+        """Wait until another run could be launched, but not longer than so many seconds."""
+        if self._free < 1 and not self._stopping:
+            self._place.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._place.wait(), longest)
 
     async def run(self) -> None:
         """Claim and launch until stopped."""
@@ -131,6 +138,7 @@ class Dispatcher:
                 self._running.pop(each.attempt.run_id, None)
                 if each.attempt.run_id not in held:
                     log.warning("run %d was not this node's any more", each.attempt.run_id)
+        self._place.set()
         self.wake()
         self.on_recorded()
         if not self._running:

@@ -14,6 +14,7 @@ from onbeat.ports import Clock, Node, Planned, Store
 
 BATCH = 500  # due rows in one transaction
 LONGEST_SLEEP = 3600.0
+PATIENCE = 0.1  # seconds to wait for a free place, so that a run need not be claimed
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 5.0
 
 log = logging.getLogger("onbeat.engine")
@@ -54,7 +55,7 @@ class Planner:
             before = self._clock.now()
             try:
                 planned = await self.plan_once()
-                if planned.ticks >= BATCH:
+                if planned.is_full:
                     continue
                 self.next_due = await self._store.next_due(after=before)
                 backoff = FIRST_BACKOFF
@@ -67,10 +68,13 @@ class Planner:
 
     async def plan_once(self) -> Planned:
         """Decide one batch of what is due, and have it launched."""
+        await self._dispatcher.wait_for_place(PATIENCE)
         sent = self._clock.monotonic()
         with self._dispatcher.reserved(BATCH) as slots:
+            # No more than can be launched at once; but if nothing can, ticks are decided all the
+            # same, and their runs wait: a tick is not late because the node is busy.
             planned = await self._store.plan_due(
-                self._plan, limit=BATCH, node=self._node, slots=slots
+                self._plan, limit=slots or BATCH, node=self._node, slots=slots
             )
             self._dispatcher.launch(planned.attempts, sent)
         if planned.enqueued or not planned.ticks:  # or a waiting run has become due

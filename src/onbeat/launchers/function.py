@@ -48,23 +48,25 @@ class FunctionLauncher:
             raise InvalidSchedule("python", f"{shown(name)} names no function", hint=hint)
         function = self._registered.get(str(name))
         if function is not None:
-            check_inputs(function, target.inputs or {})
+            _check_names(function, frozenset(target.inputs or ()))
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         name = str(attempt.target.fields["python"])
         try:
             function = self._find(name)
             given = dict(attempt.inputs)
-            if "run" in _parameters(function):
-                given["run"] = attempt
-            check_inputs(function, given)
+            _check_names(function, frozenset(given))
         except Exception as broken:  # noqa: BLE001 - importing runs whatever the module says
             return Failed(f"{name}: {broken}", "launch_failed", retryable=False), _trace(broken)
+        if "run" in _parameters(function):
+            given["run"] = attempt
         try:
-            async with asyncio.timeout(None if attempt.timeout is None else attempt.timeout / 1000):
+            if attempt.timeout is None:
+                return Succeeded(await self._call(function, given)), ""
+            async with asyncio.timeout(attempt.timeout / 1000) as limit:
                 return Succeeded(await self._call(function, given)), ""
         except TimeoutError as broken:
-            if attempt.timeout is None:  # the function's own
+            if attempt.timeout is None or not limit.expired():  # the function's own
                 return Failed(f"TimeoutError: {broken}"), _trace(broken)
             return Failed(f"still running after {attempt.timeout / 1000:g} s", "timeout"), ""
         except Exception as broken:  # noqa: BLE001 - what a target may raise is its own business
@@ -78,8 +80,8 @@ class FunctionLauncher:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _call(self, function: Function, given: Mapping[str, object]) -> object:
-        if inspect.iscoroutinefunction(function):
-            return await function(**given)
+        if _is_async(function):
+            return await function(**given)  # type: ignore[misc]  # it was just asked
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._threads, lambda: function(**given))
         return await found if inspect.isawaitable(found) else found
@@ -96,11 +98,12 @@ class FunctionLauncher:
         return found
 
 
-def check_inputs(function: Function, inputs: Mapping[str, object]) -> None:
+@lru_cache(maxsize=1024)
+def _check_names(function: Function, given: frozenset[str]) -> None:
     """Refuse inputs that the function does not take, or that leave out what it needs."""
     parameters = _parameters(function)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for name in inputs:
+    for name in sorted(given):
         if name not in parameters and not takes_all:
             known = ", ".join(p for p in parameters if p != "run") or "none"
             raise InvalidSchedule(f"inputs.{name}", "the function has none", hint=f"known: {known}")
@@ -109,7 +112,7 @@ def check_inputs(function: Function, inputs: Mapping[str, object]) -> None:
             parameter.VAR_KEYWORD,
             parameter.VAR_POSITIONAL,
         )
-        if needed and name not in inputs and name != "run":
+        if needed and name not in given and name != "run":
             raise InvalidSchedule(f"inputs.{name}", "the function needs it", hint=f"{name}: ...")
 
 
@@ -119,6 +122,11 @@ def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(function).parameters
     except ValueError:  # some builtins tell nothing
         return {}
+
+
+@lru_cache(maxsize=1024)
+def _is_async(function: Function) -> bool:
+    return inspect.iscoroutinefunction(function)
 
 
 def _trace(broken: BaseException) -> str:

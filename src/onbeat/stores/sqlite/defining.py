@@ -25,7 +25,6 @@ from onbeat.events import (
     RunCanceled,
     RunEnqueued,
     RunFailed,
-    RunReleased,
     RunSkipped,
     ScheduleChanged,
     ScheduleCreated,
@@ -41,6 +40,7 @@ from onbeat.stores.sqlite.planning import (
     carry_out,
     gate_is_open,
     inputs_text,
+    release,
     replace_due,
     take_run_ids,
     unfinished_of,
@@ -337,17 +337,6 @@ def _end_stale(
         tx.tell(RunFailed(*ids, run.attempt, reason) if run.attempt else RunSkipped(*ids, reason))
     release(tx, schedule.schedule_id, to_release(left, now=tx.now))
     return left
-
-
-def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
-    """Let the first in the queue start."""
-    if run is None:
-        return
-    tx.run(
-        "UPDATE schedule_runs SET blocked_by = NULL, updated_at = ? WHERE run_id = ?",
-        (tx.now, run.run_id),
-    )
-    tx.tell(RunReleased(schedule_id, run.run_id, run.run_at))
 
 
 def _carry_out(

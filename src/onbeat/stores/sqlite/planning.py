@@ -11,13 +11,25 @@ from dataclasses import dataclass, field
 import msgspec
 
 from onbeat.core.model import Past
-from onbeat.core.plan import Decision, Due, Launch, Plan, Queue, Skip, Supersede, Tick, starts
+from onbeat.core.plan import (
+    Decision,
+    Due,
+    Launch,
+    Plan,
+    Queue,
+    Release,
+    Skip,
+    Supersede,
+    Tick,
+    starts,
+)
 from onbeat.core.runs import Run, Status, TriggeredBy
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.events import (
     Event,
     RunEnqueued,
     RunFailed,
+    RunReleased,
     RunSkipped,
     RunStarted,
     ScheduleParked,
@@ -53,6 +65,12 @@ class Decided:
     state: State
     decisions: Sequence[Decision]
     unfinished: Sequence[Run] = ()
+    needs: str = ""
+    inputs: str | None = None
+
+    def __post_init__(self) -> None:
+        self.needs = self.schedule.target.needs
+        self.inputs = inputs_text(self.schedule.target.inputs)
 
 
 @dataclass(slots=True)
@@ -134,7 +152,7 @@ def plan_due(
     announcing = node if node is not None and may_start(tx, node) else None
     done = carry_out(tx, decided, node=announcing, slots=slots)
     replace_due(tx, due)
-    return Planned(len(rows), done.attempts, done.enqueued)
+    return Planned(len(rows), len(rows) == limit, done.attempts, done.enqueued)
 
 
 def _plan_one(
@@ -177,16 +195,18 @@ class _Writing:
         schedule, state = each.schedule, each.state
         ids = {run.run_at: run.run_id for run in each.unfinished if not run.request_id}
         iteration, last = state.iteration, 0
-        inputs = inputs_text(schedule.target.inputs)
         for decision in each.decisions:
             if isinstance(decision, Supersede):
                 self._supersede(schedule.schedule_id, decision.run)
+                continue
+            if isinstance(decision, Release):
+                release(self._tx, schedule.schedule_id, decision.run)
                 continue
             run_id, self._next_id = self._next_id, self._next_id + 1
             ids[decision.tick.run_at] = run_id
             last = max(last, decision.tick.run_at)
             iteration += not isinstance(decision, Skip)
-            self._write(each, decision, run_id=run_id, iteration=iteration, ids=ids, inputs=inputs)
+            self._write(each, decision, run_id=run_id, iteration=iteration, ids=ids)
         used = state.runs_used + starts(each.decisions)
         self._states.append((last, iteration, used, schedule.schedule_id))
 
@@ -210,17 +230,15 @@ class _Writing:
         run_id: int,
         iteration: int,
         ids: Mapping[int, int],
-        inputs: str | None,
     ) -> None:
         now, tick, schedule_id = self._tx.now, decision.tick, each.schedule.schedule_id
-        needs = each.schedule.target.needs
         by: TriggeredBy = "timer"
         status, count, first = "ENQUEUED", tick.count, tick.first_run_at
         reason = blocker = leased_by = finished_at = None
         match decision:
             case Launch():
                 by = decision.triggered_by
-                if self._node is not None and self._starts_here(decision, needs, self._node):
+                if self._node is not None and self._starts_here(decision, each.needs, self._node):
                     status, leased_by = "STARTED", self._node.node_id
             case Queue():
                 by, blocker = decision.triggered_by, ids[decision.behind]
@@ -230,9 +248,9 @@ class _Writing:
                 self._misses.append((now, reason, schedule_id))
         started = int(leased_by is not None)
         self._rows.append((
-            run_id, schedule_id, tick.run_at, tick.due_at, status, reason, by, needs, started,
+            run_id, schedule_id, tick.run_at, tick.due_at, status, reason, by, each.needs, started,
             iteration, each.state.revision, count, first, blocker, leased_by, started,
-            now if started else None, finished_at, inputs, now, now,
+            now if started else None, finished_at, each.inputs, now, now,
         ))  # fmt: skip
         if status == "SKIPPED":
             told: Event = RunSkipped(
@@ -299,6 +317,17 @@ def _first_attempt(
         timeout=schedule.policy.timeout,
         user_id=state.user_id,
     )
+
+
+def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
+    """Let the first in the queue start."""
+    if run is None:
+        return
+    tx.run(
+        "UPDATE schedule_runs SET blocked_by = NULL, updated_at = ? WHERE run_id = ?",
+        (tx.now, run.run_id),
+    )
+    tx.tell(RunReleased(schedule_id, run.run_id, run.run_at))
 
 
 def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from onbeat.core.durations import Duration
 from onbeat.core.model import Past
-from onbeat.core.plan import Ended, Launch, Queue, Retry, Skip, after, judge, next_due
+from onbeat.core.plan import Ended, Launch, Queue, Retry, Skip, after, judge, next_due, to_release
 from onbeat.core.runs import Canceled, Failed, Lost, Outcome, Run, Status, Succeeded
 from onbeat.core.schedules import Schedule, Target, from_definition
 from onbeat.core.triggers import Every
@@ -30,8 +30,8 @@ from onbeat.events import (
 )
 from onbeat.ports import Attempt, Finished, Node, Registered
 from onbeat.stores.sqlite.database import Row, Transaction
-from onbeat.stores.sqlite.defining import END_WAITING, release
-from onbeat.stores.sqlite.planning import may_start, replace_due, unfinished_of
+from onbeat.stores.sqlite.defining import END_WAITING
+from onbeat.stores.sqlite.planning import may_start, release, replace_due, unfinished_of
 
 LONGEST_TEXT = 64 * 1024  # of a result, an error and the last of what was printed
 
@@ -394,6 +394,8 @@ def _refuse(tx: Transaction, row: Row) -> None:
     tx.run(END_WAITING, (run_id, "FAILED", "invalid_target", tx.now))
     ids = (str(schedule_id), run_id, run_at, attempt)
     tx.tell(RunFailed(*ids, "invalid_target", "the schedule's definition cannot be read"))
+    others = unfinished_of(tx, [str(schedule_id)]).get(str(schedule_id), [])
+    release(tx, str(schedule_id), to_release(others, now=tx.now))
 
 
 def _definition(tx: Transaction, schedule_id: str) -> tuple[Schedule, bool]:

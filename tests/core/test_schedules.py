@@ -1,0 +1,481 @@
+"""Schedules as fields: what is written is what is read, and what is refused says where and why."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onbeat import InvalidSchedule, after, cron, every
+from onbeat.core.schedules import (
+    LONGEST_DEFINITION,
+    LONGEST_RETRY,
+    Policy,
+    Schedule,
+    Target,
+    check_id,
+    check_schedule,
+    definition,
+    from_definition,
+    read_schedule,
+)
+from onbeat.testing import a_schedule
+
+SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
+RUN = {"command": ["./backup.sh", "--all"]}
+HOURLY = {"every": "1h", "run": RUN}
+OFFICE = {"hours": "09:00-17:00", "days": "MON-FRI"}
+
+
+def written(**given):
+    """Return what the store keeps of a schedule with these fields."""
+    return json.loads(definition(a_schedule(**given)))
+
+
+class TestPolicy:
+    @pytest.mark.req("W20", "W21", "W76", "S42")
+    def test_its_defaults_are_those_of_the_design(self):
+        assert Policy() == Policy(
+            grace=60 * SECOND,
+            catchup="once",
+            catchup_window=24 * HOUR,
+            overlap="skip",
+            jitter=0,
+            retry=(),
+            timeout=None,
+            on_lost="fail",
+        )
+        assert a_schedule().policy == Policy()
+
+    def test_every_field_of_it_can_be_asked_for(self):
+        asked = {
+            "grace": "5m",
+            "catchup": "none",
+            "catchup_window": "2h",
+            "overlap": "queue",
+            "jitter": "30s",
+            "retry": ["30s", "2m", "10m"],
+            "timeout": "30m",
+            "on_lost": "retry",
+        }
+        assert a_schedule(**asked).policy == Policy(
+            grace=5 * MINUTE,
+            catchup="none",
+            catchup_window=2 * HOUR,
+            overlap="queue",
+            jitter=30 * SECOND,
+            retry=(30 * SECOND, 2 * MINUTE, 10 * MINUTE),
+            timeout=30 * MINUTE,
+            on_lost="retry",
+        )
+        assert written(**asked).items() >= asked.items()
+
+    @pytest.mark.req("W21")
+    @pytest.mark.parametrize("overlap", ["skip", "queue", "allow"])
+    def test_there_are_three_ways_to_overlap(self, overlap):
+        assert a_schedule(overlap=overlap).policy.overlap == overlap
+
+    def test_lengths_may_be_written_in_any_way(self):
+        ways = ["90s", "1m30s", "PT90S", timedelta(seconds=90)]
+        assert {a_schedule(grace=way).policy.grace for way in ways} == {90 * SECOND}
+
+    def test_a_day_is_24_hours_here(self):
+        assert a_schedule(catchup_window="2d").policy.catchup_window == 48 * HOUR
+
+    def test_the_longest_list_of_retries_is_read(self):
+        assert len(a_schedule(retry=["1s"] * LONGEST_RETRY).policy.retry) == 100
+
+
+class TestTarget:
+    def test_its_kind_is_the_one_field_that_names_a_launcher(self):
+        target = a_schedule(run=RUN | {"cwd": "/srv"}).target
+        assert target == Target("command", RUN | {"cwd": "/srv"})
+
+    def test_a_node_has_to_offer_its_kind(self):
+        assert a_schedule(run=RUN).target.needs == "command"
+        assert a_schedule(run={"python": "reports:build"}).target.needs == "python"
+
+    def test_or_the_registered_function_by_its_name(self):
+        assert a_schedule(run={"python": "standup"}).target.needs == "python:standup"
+
+    def test_inputs_are_what_it_is_passed(self):
+        assert a_schedule(run=RUN | {"inputs": {"limit": 100}}).target.inputs == {"limit": 100}
+        assert a_schedule(run=RUN).target.inputs is None
+
+    def test_it_holds_plain_values_that_are_its_own(self):
+        inputs = {"days": [1, 2], "until": "2026-12-25"}
+        target = a_schedule(run=RUN | {"inputs": inputs}).target
+        inputs["days"].append(3)
+        assert target.inputs == {"days": [1, 2], "until": "2026-12-25"}
+
+
+class TestDefinition:
+    def test_it_says_only_what_is_not_at_its_default(self):
+        assert (
+            definition(a_schedule(run=RUN))
+            == '{"every":"1h","run":{"command":["./backup.sh","--all"]}}'
+        )
+
+    @pytest.mark.parametrize(
+        "same",
+        [
+            {"every": "60m"},
+            {"every": "PT1H"},
+            {"every": timedelta(hours=1)},
+            {"timezone": "UTC"},
+            {"grace": "1m", "catchup": "once", "catchup_window": "1d", "overlap": "skip"},
+            {"jitter": "0s", "retry": [], "on_lost": "fail", "description": ""},
+            {"max_runs": None, "exclude": [], "within": None, "start_at": None},
+            {"calendars": {"unused": ["12-25"]}},
+        ],
+    )  # fmt: skip
+    def test_equal_schedules_give_equal_texts(self, same):
+        assert a_schedule(**same) == a_schedule()
+        assert definition(a_schedule(**same)) == definition(a_schedule())
+
+    def test_the_order_of_fields_does_not_matter(self):
+        inputs = {"b": {"y": 1, "x": 2}, "a": 1}
+        turned = {"a": 1, "b": {"x": 2, "y": 1}}
+        one = read_schedule("a", {"run": RUN | {"inputs": inputs}, "every": "1h", "grace": "5m"})
+        other = read_schedule("a", {"grace": "5m", "every": "1h", "run": {"inputs": turned} | RUN})
+        assert definition(one) == definition(other)
+
+    def test_the_order_of_inputs_that_are_lists_does(self):
+        one, other = (a_schedule(run=RUN | {"inputs": {"a": x}}) for x in ([1, 2], [2, 1]))
+        assert definition(one) != definition(other)
+
+    def test_a_zone_that_was_meant_is_written_out(self):
+        given = {"cron": "0 9 * * *", "run": RUN}
+        meant = read_schedule("a", given, timezone="Europe/Berlin")
+        assert meant == read_schedule("a", given | {"timezone": "Europe/Berlin"})
+        assert json.loads(definition(meant))["timezone"] == "Europe/Berlin"
+        assert from_definition("a", definition(meant)) == meant
+
+    def test_the_calendars_that_are_used_are_kept_with_it(self):
+        calendars = {"company": ("12-24..12-31", "2026-05-01"), "school": ("07-01..08-31",)}
+        schedule = read_schedule(
+            "a", HOURLY | {"exclude": ["company", "2026-03-01"]}, calendars=calendars
+        )
+        assert json.loads(definition(schedule))["calendars"] == {
+            "company": ["12-24..12-31", "2026-05-01"]
+        }
+        assert from_definition("a", definition(schedule)) == schedule
+        assert schedule.trigger.next_after(datetime(2026, 12, 23, 23, tzinfo=UTC)) == int(
+            datetime(2027, 1, 1, tzinfo=UTC).timestamp()
+        )
+
+    def test_calendars_are_found_in_parts_too(self):
+        calendars = {"company": ("12-25",), "school": ("07-01..08-31",)}
+        parts = [
+            {"daily": "09:00", "exclude": "company"},
+            {"daily": "10:00", "exclude": ["school"]},
+        ]
+        schedule = read_schedule("a", {"any": parts, "run": RUN}, calendars=calendars)
+        assert schedule.calendars == calendars
+        assert from_definition("a", definition(schedule)) == schedule
+
+    def test_a_change_of_a_calendar_is_a_change_of_the_schedule(self):
+        before, now = (
+            read_schedule("a", HOURLY | {"exclude": "company"}, calendars={"company": (day,)})
+            for day in ("12-25", "12-26")
+        )
+        assert definition(before) != definition(now)
+        assert before.trigger != now.trigger
+
+    def test_its_own_calendars_come_before_those_around_it(self):
+        given = HOURLY | {"exclude": "company", "calendars": {"company": ["12-25"]}}
+        schedule = read_schedule("a", given, calendars={"company": ("12-26",)})
+        assert schedule.calendars == {"company": ("12-25",)}
+
+    def test_a_hash_belongs_to_the_schedule(self):
+        text = definition(a_schedule("report", cron="H H * * *"))
+        assert from_definition("report", text) == a_schedule("report", cron="H H * * *")
+        assert from_definition("backup", text).trigger != from_definition("report", text).trigger
+
+    def test_the_same_text_may_define_several_schedules(self):
+        text = definition(a_schedule(cron="0 9 * * *"))
+        one, other = (from_definition(name, text) for name in ("one", "other"))
+        assert (one.schedule_id, other.schedule_id) == ("one", "other")
+        assert one.trigger == other.trigger == cron("0 9 * * *")
+
+    @pytest.mark.parametrize("text", ["", "garbage", "{", "[" * 10_000, '"\ud800"'])
+    def test_a_text_that_is_not_json_is_refused(self, text):
+        with pytest.raises(InvalidSchedule, match="this is not JSON"):
+            from_definition("a", text)
+
+    @pytest.mark.parametrize("text", ["[]", "null", "5", '"every: 1h"'])
+    def test_so_is_one_that_holds_no_fields(self, text):
+        with pytest.raises(InvalidSchedule, match="is no schedule"):
+            from_definition("a", text)
+
+    def test_what_the_store_keeps_is_checked_like_anything_else(self):
+        with pytest.raises(InvalidSchedule, match=r"^evry: no field has this name"):
+            from_definition("a", '{"evry": "1h"}')
+
+
+TIMINGS = [
+    {"every": "90m"},
+    {"every": "1mo", "start_at": "2026-01-31T09:00", "timezone": "Asia/Tokyo"},
+    {"cron": "0 9 * * MON-FRI", "timezone": "Europe/Berlin", "dst": "skip"},
+    {"cron": "H H * * *"},
+    {"calendar": {"hour": [9, 17], "minute": 0, "day_of_week": "MON"}},
+    {"at": ["2026-12-01T09:00", "2026-12-02T09:00Z"], "timezone": "America/New_York"},
+    {"daily": "17:00", "delay": "10m", "end_at": "2027-01-01T00:00Z"},
+    {"any": [{"daily": "09:00", "exclude": "company"}, {"every": "1h", "within": OFFICE}]},
+    {"all": [{"every": "2h"}, {"cron": "0 * * * SUN"}], "timezone": "Europe/Berlin"},
+    {"minus": [{"every": "1m"}, {"every": "5m"}, {"daily": "12:01"}]},
+    {"cron": "0 * * * *", "within": OFFICE | {"outside": "move"}, "exclude": ["company", "01-01"]},
+]
+CALENDARS = {"company": ("12-24..12-31", "2026-05-01")}
+LENGTHS = st.integers(1, 10**7).map(lambda seconds: f"{seconds}s")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3),
+    max_leaves=5,
+)
+RUNS = st.fixed_dictionaries(
+    {"command": st.lists(st.text("abc -$", min_size=1), min_size=1, max_size=3)},
+    optional={
+        "inputs": st.dictionaries(st.text("xyz"), VALUES, max_size=3),
+        "cwd": st.just("/srv"),
+    },
+)
+SOME_FIELDS = st.fixed_dictionaries(
+    {"run": RUNS},
+    optional={
+        "grace": LENGTHS,
+        "catchup": st.sampled_from(["once", "none"]),
+        "catchup_window": LENGTHS,
+        "overlap": st.sampled_from(["skip", "queue", "allow"]),
+        "jitter": LENGTHS,
+        "retry": st.lists(LENGTHS, max_size=4),
+        "timeout": LENGTHS,
+        "on_lost": st.sampled_from(["fail", "retry"]),
+        "description": st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
+        "max_runs": st.integers(1, 10**6),
+    },
+)
+
+
+@given(st.sampled_from(TIMINGS), SOME_FIELDS, st.sampled_from(["report", "x/y.z", "H"]))
+@settings(max_examples=200)
+def test_what_is_written_is_what_is_read(timing, some, name):
+    schedule = read_schedule(name, timing | some, calendars=CALENDARS)
+    text = definition(schedule)
+    assert from_definition(name, text) == schedule
+    assert read_schedule(name, json.loads(text)) == schedule
+    assert definition(from_definition(name, text)) == text
+
+
+class TestIds:
+    @pytest.mark.parametrize("name", ["a", "A.b_c-9", "team/report", "...", "x" * 200])
+    def test_an_id_is_a_path_of_plain_names(self, name):
+        assert check_id(name) == name
+        assert a_schedule(name).schedule_id == name
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "", "../x", "a/../b", "..", ".", "a/./b", "a//b", "/a", "a/", "/", "a b", "a:b", "a\n",
+            "\u00e4", "a\x00", "x" * 201, None, 5, b"a", ["a"],
+        ],
+    )  # fmt: skip
+    def test_what_is_none_is_refused(self, name):
+        for refuse in (check_id, lambda name: read_schedule(name, HOURLY)):
+            with pytest.raises(InvalidSchedule) as refused:
+                refuse(name)
+            assert refused.value.field == "schedule_id"
+            assert refused.value.problem.endswith("is no id")
+            assert refused.value.hint == "letters, digits and . _ / -, at most 200; no .. in a path"
+
+    def test_a_schedule_made_in_python_is_checked_too(self):
+        with pytest.raises(InvalidSchedule, match="schedule_id: 'a//b' is no id"):
+            check_schedule(Schedule("a//b", every("1h"), Target("command", RUN)))
+
+
+REFUSED = [  # fields, then the field that is named, the problem and the hint
+    # names
+    ({"evry": "1h"}, "evry", "no field has this name", "did you mean 'every'?"),
+    ({"overlp": "skip"}, "overlp", "no field has this name", "did you mean 'overlap'?"),
+    ({"retries": ["1s"]}, "retries", "no field has this name", "did you mean 'retry'?"),
+    ({"tz": "UTC"}, "tz", "no field has this name", "did you mean 'timezone'?"),
+    ({"zone": "UTC"}, "zone", "no field has this name", "did you mean 'timezone'?"),
+    ({"time_zone": "UTC"}, "time_zone", "no field has this name", "did you mean 'timezone'?"),
+    ({5: 5}, "5", "no field has this name", "known: after, all, any, at,"),
+    ({"x" * 500: 1}, "x" * 56, "no field has this name", "known: after"),
+    # when
+    ({"timezone": "Mars/Base"}, "timezone", "no zone is called 'Mars/Base'", ""),
+    ({"timezone": None}, "timezone", "no zone is called None", "an IANA name"),
+    ({"daily": "17:00"}, "", "2 triggers: every, daily", "one; `any` holds several"),
+    ({"run": RUN}, "", "no trigger", "one of cron, calendar, every, at, daily,"),
+    ({"max_runs": 0}, "max_runs", "0 is not a number of runs", "1 or more"),
+    ({"exclude": ["company"]}, "exclude", "no calendar is called 'company'", "define it under"),
+    ({"calendars": ["12-25"]}, "calendars", "['12-25'] is no set of names", "{name: [...]}"),
+    ({"calendars": {"a": "12-25"}}, "calendars", "{'a': '12-25'} is no set of names", "{name:"),
+    ({"any": [{"every": "1h"}, {"evry": "2h"}], "run": RUN}, "any[1].evry", "no field has", "'every'"),
+    # what cannot be run yet
+    ({"startup": "30s", "run": RUN}, "trigger", "does not run ticks that follow a start", "a time: cron"),
+    ({"after": {"success": "1h"}, "run": RUN}, "trigger", "or another run yet", "a time: cron"),
+    ({"any": [{"daily": "09:00"}, {"after": {"success": "1h"}}], "run": RUN}, "trigger", "yet", "a time"),
+    # what to run
+    ({"run": None, "every": "1h"}, "run", "nothing is said about what to run", "such as run: {command:"),
+    ({"run": "./x", "every": "1h"}, "run", "'./x' is no target", "such as run: {command:"),
+    ({"run": ["./x"], "every": "1h"}, "run", "['./x'] is no target", "such as run: {command:"),
+    ({"run": {}, "every": "1h"}, "run", "no target", "one of command, python"),
+    ({"run": {"shell": "x"}, "every": "1h"}, "run.shell", "no launcher has this name", "known: command, python"),
+    ({"run": {"commands": ["x"]}, "every": "1h"}, "run.commands", "no launcher has this name", "did you mean 'command'?"),
+    ({"run": RUN | {"python": "a:b"}, "every": "1h"}, "run", "2 targets", "one of command, python"),
+    ({"run": RUN | {"inputs": [1]}, "every": "1h"}, "run.inputs", "[1] is no set of names", "{limit: 100}"),
+    ({"run": RUN | {"inputs": {1: 2}}, "every": "1h"}, "run.inputs", "{1: 2} is no set of names", "{limit:"),
+    # policies
+    ({"grace": "0s"}, "grace", "'0s' is too short", "1s or more"),
+    ({"grace": 60}, "grace", "the number 60 has no unit", "60s, 60m, 60h or 60d"),
+    ({"grace": "soon"}, "grace", "'soon' is not a duration", "such as 45s, 90m"),
+    ({"grace": "1mo"}, "grace", "'1mo' has no fixed length", "days, hours"),
+    ({"grace": None}, "grace", "None is not a duration", "such as 45s"),
+    ({"catchup": "all"}, "catchup", "no way is called 'all'", "known: none, once"),
+    ({"catchup": "onec"}, "catchup", "no way is called 'onec'", "did you mean 'once'?"),
+    ({"catchup": True}, "catchup", "no way is called True", "known: once, none"),
+    ({"catchup_window": -1}, "catchup_window", "the number -1 has no unit", ""),
+    ({"overlap": "queued"}, "overlap", "no way is called 'queued'", "did you mean 'queue'?"),
+    ({"overlap": ["skip"]}, "overlap", "no way is called ['skip']", "known: skip, queue, allow"),
+    ({"jitter": "-5s"}, "jitter", "'-5s' is not a duration", "such as 45s"),
+    ({"jitter": timedelta(seconds=-5)}, "jitter", "is not a length in whole seconds", "such as 90m"),
+    ({"retry": "30s"}, "retry", "'30s' is no list of delays", "[30s, 2m, 10m]"),
+    ({"retry": ["1s"] * (LONGEST_RETRY + 1)}, "retry", "101 delays", "100 at most"),
+    ({"timeout": "0s"}, "timeout", "'0s' is too short", "1s or more"),
+    ({"timeout": 2**80}, "timeout", "has no unit", ""),
+    ({"on_lost": "ignore"}, "on_lost", "no way is called 'ignore'", "known: fail, retry"),
+    # the rest
+    ({"description": 5}, "description", "5 is no short text", "2000 characters at most"),
+    ({"description": "x" * 2001}, "description", "is no short text", "2000 characters at most"),
+    ({"run": {"command": ["x" * LONGEST_DEFINITION]}, "every": "1h"}, "", "the definition is too long", "256 KiB at most"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "field", "problem", "hint"), REFUSED)
+def test_what_is_refused_says_where_what_and_what_would_be_right(given, field, problem, hint):
+    with pytest.raises(InvalidSchedule) as refused:
+        read_schedule("report", given if "run" in given else HOURLY | given)
+    assert refused.value.field.startswith(field)
+    assert bool(refused.value.field) == bool(field)
+    assert problem in refused.value.problem
+    assert hint in refused.value.hint
+    assert refused.value.hint
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("given", [None, 5, "every: 1h", ["every"], {1, 2}])
+def test_what_holds_no_fields_is_refused(given):
+    with pytest.raises(InvalidSchedule, match=r"is no schedule \(fields, such as every: 90m"):
+        read_schedule("report", given)
+
+
+def nested(depth):
+    found = {}
+    for _ in range(depth):
+        found = {"a": found}
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {(1, 2): 3}, "\ud800", lambda: 0, nested(10_000)],
+    ids=lambda v: str(type(v)),
+)
+def test_inputs_that_json_cannot_say_are_refused(value):
+    with pytest.raises(InvalidSchedule) as refused:
+        a_schedule(run=RUN | {"inputs": {"x": value}})
+    assert (refused.value.field, refused.value.problem) == (
+        "run",
+        "it holds more than JSON can say",
+    )
+
+
+MOVED = {"daily": "03:00", "within": OFFICE | {"outside": "move"}}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"any": [{"every": "1h"}, MOVED]},
+        {"all": [MOVED, {"every": "1h"}]},
+        {"minus": [MOVED, {"daily": "04:00"}]},
+        {"any": [{"every": "1h"}, MOVED | {"max_runs": 3}]},
+        {"any": [{"every": "1h"}, MOVED | {"start_at": "2026-01-01T00:00Z"}]},
+        {"any": [{"every": "1h"}, {"minus": [{"any": [MOVED, {"daily": "05:00"}]}, {"daily": "04:00"}]}]},
+        {"any": [MOVED, {"every": "1h"}], "max_runs": 3, "exclude": ["12-25"]},
+    ],
+)  # fmt: skip
+def test_ticks_of_a_part_are_not_moved(given):
+    with pytest.raises(InvalidSchedule, match=r"^within.outside: ticks of a part") as refused:
+        a_schedule(**given)
+    assert refused.value.hint == "put `within` around the whole schedule, or use outside: skip"
+
+
+def test_ticks_of_the_whole_are_and_those_of_a_part_may_be_left_out():
+    parts = [{"every": "1h"}, {"daily": "03:30"}]
+    assert a_schedule(any=parts, within=MOVED["within"]).trigger
+    assert a_schedule(any=[{"every": "1h", "within": OFFICE}, {"daily": "03:30"}]).trigger
+
+
+def test_a_schedule_made_in_python_is_refused_for_the_same_reasons():
+    moved = cron("0 3 * * *", within=MOVED["within"])
+    with pytest.raises(InvalidSchedule, match=r"^within.outside: ticks of a part"):
+        check_schedule(Schedule("a", moved | every("1h"), Target("command", RUN)))
+    with pytest.raises(InvalidSchedule, match=r"^trigger: the scheduler does not run"):
+        check_schedule(Schedule("a", after("success", "1h"), Target("command", RUN)))
+    with pytest.raises(InvalidSchedule, match="the definition is too long"):
+        check_schedule(Schedule("a", every("1h"), Target("command", {"command": ["x" * 300_000]})))
+    right = Schedule("a", every("1h"), Target("command", RUN))
+    assert check_schedule(right) is right
+
+
+def test_single_times_are_told_from_others():
+    assert a_schedule(at="2026-12-01T09:00Z").ticks_once
+    assert a_schedule(at="2026-12-01T09:00Z", max_runs=1).ticks_once
+    assert not a_schedule().ticks_once
+
+
+def test_what_max_runs_ends_is_told_from_what_nothing_ends():
+    assert a_schedule(max_runs=1).counts_runs
+    assert a_schedule(max_runs=1, exclude=["12-25"]).counts_runs
+    assert not a_schedule(end_at="2099-01-01T00:00Z").counts_runs
+
+
+def test_a_mapping_of_any_kind_will_do():
+    assert read_schedule("a", MappingProxyType(HOURLY)) == read_schedule("a", HOURLY)
+
+
+# -- what does not hold yet
+
+
+def test_a_description_that_is_no_text_is_refused():
+    with pytest.raises(InvalidSchedule, match=r"^description"):
+        a_schedule(description="\ud800")
+
+
+@pytest.mark.parametrize("item", [5, None, ["12-25"], {"day": 5}])
+def test_an_item_of_a_calendar_that_is_no_text_is_refused(item):
+    with pytest.raises(InvalidSchedule, match=r"calendars|exclude"):
+        a_schedule(calendars={"company": [item]}, exclude="company")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_json_cannot_say_are_refused(value):
+    with pytest.raises(InvalidSchedule, match="more than JSON can say"):
+        a_schedule(run=RUN | {"inputs": {"x": value}})
+
+
+def test_names_that_are_one_in_json_are_refused():
+    with pytest.raises(InvalidSchedule, match="more than JSON can say"):
+        a_schedule(run=RUN | {"inputs": {"x": {1: "a", "1": "b"}}})
+
+
+def test_a_delay_is_named_as_parts_are():
+    with pytest.raises(InvalidSchedule) as refused:
+        a_schedule(retry=["30s", 5])
+    assert refused.value.field == "retry[1]"
