@@ -16,6 +16,7 @@ from onbeat.errors import StoreFailed
 from onbeat.ports import Attempt, Clock, Finished, Launchers, Node, Store
 
 BATCH = 250  # runs claimed at once
+CLAIM_EVERY = 0.05  # seconds at most between two looks at what waits, while runs end
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 5.0
 
 T = TypeVar("T")
@@ -32,9 +33,11 @@ class Dispatcher:
         self._launchers, self._concurrency = launchers, concurrency
         self._running: dict[int, asyncio.Task[None]] = {}
         self._reserved = 0
+        self.recorded = 0  # how many times outcomes were recorded
         self._finished: list[Finished] = []
         self._unlaunched: list[Attempt] = []
-        self._stopping = False
+        self._stopping, self._backlog = False, False
+        self._claimed_at = clock.monotonic()
         self._wake, self._to_record = asyncio.Event(), asyncio.Event()
         self._idle, self._place = asyncio.Event(), asyncio.Event()
         self._idle.set()
@@ -43,6 +46,11 @@ class Dispatcher:
     def running(self) -> int:
         """How many attempts are launched and not yet recorded."""
         return len(self._running)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs, is about to be launched, or waits to be recorded."""
+        return not (self._running or self._reserved or self._finished or self._unlaunched)
 
     def wake(self) -> None:
         """Look for runs to claim."""
@@ -57,6 +65,7 @@ class Dispatcher:
             yield slots
         finally:
             self._reserved -= slots
+            self._place.set()
 
     def stop(self) -> None:
         """Claim nothing more; what is being claimed is still launched."""
@@ -65,10 +74,11 @@ class Dispatcher:
 
     async def wait_for_place(self, longest: float) -> None:
         """Wait until another run could be launched, but not longer than so many seconds."""
-        if self._free < 1 and not self._stopping:
-            self._place.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._place.wait(), longest)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                while self._free < 1 and not self._stopping:
+                    self._place.clear()
+                    await self._place.wait()
 
     async def run(self) -> None:
         """Claim and launch until stopped."""
@@ -89,10 +99,12 @@ class Dispatcher:
     async def claim_once(self) -> int:
         """Claim a batch no larger than what can be launched at once; launch it."""
         with self.reserved(BATCH) as slots:
+            self._backlog = True  # until a claim has found the last of what waits
             if not slots:
                 return 0
             sent = self._clock.monotonic()
             claimed = await self._store.claim(self._node, limit=slots)
+            self._backlog, self._claimed_at = len(claimed) == slots, sent
             if not claimed:
                 return 0
             try:
@@ -138,8 +150,12 @@ class Dispatcher:
                 self._running.pop(each.attempt.run_id, None)
                 if each.attempt.run_id not in held:
                     log.warning("run %d was not this node's any more", each.attempt.run_id)
+        self.recorded += 1
         self._place.set()
-        self.wake()
+        # A claim takes places that the planner could fill with one write less: while it does, what
+        # waits is looked at now and then, and else only if something does wait.
+        if self._backlog or self._clock.monotonic() - self._claimed_at > CLAIM_EVERY:
+            self.wake()
         self.on_recorded()
         if not self._running:
             self._idle.set()

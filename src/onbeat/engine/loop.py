@@ -70,13 +70,15 @@ class Engine:
     async def settle(self) -> None:
         """Wait until everything that is due by the clock has been decided, run and recorded."""
         while True:
-            before = self._clock.now()
+            await self.dispatcher.idle()
+            before, recorded = self._clock.now(), self.dispatcher.recorded
             planned = await self.planner.plan_once()
             claimed = await self.dispatcher.claim_once()
-            await self.dispatcher.idle()
             due = await self._store.next_due(after=before)
-            if not planned.ticks and not claimed and (due is None or due > self._clock.now()):
-                return
+            moved = planned.ticks or claimed or recorded != self.dispatcher.recorded
+            if moved or not self.dispatcher.is_idle or (due and due <= self._clock.now()):
+                continue
+            return
 
     async def _heartbeat(self) -> None:
         while True:

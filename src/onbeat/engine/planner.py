@@ -55,6 +55,8 @@ class Planner:
             before = self._clock.now()
             try:
                 planned = await self.plan_once()
+                if planned.enqueued or not planned.ticks:  # or a waiting run has become due
+                    self._dispatcher.wake()
                 if planned.is_full:
                     continue
                 self.next_due = await self._store.next_due(after=before)
@@ -77,8 +79,6 @@ class Planner:
                 self._plan, limit=slots or BATCH, node=self._node, slots=slots
             )
             self._dispatcher.launch(planned.attempts, sent)
-        if planned.enqueued or not planned.ticks:  # or a waiting run has become due
-            self._dispatcher.wake()
         return planned
 
     def _plan(
