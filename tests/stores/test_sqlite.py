@@ -244,6 +244,7 @@ class TestZoneData:
         if due_at is not None:  # as if other rules had computed it
             tamper(path, f"UPDATE due SET due_at = {due_at}000, run_at = {due_at} WHERE schedule_id = 'zoned'")  # fmt: skip
 
+    @pytest.mark.req("C53")
     def test_newer_data_computes_due_rows_anew(self, path):
         async def play():
             clock = ManualClock("2026-01-01T12:00:00Z")

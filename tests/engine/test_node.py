@@ -1,0 +1,156 @@
+"""A node's parts: what starts when, how much it catches up, and who could be split from whom."""
+
+import asyncio
+
+import pytest
+
+from onbeat.core.plan import plan
+from onbeat.core.runs import Succeeded
+from onbeat.engine.dispatcher import Dispatcher
+from onbeat.engine.loop import Engine
+from onbeat.engine.planner import Allowance, Planner
+from onbeat.ports import Finished, Node
+from onbeat.service import run_fields
+from onbeat.settings import Settings
+from onbeat.stores.sqlite import SqliteStore
+from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+
+NODE = Node("node-1", "here", frozenset({"command"}))
+
+
+def played(story):
+    async def whole():
+        clock = ManualClock("2026-01-01T12:00:00Z")
+        store = await SqliteStore.open(None, clock=clock, inline=True)
+        try:
+            return await story(store, clock)
+        finally:
+            await store.close()
+
+    return asyncio.run(whole())
+
+
+class Listening:
+    """A store that notes what it is asked for."""
+
+    def __init__(self, store):
+        self._store, self.asked = store, []
+
+    def __getattr__(self, name):
+        self.asked.append(name)
+        return getattr(self._store, name)
+
+
+@pytest.mark.req("S63")
+def test_nothing_is_planned_before_the_node_is_registered_and_leftovers_are_ended():
+    class Recovering(RecordingLauncher):
+        async def recover(self):
+            listening.asked.append("recover")
+            await asyncio.sleep(0.01)
+            return 0
+
+    async def story(store, clock):
+        nonlocal listening
+        listening = Listening(store)
+        engine = Engine(listening, clock, NODE, {"command": Recovering()})
+        await engine.start()
+        await engine.settle()
+        await engine.stop(1)
+
+    listening = None
+    played(story)
+    first = [name for name in listening.asked if name != "changed_elsewhere"][:4]
+    assert first[:3] == ["hold", "recover", "register"]
+    assert listening.asked.index("register") < listening.asked.index("plan_due")
+
+
+@pytest.mark.req("S64")
+def test_nothing_starts_once_it_is_being_stopped():
+    async def story(store, clock):
+        launcher = RecordingLauncher()
+        engine = Engine(store, clock, NODE, {"command": launcher})
+        await engine.start()
+        await store.upsert([a_schedule()])
+        await engine.stop(1)
+        clock.advance("1h")
+        engine.planner.wake()
+        engine.dispatcher.wake()
+        await asyncio.sleep(0.05)
+        return launcher.attempts
+
+    assert played(story) == []
+
+
+@pytest.mark.req("W72", "W75")
+def test_a_node_catches_up_no_more_than_a_hundred_schedules_a_second():
+    async def story(store, clock):
+        launcher = RecordingLauncher()
+        await store.upsert([a_schedule(f"s-{i}", every="1h") for i in range(250)])
+        clock.advance("5h30m")
+        engine = Engine(store, clock, NODE, {"command": launcher})
+        await engine.start()
+        counts = []
+        for _ in range(3):
+            await engine.settle()
+            counts.append(len(launcher.attempts))
+            clock.advance("1s")
+        await engine.stop(1)
+        return counts
+
+    assert Settings().catchup_per_second == 100
+    assert played(story) == [100, 200, 250]
+
+
+def test_an_allowance_is_for_each_second():
+    clock = ManualClock()
+    allowance = Allowance(clock, 3)
+    allowance.take(3)
+    clock.advance(999)
+    assert allowance.left() == 0
+    clock.advance(1)
+    assert allowance.left() == 3
+
+
+@pytest.mark.req("W88")
+def test_the_planner_and_the_launcher_can_be_in_two_processes():
+    async def story(store, clock):
+        await store.register(NODE)
+        await store.upsert([a_schedule()])
+        clock.advance("1h")
+        elsewhere = Node("planner-only", "there", frozenset())
+        idle = Dispatcher(store, clock, elsewhere, {}, concurrency=0)
+        await Planner(store, clock, elsewhere, idle).plan_once()
+        (attempt,) = await store.claim(NODE, limit=9)
+        await store.announce(NODE, [attempt])
+        return await store.finish([Finished(attempt, Succeeded())])
+
+    assert played(story) == [1]
+
+
+@pytest.mark.req("S75")
+def test_an_idle_planner_does_not_look_again():
+    async def story(store, clock):
+        await store.upsert([a_schedule()])
+        listening = Listening(store)
+        engine = Engine(listening, clock, NODE, {"command": RecordingLauncher()})
+        await engine.start()
+        await asyncio.sleep(0.1)
+        listening.asked.clear()
+        await asyncio.sleep(0.5)
+        found = set(listening.asked)
+        await engine.stop(1)
+        return found
+
+    assert played(story) <= {"changed_elsewhere", "heartbeat"}
+
+
+@pytest.mark.req("W26", "W18")
+def test_times_are_told_with_their_offset():
+    async def story(store, clock):
+        await store.upsert([a_schedule("berlin", cron="0 14 * * *", timezone="Europe/Berlin")])
+        clock.advance("1h")
+        await store.plan_due(lambda s, r, u, p, n: plan(s, r, u, p, now=n), limit=9)
+        (row,) = await store.runs()
+        return run_fields(row)["run_at"]
+
+    assert played(story) == "2026-01-01T13:00:00Z"
