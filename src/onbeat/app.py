@@ -10,13 +10,14 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 import onbeat
 from onbeat import logs
-from onbeat.core.schedules import Schedule, Target, check_schedule, read_policy
+from onbeat.core.schedules import Schedule, check_schedule, read_policy, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.engine.loop import Engine
 from onbeat.errors import InvalidSchedule, StoreHeld
@@ -57,9 +58,13 @@ class Onbeat:
         launchers: Mapping[str, Launcher] | None = None,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
-        self._settings = settings or Settings.load(
-            flags={"database": database}, environment=os.environ, folder=Path()
-        )
+        if settings is None:
+            settings = Settings.load(
+                flags={"database": database}, environment=os.environ, folder=Path()
+            )
+        elif database is not None:
+            settings = replace(settings, database=database)
+        self._settings = settings
         self._clock = clock or SystemClock()
         self._own_launchers = dict(launchers or {})
         self._new_id = new_id
@@ -79,8 +84,11 @@ class Onbeat:
 
         def decorate(function: F) -> F:
             schedule_id = name or function.__name__
+            if self._open is not None:
+                problem = f"{schedule_id!r} is decorated while it runs already"
+                raise InvalidSchedule("schedule", problem, hint="decorate first, or use define")
             fields = {"python": schedule_id} | ({"inputs": dict(inputs)} if inputs else {})
-            target = Target("python", fields)
+            target = read_target(fields)
             if schedule_id in self._decorated:
                 problem = f"two schedules are called {schedule_id!r}"
                 raise InvalidSchedule("name", problem, hint="name=... gives one another name")
@@ -98,12 +106,21 @@ class Onbeat:
 
     async def serve(self) -> None:
         """Do the same inside a running event loop; a second signal ends what still runs at once."""
-        stopped = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(each, stopped.set)
         async with self:
-            await self.until(stopped)
+            await self.until_signalled()
+
+    async def until_signalled(self) -> None:
+        """Wait for SIGINT or SIGTERM, or raise what made the engine fail."""
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            if stopped.is_set():
+                self._opened.hurry()
+            stopped.set()
+
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, on_signal)
+        await self.until(stopped)
 
     async def until(self, stopped: asyncio.Event) -> None:
         """Wait until told to stop, or raise what made the engine fail."""
@@ -154,9 +171,9 @@ class Onbeat:
 
     async def close(self) -> None:
         """Stop in good order."""
-        opened, self._open = self._open, None
-        if opened is not None:
-            await opened.close()
+        if self._open is not None:
+            await self._open.close()
+            self._open = None
 
     async def define(self, *schedules: Schedule) -> list[Upserted]:
         """Define schedules; what changes nothing writes nothing."""
@@ -227,6 +244,15 @@ async def client(settings: Settings) -> AsyncIterator[Service]:
         await beat.close()
 
 
+def check_target(schedule: Schedule) -> None:
+    """Refuse a schedule whose target could never be launched, without a store."""
+    launchers: dict[str, Launcher] = {
+        "command": ProcessLauncher(Path(), environment={}),
+        "python": FunctionLauncher(),
+    }
+    launchers[schedule.target.kind].check(schedule.target)
+
+
 def holder(settings: Settings) -> Holder | None:
     """Return the node that has the database now, if one has."""
     return None if settings.database_path is None else who_holds(settings.database_path)
@@ -247,9 +273,12 @@ class _Opened:
         clock: Clock,
         store: SqliteStore,
         launchers: Mapping[str, Launcher],
+        functions: FunctionLauncher,
+        *,
         new_id: Callable[[], str],
     ) -> None:
         self._settings, self._clock, self._store = settings, clock, store
+        self._functions = functions
         self._launchers, self._new_id = launchers, new_id
         self.service = Service(store, launchers, new_id=new_id)
         self.engine: Engine | None = None
@@ -272,10 +301,11 @@ class _Opened:
             passed=(*PASSED, *settings.pass_env),
         )
         launchers: dict[str, Launcher] = {"command": commands, "python": functions, **own}
-        return cls(settings, clock, store, launchers, new_id)
+        return cls(settings, clock, store, launchers, functions, new_id=new_id)
 
     async def begin(self) -> None:
         offers = {name for launcher in self._launchers.values() for name in launcher.offers()}
+        offers |= set(self._functions.offers())  # whoever launches them
         name = f"{socket.gethostname()}:{os.getpid()}"
         node = Node(
             self._new_id(), name, frozenset(offers), self._settings.lease, onbeat.__version__
@@ -291,6 +321,11 @@ class _Opened:
         )
         await engine.start()
         self.engine = engine
+
+    def hurry(self) -> None:
+        """End what still runs, without waiting for its grace."""
+        if self.engine is not None:
+            self.engine.dispatcher.end_all()
 
     def wake(self) -> None:
         """Have the engine look at once at what this process has changed."""

@@ -13,8 +13,14 @@ from onbeat.core.instants import rfc3339, rfc3339_ms
 from onbeat.events import Event
 
 log = logging.getLogger("onbeat")
+log.addHandler(logging.NullHandler())  # a program that sets up no logging is not written to
 
-INSTANTS = {"run_at": rfc3339, "first_run_at": rfc3339, "due_at": rfc3339_ms}
+INSTANTS = {
+    "run_at": rfc3339,
+    "first_run_at": rfc3339,
+    "due_at": rfc3339_ms,
+    "history_from": rfc3339_ms,
+}
 UNTOLD = {"name", "definition"}  # too long for a line
 
 
@@ -23,7 +29,8 @@ def tell(events: Sequence[Event]) -> None:
     for event in events:
         level = logging.getLevelNamesMapping()[event.level.upper()]
         if log.isEnabledFor(level):
-            log.log(level, event.name, extra={"told": _fields(event)})
+            told = _fields(event)
+            log.log(level, "%s", _line(event.name, told), extra={"event": event.name, "told": told})
 
 
 def set_up(*, level: str, as_json: bool, stream: TextIO | None = None) -> None:
@@ -51,10 +58,7 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        told: dict[str, object] = dict(getattr(record, "told", {}))
-        whom = f" {told.pop('schedule_id')}" if "schedule_id" in told else ""
-        rest = "".join(f" {name}={_shown(value)}" for name, value in told.items())
-        line = f"{clock}.{int(record.msecs):03} {record.getMessage():<18}{whom}{rest}"
+        line = f"{clock}.{int(record.msecs):03} {record.getMessage()}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -65,7 +69,7 @@ class _Json(logging.Formatter):
         told = {
             "at": rfc3339_ms(int(record.created * 1000)),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": getattr(record, "event", record.getMessage()),
             **getattr(record, "told", {}),
         }
         if record.exc_info:
@@ -73,6 +77,13 @@ class _Json(logging.Formatter):
         return json.dumps(told)
 
 
+def _line(name: str, told: dict[str, object]) -> str:
+    """Return an event as one line: its name, the schedule, and the rest by name."""
+    rest = dict(told)
+    whom = f" {rest.pop('schedule_id')}" if "schedule_id" in rest else ""
+    return f"{name:<18}{whom}{''.join(f' {key}={_shown(value)}' for key, value in rest.items())}"
+
+
 def _shown(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if " " in text or not text else text
+    return text if text.isprintable() and text and " " not in text else json.dumps(text)

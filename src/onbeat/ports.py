@@ -4,8 +4,11 @@ Instants are whole milliseconds since 1970 in UTC, but for `run_at`, which is in
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, Protocol
+
+import msgspec
 
 from onbeat.core.model import Past
 from onbeat.core.plan import Plan
@@ -38,8 +41,7 @@ class Node:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """One attempt at a run, claimed by a node under a fence: all that a launcher needs."""
 
     run_id: int
@@ -55,7 +57,7 @@ class Attempt:
     tick_count: int = 1  # how many ticks it stands for
     first_run_at: int | None = None
     revision: int = 1
-    inputs: Mapping[str, object] = field(default_factory=dict)
+    inputs: Mapping[str, object] = MappingProxyType({})
     timeout: int | None = None
     user_id: str = ""
 
@@ -65,8 +67,7 @@ class Attempt:
         return run_key(self.schedule_id, self.run_at, self.request_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """An attempt, what came of it, and the last of what it printed."""
 
     attempt: Attempt
@@ -74,8 +75,7 @@ class Finished:
     log_tail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """What one call of `plan_due` did."""
 
     ticks: int  # how many due rows were taken

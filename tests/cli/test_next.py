@@ -181,7 +181,7 @@ def test_a_file_alone_gives_a_line_for_each_schedule(tmp_path):
 def test_the_example_file_is_understood():
     done = onbeat("-f", "examples/onbeat.yaml", *AFTER)
     assert done.exit_code == 0
-    assert len(done.stdout.splitlines()) == 8
+    assert len(done.stdout.splitlines()) == 11
 
 
 def test_a_trigger_that_waits_for_runs_says_so(tmp_path):

@@ -5,7 +5,8 @@ into words: `launch 13:00`, `catchup 13:00..17:00 (5)`, `skip 14:00 overlap 13:0
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as replaced
 from functools import partial
 from hashlib import sha256
 from itertools import pairwise
@@ -13,6 +14,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from onbeat import InvalidSchedule
 from onbeat.core.instants import parse_instant, rfc3339
@@ -834,7 +836,7 @@ class Case:
         return self.schedule.policy
 
     def planned(self, **changed):
-        case = replace(self, **changed)
+        case = replaced(self, **changed)
         return plan(case.schedule, case.first, case.unfinished, case.past, now=case.now)
 
     def ticks(self, until):

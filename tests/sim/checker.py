@@ -15,6 +15,10 @@ from onbeat.core.schedules import from_definition
 from onbeat.events import decode_events
 
 QUEUE_LIMIT, MOST_DECISIONS = 100, 100
+CALLS = {
+    "schedule.created": "created", "schedule.changed": "changed", "schedule.paused": "pause",
+    "schedule.resumed": "resume", "schedule.deleted": "delete", "gate.changed": "set_gate",
+}  # fmt: skip
 
 
 @dataclass
@@ -76,6 +80,7 @@ class RunModel:
     ended: dict[int, str] = field(default_factory=dict)  # how attempts that were not lost ended
     handed_back: int = 0
     claimed_at: int = 0
+    claimed_by: str = ""
     free_since: int = 0  # when it could first have been claimed
 
     @property
@@ -100,7 +105,10 @@ class Checker:
         self.runs: dict[int, RunModel] = {}
         self.of_schedule = defaultdict(list)
         self.gate_open, self.ticks, self.now = True, 0, 0
+        self.told = Counter()  # what events say that users have changed
+        self.skips = {}  # skipped ticks, by the run that their row is
         self.poisoned = bool(world.seen["poisoned"])
+        self.quiet_node = f"node-{world.nodes}"  # the last one: nobody sets the clock under it
 
     def breach(self, invariant, told):
         self.wrong.append((invariant, f"{told} (at {self.now})"))
@@ -109,11 +117,15 @@ class Checker:
         if not holds:
             self.breach(invariant, told)
 
+    def _is_sick(self, model):
+        """Whether a definition was damaged behind the store's back: its own ticks are not judged."""
+        return self.poisoned and model.schedule_id == "e"
+
     # -- replaying
 
     def replay(self, transactions):
         for at, events in transactions:
-            self.now = at
+            self.now, self.decided_now = at, Counter()
             self.edited = {
                 e.schedule_id for e in events if e.name in ("schedule.changed", "schedule.created")
             }
@@ -122,6 +134,8 @@ class Checker:
             self.opened = any(e.name == "gate.changed" and e.open for e in events)
             self.started_now = {e.run_id for e in events if e.name == "run.started"}
             for event in events:
+                if event.name in CALLS:
+                    self.told[CALLS[event.name], getattr(event, "schedule_id", "")] += 1
                 handler = getattr(self, f"on_{event.name.replace('.', '_')}", None)
                 if handler is not None:
                     handler(event)
@@ -154,7 +168,7 @@ class Checker:
         after = from_definition(event.schedule_id, event.definition)
         jitter = before is not None and before.policy.jitter != after.policy.jitter
         if before is None or before.trigger != after.trigger or jitter:
-            if before is not None and not self.poisoned:
+            if before is not None and not self._is_sick(model):
                 self._all_decided(model, "an edit decides what was planned")
             model.position = max(model.decided, self.now // 1000)
         model.definition = event.definition
@@ -164,14 +178,14 @@ class Checker:
 
     def on_schedule_resumed(self, event):
         model = self.models[event.schedule_id]
-        if not self.poisoned:
+        if not self._is_sick(model):
             self._all_decided(model, "a pause ends with its range")
         model.paused = False
         model.position = max(model.position, self.now // 1000)
 
     def on_schedule_deleted(self, event):
         model = self.models[event.schedule_id]
-        if not self.poisoned:
+        if not self._is_sick(model):
             self._all_decided(model, "a deletion decides what was planned")
         model.deleted = True
         for run in self.of_schedule[event.schedule_id]:
@@ -182,7 +196,7 @@ class Checker:
         self.gate_open = event.open
         if event.open:
             for model in self.models.values():
-                if not model.paused and not model.deleted and not self.poisoned:
+                if not model.paused and not model.deleted and not self._is_sick(model):
                     tick = model.next_tick()
                     open_one = tick is not None and model.due_at(tick) <= self.now
                     self.require(not open_one, "a gate ends with its ranges", model.schedule_id)
@@ -209,7 +223,9 @@ class Checker:
 
     def on_run_skipped(self, event):
         known = self.runs.get(event.run_id)
-        if known is not None:
+        if known is None:
+            self.skips[event.run_id] = event
+        else:
             waits = known.state in ("ENQUEUED", "CLAIMED")
             self.require(waits, "legal state changes", f"skipped {known}")
             known.state, known.reason = "SKIPPED", event.reason
@@ -247,7 +263,7 @@ class Checker:
         self.require(run.due_at <= self.now, "never early", f"claimed {run}")
         self._not_held(run, "claimed")
         self._fence(run, event.fence, rises=True)
-        run.state, run.claimed_at = "CLAIMED", self.now
+        run.state, run.claimed_at, run.claimed_by = "CLAIMED", self.now, event.node_id
 
     def on_run_started(self, event):
         run = self.runs[event.run_id]
@@ -273,7 +289,7 @@ class Checker:
     def on_run_handed_back(self, event):
         run = self.runs[event.run_id]
         legal = run.state in ("CLAIMED", "STARTED")
-        if run.claimed_at >= self.world.quiet_at and run.state == "CLAIMED":
+        if run.claimed_by == self.quiet_node and run.state == "CLAIMED":
             soon = self.now - run.claimed_at < 5_000
             self.require(soon, "nothing is stuck", f"handed back so late: {run}")
         self.require(legal, "legal state changes", f"handed back {run}")
@@ -356,6 +372,7 @@ class Checker:
         if event.tick_count > 1 and starts:
             self.seen["a run that stands for several"] += 1
         self.ticks += event.tick_count
+        self.decided_now[event.schedule_id] += 1
         model.position = max(model.position, event.run_at)
         model.decided = max(model.decided, event.run_at)
         model.used += starts
@@ -415,9 +432,11 @@ class Checker:
         elif event.reason == "missed":
             late = self.now - model.due_at(event.run_at)
             limit = model.policy.grace
-            if model.policy.catchup == "once" and event.schedule_id not in self.edited:
+            if model.policy.catchup == "once" and not self.decided_now[event.schedule_id]:
                 limit = max(model.policy.catchup_window, limit)
+            # What one plan does not reach is missed, if an edit ends the definition.
             remainder = event.schedule_id in self.edited
+            remainder = remainder and self.decided_now[event.schedule_id] >= MOST_DECISIONS
             self.require(late > limit or remainder, "every miss matches its policy", f"{event}")
         elif event.reason == "paused":
             held = model.paused
@@ -425,6 +444,13 @@ class Checker:
         elif event.reason == "gate_off":
             held = self.opened or not self.gate_open
             self.require(held, "every skip has its reason", f"{event}")
+        elif event.reason == "queue_full":
+            waiting = [
+                r
+                for r in self.of_schedule[event.schedule_id]
+                if r.blocked_by is not None and not r.is_over
+            ]
+            self.require(len(waiting) >= QUEUE_LIMIT, "queue limit", f"{len(waiting)}: {event}")
         elif event.reason == "canceled":
             self.require(event.schedule_id in self.deleted, "every skip has its reason", f"{event}")
 
@@ -483,20 +509,30 @@ class Checker:
     def _rows(self, database):
         """Every row is what its events say."""
         rows = database.execute(
-            "SELECT run_id, status, reason, attempt, fence, finished_at FROM schedule_runs"
+            "SELECT run_id, status, reason, attempt, fence, finished_at, run_at, tick_count, "
+            "first_run_at, blocked_by FROM schedule_runs"
         )
+        skips = dict(self.skips)
         told = {r.run_id: r for r in self.runs.values()}
-        for run_id, status, reason, attempt, fence, finished_at in rows:
+        for run_id, status, reason, attempt, fence, finished_at, *tick in rows:
             run = told.pop(run_id, None)
             self.require((finished_at is not None) == (status not in ("ENQUEUED", "STARTED")), "legal state changes", f"row {run_id}")  # fmt: skip
             if run is None:
-                self.require(status == "SKIPPED", "every change has its event", f"run {run_id}")
+                skip = skips.pop(run_id, None)
+                self.require(
+                    skip is not None
+                    and (status, reason) == ("SKIPPED", skip.reason)
+                    and tick == [skip.run_at, skip.tick_count, skip.first_run_at, skip.blocked_by],
+                    "every change has its event",
+                    f"run {run_id}: {skip}",
+                )
                 continue
             state = "ENQUEUED" if run.state == "CLAIMED" else run.state
             same = (status, attempt) == (state, run.attempt) and fence >= run.fence
             same = same and (reason == run.reason or status == "ENQUEUED")
             self.require(same, "every change has its event", f"{run}: {status} {reason} {attempt}")
         self.require(not told, "every event has its row", f"{list(told.values())[:2]}")
+        self.require(not skips, "every event has its row", f"{list(skips.values())[:2]}")
         double = database.execute(
             "SELECT schedule_id, run_at FROM schedule_runs WHERE request_id = '' "
             "GROUP BY 1, 2 HAVING count(*) > 1"
@@ -564,6 +600,12 @@ class Checker:
                 key = f"{each.schedule_id}:{each.answer.request_id}"
                 same = ids.get(key) == each.answer.run_id
                 self.require(same, "acknowledged calls hold", f"{each}")
+        answered = Counter()
+        for each in self.world.acknowledged:
+            change = each.answer[0].change if each.call == "upsert" else each.answer
+            if change is True or change in ("created", "changed"):
+                answered[each.call if change is True else change, each.schedule_id] += 1
+        self.require(answered == self.told, "acknowledged calls hold", f"{answered - self.told}")
 
 
 def check(world):

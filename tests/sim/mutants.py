@@ -83,14 +83,13 @@ MUTANTS = [
     ),
     Mutant(
         "finish without the fence", f"{STORE}/running.py",
-        "r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1 AND r.status = 'STARTED'\n"
-        "RETURNING run_id",
-        "r.run_id = given.value ->> 0\nRETURNING run_id",
+        "    ON r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1 AND r.status = 'STARTED'\n",
+        "    ON r.run_id = given.value ->> 0\n",
     ),
     Mutant(
         "announce without the fence", f"{STORE}/running.py",
         " WHERE r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1\n"
-        "   AND r.status = 'ENQUEUED' AND r.leased_by = ?3\n",
+        "   AND r.status = 'ENQUEUED' AND +r.leased_by = ?3\n",
         " WHERE r.run_id = given.value ->> 0 AND r.status = 'ENQUEUED'\n",
     ),
     Mutant(
@@ -158,13 +157,13 @@ MUTANTS = [
     ),
     Mutant(
         "missed ticks vanish", "core/plan.py",
-        '            deciding.skip(_ticks(schedule, run_at, missed, past), "missed")\n'
-        "            tick = trigger.next_after(missed, past)\n",
-        "            tick = trigger.next_after(missed, past)\n",
+        '    deciding.skip(_ticks(schedule, run_at, missed, past), "missed")\n'
+        "    return schedule.trigger.next_after(missed, past)\n",
+        "    return schedule.trigger.next_after(missed, past)\n",
     ),
     Mutant(
         "grace is not kept", "core/plan.py",
-        "if due_at(schedule, run_at, past) < now - policy.grace:", "if False:",
+        "if first_due < now - policy.grace:", "if False:",
     ),
     Mutant(
         "queued runs are released last first", "core/plan.py",
@@ -181,7 +180,7 @@ MUTANTS = [
     ),
     Mutant(
         "max_runs is not counted", f"{STORE}/planning.py",
-        "used = state.runs_used + starts(each.decisions)", "used = state.runs_used",
+        "state.runs_used + begun", "state.runs_used",
     ),
     Mutant(
         "a pause leaves no range", f"{STORE}/defining.py",
@@ -208,6 +207,19 @@ MUTANTS = [
         '            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now))\n'
         "            tx.tell(RunCanceled(",
         "            (RunCanceled(",
+    ),
+    Mutant(
+        "a pause is answered and not done", f"{STORE}/defining.py",
+        "    known = _existing(tx, schedule_id)\n    if known.paused:\n        return False\n",
+        "    return True\n",
+    ),
+    Mutant(
+        "an edit calls what is on time missed", "core/plan.py",
+        "    found = plan(schedule, run_at, unfinished, past, now=now)\n    decisions, due = list(found.decisions), found.due\n",
+        "    decisions, due = [], Due(run_at, due_at(schedule, run_at, past))\n",
+    ),
+    Mutant(
+        "a queue of one", "core/plan.py", "QUEUE_LIMIT = 100", "QUEUE_LIMIT = 1",
     ),
     Mutant(
         "a poison definition stops the batch", f"{STORE}/planning.py",

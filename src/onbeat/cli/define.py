@@ -2,17 +2,19 @@
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import msgspec
 
+from onbeat.app import check_target
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment, took
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.core.words import words
 from onbeat.errors import InvalidSchedule, naming
-from onbeat.ports import RunRow, ScheduleRow, Upserted
+from onbeat.ports import Overview, RunRow, ScheduleRow, Upserted
 from onbeat.service import Service, run_fields, schedule_fields
 from onbeat.settings import Settings
 from onbeat.sources.yaml import read_definitions
@@ -61,7 +63,8 @@ def init(file: Path, as_json: bool) -> None:
 @with_settings()
 def apply_(settings: Settings, file: Path, as_json: bool) -> None:
     """Define the schedules of a file: all of them, or none if one is wrong."""
-    done = ask(settings, lambda service: apply_file(service, file), create=True)
+    definitions = read_file(file)  # before anything is touched
+    done = ask(settings, lambda service: apply_definitions(service, definitions), create=True)
     if as_json:
         write_json([msgspec.to_builtins(each) for each in done])
         return
@@ -75,18 +78,25 @@ def apply_(settings: Settings, file: Path, as_json: bool) -> None:
         click.echo(f"{file} defines no schedules")
 
 
-async def apply_file(service: Service, file: Path) -> list[Upserted]:
-    """Define the schedules of a file; tell of everything that is wrong with it at once."""
-    with naming(str(file)):
-        definitions = read_definitions(file)
+class File(NamedTuple):
+    """What a file defines, and where that is from."""
+
+    path: Path
+    schedules: list[Schedule]
+
+
+def read_file(path: Path) -> File:
+    """Read the schedules of a file; tell of everything that is wrong with it at once."""
+    with naming(str(path)):
+        definitions = read_definitions(path)
     found: list[Schedule] = []
     refused: list[InvalidSchedule] = []
     for name in definitions.schedules:
         try:
-            with naming(str(file)):
+            with naming(str(path)):
                 schedule = definitions.schedule(name)
                 with naming(f"schedules.{name}.run"):
-                    service.check(schedule)
+                    check_target(schedule)
             found.append(schedule)
         except InvalidSchedule as wrong:
             refused.append(wrong)
@@ -95,7 +105,12 @@ async def apply_file(service: Service, file: Path) -> list[Upserted]:
         for each in others:
             click.echo(f"onbeat: {each}", err=True)
         raise last
-    return await service.define(found, source=str(file))
+    return File(path, found)
+
+
+async def apply_definitions(service: Service, file: File) -> list[Upserted]:
+    """Define the schedules of a file, all or none."""
+    return await service.define(file.schedules, source=str(file.path.resolve()))
 
 
 @click.command("list")
@@ -104,13 +119,15 @@ async def apply_file(service: Service, file: Path) -> list[Upserted]:
 def list_(settings: Settings, as_json: bool) -> None:
     """Show every schedule, when it runs next, and how it did last."""
 
-    async def look(service: Service) -> tuple[list[ScheduleRow], int]:
-        return await service.schedules(), (await service.overview()).now
+    async def look(service: Service) -> tuple[list[ScheduleRow], Overview]:
+        return await service.schedules(), await service.overview()
 
-    found, now = ask(settings, look)
+    found, overview = ask(settings, look)
+    now = overview.now
     if as_json:
         write_json([schedule_fields(row) for row in found])
         return
+    tell_if_closed(overview)
     if not found:
         click.echo("no schedules (onbeat apply FILE defines some)")
         return
@@ -125,21 +142,23 @@ def list_(settings: Settings, as_json: bool) -> None:
 def show(settings: Settings, name: str, as_json: bool) -> None:
     """Show one schedule: what it says, what comes next, and its last runs."""
 
-    async def look(service: Service) -> tuple[ScheduleRow, list[RunRow], int]:
+    async def look(service: Service) -> tuple[ScheduleRow, list[RunRow], Overview]:
         row = await service.schedule(name)
         runs = await service.runs(schedule_id=name, limit=5)
-        return row, runs, (await service.overview()).now
+        return row, runs, await service.overview()
 
-    row, runs, now = ask(settings, look)
+    row, runs, overview = ask(settings, look)
+    now = overview.now
     if as_json:
         write_json({**schedule_fields(row), "runs": [run_fields(run) for run in runs]})
         return
+    tell_if_closed(overview)
     click.echo(f"{row.schedule_id}: {_words(row)}\n")
     click.echo(f"next        {_next(row, now)}")
     click.echo(f"last        {_last(row, now)}")
     if row.last_missed_at is not None:
         click.echo(f"last skip   {moment(row.last_missed_at, now)}: {row.last_miss_reason}")
-    source = f", from {row.source}" if row.source else ""
+    source = f", from {_near(row.source)}" if row.source else ""
     click.echo(f"revision    {row.revision}{source}, changed {moment(row.updated_at, now)}")
     click.echo(f"definition  {row.definition}")
     if runs:
@@ -157,7 +176,7 @@ def delete(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
     async def work(service: Service) -> None:
         for name in names:
             await service.schedule(name)  # all are there, or none is deleted
-        for name in names:
+        for name in dict.fromkeys(names):
             await service.delete(name)
 
     ask(settings, work)
@@ -165,6 +184,12 @@ def delete(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
         write_json([{"schedule_id": name, "deleted": True} for name in names])
     else:
         click.echo(f"deleted {', '.join(names)}")
+
+
+def tell_if_closed(overview: Overview) -> None:
+    """Say so on stderr if the gate is closed: whatever is shown beside it does not happen."""
+    if not overview.gate_open:
+        click.echo("the gate is CLOSED: nothing is decided and nothing starts", err=True)
 
 
 def write_runs(runs: list[RunRow], now: int) -> None:
@@ -217,3 +242,9 @@ def _words(row: ScheduleRow) -> str:
         return words(from_definition(row.schedule_id, row.definition).trigger)
     except InvalidSchedule as refused:
         return f"cannot be read: {refused}"
+
+
+def _near(path: str) -> str:
+    """Return a path as seen from here, if it is below."""
+    here = f"{Path.cwd()}/"
+    return path.removeprefix(here)

@@ -14,7 +14,7 @@ import click
 from onbeat import __version__, logs
 from onbeat.app import Onbeat, holder
 from onbeat.cli import FAILED, UNAVAILABLE
-from onbeat.cli.define import apply_file
+from onbeat.cli.define import apply_definitions, read_file
 from onbeat.cli.session import JSON, ask, with_settings, write_json
 from onbeat.cli.times import moment
 from onbeat.errors import StoreUnusable
@@ -57,16 +57,13 @@ def up(settings: Settings, file: Path | None, detach: bool, as_json: bool) -> No
 
 
 async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, stopped.set)
     beat = Onbeat(settings=settings)
+    definitions = None if file is None else read_file(file)  # before anything is touched
     service = await beat.open()
     try:
         await beat.begin(client=False)
-        if file is not None:
-            await apply_file(service, file)
+        if definitions is not None:
+            await apply_definitions(service, definitions)
             beat.wake()
         found = await service.overview()
         if as_json:
@@ -77,7 +74,7 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> Non
             n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
             click.echo(f"onbeat {__version__} is up on {settings.database}: {n}")
         sys.stdout.flush()
-        await beat.until(stopped)
+        await beat.until_signalled()
     finally:
         await beat.close()
 
@@ -91,11 +88,18 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
         click.echo(f"onbeat: {path} is held by process {held.pid} (stop it: onbeat down)", err=True)
         sys.exit(UNAVAILABLE)
     log = path.with_name(f"{path.name}.log")
-    arguments = [each for each in sys.argv[1:] if each not in ("-d", "--detach", "--json")]
+    given = click.get_current_context().params
+    arguments = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in given.items()
+        if value is not None and name not in ("detach", "as_json")
+    ]
+    if not log.parent.is_dir():
+        raise StoreUnusable(f"{log.parent} does not exist (make the folder first)")
     with log.open("ab") as output:
         begins = output.tell()
         child = subprocess.Popen(  # noqa: S603 - this very program
-            [sys.executable, "-m", "onbeat", *arguments],
+            [sys.executable, "-m", "onbeat", "up", *arguments],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
     limit = time.monotonic() + START_LIMIT

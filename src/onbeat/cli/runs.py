@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from onbeat.app import output_file
+from onbeat.app import holder, output_file
 from onbeat.cli import FAILED
-from onbeat.cli.define import write_runs
+from onbeat.cli.define import tell_if_closed, write_runs
 from onbeat.cli.session import JSON, ask, with_settings, write_json
 from onbeat.core.runs import Status
-from onbeat.errors import InvalidSchedule, NoSuchRun, shown
+from onbeat.errors import InvalidSettings, NoSuchRun, shown
 from onbeat.ports import RunRow
 from onbeat.service import Service, run_fields
 from onbeat.settings import Settings
@@ -29,7 +29,9 @@ LOOK_EVERY = 0.1
     help="Only runs in this state.",
 )
 @click.option("-n", "limit", type=click.IntRange(1, 10_000), default=20, help="[default: 20]")
-@click.option("--before", metavar="RUN", type=int, help="Older ones than this run.")
+@click.option(
+    "--before", metavar="RUN", type=click.IntRange(1, 2**63 - 1), help="Older ones than this run."
+)
 @JSON
 @with_settings()
 def runs(
@@ -74,12 +76,12 @@ def logs(settings: Settings, which: str, follow: bool, as_json: bool) -> None:
     if not follow:
         click.echo(_printed(settings, run), nl=False)
         return
-    shown_so_far = 0
+    shown_so_far, attempt = 0, run.attempt
     while True:
         ended = run.finished_at is not None
         text = _printed(settings, run)
-        if len(text) < shown_so_far:  # it was cut, having grown too long
-            shown_so_far = 0
+        if len(text) < shown_so_far or run.attempt != attempt:  # cut, or another one's
+            shown_so_far, attempt = 0, run.attempt
         click.echo(text[shown_so_far:], nl=False)
         shown_so_far = len(text)
         if ended:
@@ -108,6 +110,10 @@ def run(
 
     async def work(service: Service) -> RunRow:
         found = await service.start(name, inputs=given or None, request_id=request_id)
+        if not as_json:
+            tell_if_closed(await service.overview())
+        if wait and holder(settings) is None:
+            click.echo("no node is up: it waits until one is (onbeat up)", err=True)
         while wait and found.finished_at is None:
             await asyncio.sleep(LOOK_EVERY)
             found = await service.run(found.run_id)
@@ -169,7 +175,7 @@ def _tell(names: tuple[str, ...], changed: list[bool], done: str, *, as_json: bo
 
 async def _find(service: Service, which: str) -> RunRow:
     """Return the run of a number, or the latest of a schedule that printed or prints something."""
-    if which.isdigit():
+    if which.isascii() and which.isdigit() and len(which) < 19:
         return await service.run(int(which))
     found = await service.runs(schedule_id=which, limit=100)
     for run in found:
@@ -192,8 +198,7 @@ def _input(text: str) -> tuple[str, object]:
     """Read `limit=100`: JSON where it is JSON, else a text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        hint = "--input limit=100"
-        raise InvalidSchedule("input", f"{shown(text)} is not NAME=VALUE", hint=hint)
+        raise InvalidSettings("--input", f"{shown(text)} is not NAME=VALUE", hint="limit=100")
     try:
         return name, msgspec.json.decode(value)
     except msgspec.MsgspecError:

@@ -53,6 +53,12 @@ def with_settings(*flags: str) -> Callable[[Callable[..., None]], Callable[..., 
                 verb(settings, **options)
             except OnbeatError as refused:
                 fail(refused)
+            except UnicodeEncodeError:
+                click.echo("onbeat: what was given is not UTF-8", err=True)
+                sys.exit(USAGE)
+            except OSError as broken:
+                click.echo(f"onbeat: {broken.filename}: {broken.strerror}", err=True)
+                sys.exit(UNAVAILABLE)
 
         return call
 
@@ -78,9 +84,10 @@ def ask(settings: Settings, work: Callable[[Service], Awaitable[T]], *, create: 
     path = settings.database_path
     if path is None:
         raise StoreUnusable("sqlite:// is memory, gone when the program ends (name a file)")
-    if not create and not path.exists():
+    if not create and not (path.exists() and path.stat().st_size):
         hint = "onbeat up makes one; --database names another"
-        raise StoreUnusable(f"{path} does not exist ({hint})")
+        what = "is empty" if path.exists() else "does not exist"
+        raise StoreUnusable(f"{path} {what} ({hint})")
 
     async def session() -> T:
         async with client(settings) as service:

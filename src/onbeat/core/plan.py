@@ -7,9 +7,11 @@ Ticks are planned in seconds (`run_at`), everything else is in milliseconds.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from onbeat.core.model import Past
 from onbeat.core.runs import Canceled, Failed, Lost, Outcome, Reason, Run, Status, Succeeded
@@ -20,8 +22,7 @@ QUEUE_LIMIT = 100
 POSTPONED = 1000  # how long a catch-up waits that was over the allowance
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """One planned instant, or a range of them that one row stands for."""
 
     run_at: int  # of the latest
@@ -30,16 +31,14 @@ class Tick:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """Start a run as soon as its `due_at` is reached."""
 
     tick: Tick
     triggered_by: Literal["timer", "catchup"] = "timer"
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(msgspec.Struct, frozen=True):
     """Start a run when those before it have ended. `behind` is the `run_at` of one in flight."""
 
     tick: Tick
@@ -47,8 +46,7 @@ class Queue:
     triggered_by: Literal["timer", "catchup"] = "timer"
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(msgspec.Struct, frozen=True):
     """Start nothing, for a reason. `blocked_by` is the `run_at` of the run in the way."""
 
     tick: Tick
@@ -56,15 +54,13 @@ class Skip:
     blocked_by: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Supersede:
+class Supersede(msgspec.Struct, frozen=True):
     """End a run that waits for a retry: a fresh tick is here."""
 
     run: Run
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """Let a queued run start: what it waited for was superseded."""
 
     run: Run
@@ -73,16 +69,14 @@ class Release:
 Decision = Launch | Queue | Skip | Supersede | Release
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(msgspec.Struct, frozen=True):
     """The due row of a schedule: its next undecided tick and when that is to be decided."""
 
     run_at: int
     due_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What becomes of the ticks that are due, and of the schedule's due row."""
 
     decisions: tuple[Decision, ...]
@@ -114,25 +108,20 @@ def plan(
         if found is None:
             return Plan((), next_due(schedule, max(run_at, now // 1000), past))
         run_at = found
+    first_due = due_at(schedule, run_at, past)
+    if not unfinished and now - policy.grace <= first_due <= now and not schedule.counts_runs:
+        following = next_due(schedule, run_at, past)
+        if following is None or following.due_at > now:  # the common case, without ado
+            return Plan((Launch(Tick(run_at, first_due)),), following)
     deciding = _Deciding(schedule, unfinished, past, now)
     tick: int | None = run_at
-    if due_at(schedule, run_at, past) < now - policy.grace:
-        last = _last_due_before(schedule, run_at, past, now + 1)
+    if first_due < now - policy.grace:
         if policy.catchup == "none":
-            missed = _last_due_before(schedule, run_at, past, now - policy.grace)
-            deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
-            tick = trigger.next_after(missed, past)
+            tick = _leave_missed(deciding, run_at, now)
+        elif allowance < 1:
+            return Plan((), Due(run_at, now + POSTPONED))
         else:
-            if allowance < 1:
-                return Plan((), Due(run_at, now + POSTPONED))
-            window = now - max(policy.catchup_window, policy.grace)
-            if due_at(schedule, run_at, past) < window:
-                missed = _last_due_before(schedule, run_at, past, window)
-                deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
-                tick = trigger.following(missed, past, last + 1)
-            if tick is not None:
-                deciding.decide(_ticks(schedule, tick, last, past), "catchup")
-            tick = trigger.next_after(last, deciding.past)
+            tick = _catch_up_missed(deciding, run_at, now)
     while (
         tick is not None
         and len(deciding.decisions) < MOST_DECISIONS
@@ -225,8 +214,7 @@ def due_at(schedule: Schedule, run_at: int, past: Past) -> int:
     return at + int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """A run is over."""
 
     status: Status
@@ -234,8 +222,7 @@ class Ended:
     release: Run | None = None  # the queued run that may start now
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """A run is to be attempted again, under the same key."""
 
     due_at: int
@@ -294,7 +281,7 @@ class _Deciding:
     """The decisions of one plan so far, and what they leave in flight."""
 
     def __init__(self, schedule: Schedule, unfinished: Sequence[Run], past: Past, now: int) -> None:
-        self._schedule, self._policy, self.past = schedule, schedule.policy, past
+        self.schedule, self._policy, self.past = schedule, schedule.policy, past
         self.decisions: list[Decision] = []
         self.catchups = 0
         self._blocker: int | None = None
@@ -339,8 +326,31 @@ class _Deciding:
             self.decisions.append(Queue(tick, self._blocker, triggered_by))
             self._queued += 1
         self.catchups += triggered_by == "catchup"
-        if self._schedule.counts_runs:
+        if self.schedule.counts_runs:
             self.past = replace(self.past, runs_used=self.past.runs_used + 1)
+
+
+def _leave_missed(deciding: _Deciding, run_at: int, now: int) -> int | None:
+    """Skip the ticks beyond their grace as one range; return the first that is not."""
+    schedule, past = deciding.schedule, deciding.past
+    missed = _last_due_before(schedule, run_at, past, now - schedule.policy.grace)
+    deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
+    return schedule.trigger.next_after(missed, past)
+
+
+def _catch_up_missed(deciding: _Deciding, run_at: int, now: int) -> int | None:
+    """Skip what is too old as one range, and let the latest stand for the rest; return the next."""
+    schedule, policy, past = deciding.schedule, deciding.schedule.policy, deciding.past
+    last = _last_due_before(schedule, run_at, past, now + 1)
+    window = now - max(policy.catchup_window, policy.grace)
+    tick: int | None = run_at
+    if due_at(schedule, run_at, past) < window:
+        missed = _last_due_before(schedule, run_at, past, window)
+        deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
+        tick = schedule.trigger.following(missed, past, last + 1)
+    if tick is not None:
+        deciding.decide(_ticks(schedule, tick, last, past), "catchup")
+    return schedule.trigger.next_after(last, deciding.past)
 
 
 def _is_tick(schedule: Schedule, run_at: int, past: Past) -> bool:

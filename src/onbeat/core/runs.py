@@ -11,6 +11,8 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Literal
 
+import msgspec
+
 TriggeredBy = Literal["timer", "manual", "catchup", "retry", "backfill"]
 Reason = Literal[
     "overlap", "queue_full", "missed", "gate_off", "paused",
@@ -30,8 +32,7 @@ class Status(StrEnum):
     SKIPPED = "SKIPPED"  # never started, for the reason it has
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """An unfinished run, as far as decisions depend on it."""
 
     run_id: int

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from onbeat.core.runs import Canceled, Failed, Outcome
-from onbeat.errors import StoreFailed
+from onbeat.errors import StoreFailed, StoreUnusable
 from onbeat.ports import Attempt, Clock, Finished, Launchers, Node, Store
 
 BATCH = 250  # runs claimed at once
@@ -38,6 +38,7 @@ class Dispatcher:
         self._unlaunched: list[Attempt] = []
         self._stopping, self._backlog = False, False
         self._claimed_at = clock.monotonic()
+        self._later: asyncio.TimerHandle | None = None
         self._wake, self._to_record = asyncio.Event(), asyncio.Event()
         self._idle, self._place = asyncio.Event(), asyncio.Event()
         self._idle.set()
@@ -55,6 +56,17 @@ class Dispatcher:
     def wake(self) -> None:
         """Look for runs to claim."""
         self._wake.set()
+
+    def wake_soon(self) -> None:
+        """Look for runs to claim: at once if some are known to wait, else only now and then.
+
+        A claim takes places that the planner could fill with one write less.
+        """
+        left = self._claimed_at + CLAIM_EVERY - self._clock.monotonic()
+        if self._backlog or left <= 0:
+            self.wake()
+        elif self._later is None or self._later.when() < asyncio.get_running_loop().time():
+            self._later = asyncio.get_running_loop().call_later(left, self.wake)
 
     @contextmanager
     def reserved(self, most: int) -> Iterator[int]:
@@ -133,10 +145,13 @@ class Dispatcher:
 
     async def record(self) -> None:
         """Record outcomes until cancelled: whatever has come in since the last time, at once."""
-        while True:
-            await self._to_record.wait()
-            self._to_record.clear()
-            await self.record_once()
+        try:
+            while True:
+                await self._to_record.wait()
+                self._to_record.clear()
+                await self.record_once()
+        finally:
+            self._idle.set()  # whoever waits for the last run would wait for ever
 
     async def record_once(self) -> None:
         """Record what has come in, and free what was not launched."""
@@ -145,20 +160,35 @@ class Dispatcher:
         if unlaunched:
             await self._surely(partial(self._store.hand_back, unlaunched))
         if batch:
-            held = await self._surely(partial(self._store.finish, batch))
+            held = await self._finish(batch)
             for each in batch:
                 self._running.pop(each.attempt.run_id, None)
                 if each.attempt.run_id not in held:
                     log.warning("run %d was not this node's any more", each.attempt.run_id)
         self.recorded += 1
         self._place.set()
-        # A claim takes places that the planner could fill with one write less: while it does, what
-        # waits is looked at now and then, and else only if something does wait.
-        if self._backlog or self._clock.monotonic() - self._claimed_at > CLAIM_EVERY:
-            self.wake()
+        self.wake_soon()
         self.on_recorded()
         if not self._running:
             self._idle.set()
+
+    async def _finish(self, batch: list[Finished]) -> list[int]:
+        """Record outcomes; one that cannot be recorded is a failure, and hurts no other."""
+        try:
+            return await self._surely(partial(self._store.finish, batch))
+        except StoreUnusable:
+            raise
+        except Exception:
+            log.exception("outcomes could not be recorded together")
+        held: list[int] = []
+        for each in batch:
+            try:
+                held += await self._surely(partial(self._store.finish, [each]))
+            except Exception as broken:  # noqa: BLE001 - whatever is wrong with it is its own
+                failed = Failed(f"its outcome could not be kept: {_told(broken)}", retryable=False)
+                told = Finished(each.attempt, failed)
+                held += await self._surely(partial(self._store.finish, [told]))
+        return held
 
     def on_recorded(self) -> None:
         """Hear that runs have ended: a retry or a queued run may have become due."""
@@ -168,9 +198,13 @@ class Dispatcher:
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except TimeoutError:
-            for task in list(self._running.values()):
-                task.cancel()
+            self.end_all()
             await self._idle.wait()
+
+    def end_all(self) -> None:
+        """End what is running."""
+        for task in list(self._running.values()):
+            task.cancel()
 
     async def idle(self) -> None:
         """Wait until nothing runs and every outcome is recorded."""
@@ -182,14 +216,21 @@ class Dispatcher:
 
     async def _attend(self, attempt: Attempt) -> None:
         """See one attempt through, whatever its launcher does."""
-        tail, outcome = "", None
+        tail = ""
+        outcome: Outcome
         try:
             outcome, tail = await self._launchers[attempt.target.kind].launch(attempt)
-        except asyncio.CancelledError:
-            outcome = Canceled("ended because the scheduler was stopped")
-        except Exception as broken:
-            log.exception("the launcher of run %d failed", attempt.run_id)
-            outcome = Failed(f"{type(broken).__name__}: {broken}", "launch_failed")
+        except BaseException as broken:
+            task = asyncio.current_task()
+            if (
+                isinstance(broken, asyncio.CancelledError)
+                and task is not None
+                and task.cancelling()
+            ):
+                outcome = Canceled("ended because the scheduler was stopped")
+            else:
+                log.exception("the launcher of run %d failed", attempt.run_id)
+                outcome = Failed(_told(broken), "launch_failed")
         self._came_in(attempt, outcome, tail)
 
     def _came_in(self, attempt: Attempt, outcome: Outcome, tail: str) -> None:
@@ -212,3 +253,10 @@ class Dispatcher:
                 log.warning("outcomes wait to be recorded, next try in %.1f s: %s", backoff, broken)
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
+
+
+def _told(broken: BaseException) -> str:
+    try:
+        return f"{type(broken).__name__}: {broken}"
+    except Exception:  # noqa: BLE001 - its own text may fail in any way
+        return type(broken).__name__

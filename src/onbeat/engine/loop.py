@@ -48,6 +48,7 @@ class Engine:
         for launcher in set(self._launchers.values()):
             await launcher.recover()  # before what it launched is decided as lost
         found = await self._store.register(self._node)
+        await self._store.changed_elsewhere()  # from here on: what comes now is seen by the watch
         self._serving = [
             self._task(self.dispatcher.record()),
             self._task(self._heartbeat()),
@@ -120,7 +121,11 @@ class Engine:
         """Have whoever waits for `failed` know: a node without one of its parts is no node."""
         broken = None if task.cancelled() else task.exception()
         if broken is not None and not self.failed.done():
+            log.critical(
+                "a part of the engine failed: nothing is planned any more", exc_info=broken
+            )
             self.failed.set_exception(broken)
+            self.failed.exception()  # told; whoever waits for it gets it too
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

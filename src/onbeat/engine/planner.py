@@ -12,7 +12,7 @@ from onbeat.engine.dispatcher import Dispatcher
 from onbeat.errors import StoreFailed
 from onbeat.ports import Clock, Node, Planned, Store
 
-BATCH = 500  # due rows in one transaction
+BATCH, FEW = 500, 64  # due rows in one transaction: at most, and too few to be worth one
 LONGEST_SLEEP = 3600.0
 PATIENCE = 0.1  # seconds to wait for a free place, so that a run need not be claimed
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 5.0
@@ -57,6 +57,8 @@ class Planner:
                 planned = await self.plan_once()
                 if planned.enqueued or not planned.ticks:  # or a waiting run has become due
                     self._dispatcher.wake()
+                else:
+                    self._dispatcher.wake_soon()
                 if planned.is_full:
                     continue
                 self.next_due = await self._store.next_due(after=before)
@@ -73,10 +75,11 @@ class Planner:
         await self._dispatcher.wait_for_place(PATIENCE)
         sent = self._clock.monotonic()
         with self._dispatcher.reserved(BATCH) as slots:
-            # No more than can be launched at once; but if nothing can, ticks are decided all the
-            # same, and their runs wait: a tick is not late because the node is busy.
+            # No more than can be launched at once, if that is a good many; if it is not, ticks are
+            # decided all the same, and their runs wait: none is late because the node is busy.
+            limit = slots if slots >= FEW else BATCH
             planned = await self._store.plan_due(
-                self._plan, limit=slots or BATCH, node=self._node, slots=slots
+                self._plan, limit=limit, node=self._node, slots=slots
             )
             self._dispatcher.launch(planned.attempts, sent)
         return planned

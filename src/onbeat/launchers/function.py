@@ -7,18 +7,21 @@ attempt. Plain functions run in threads, async ones in the event loop. What it r
 import asyncio
 import importlib
 import inspect
+import queue
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 
 from onbeat.core.codec import check_names
 from onbeat.core.runs import Failed, Outcome, Succeeded
-from onbeat.core.schedules import Target
+from onbeat.core.schedules import ID, Target
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.ports import Attempt
 
 Function = Callable[..., object]
+Answer = tuple[object, BaseException | None]  # what a function returned, or raised
 
 
 class FunctionLauncher:
@@ -26,7 +29,7 @@ class FunctionLauncher:
 
     def __init__(self, *, concurrency: int = 64) -> None:
         self._registered: dict[str, Function] = {}
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="onbeat-run")
+        self._threads = _Threads(concurrency)
 
     def register(self, name: str, function: Function) -> None:
         """Offer a function under a name."""
@@ -41,9 +44,9 @@ class FunctionLauncher:
     def check(self, target: Target) -> None:
         check_names(target.fields, {"python", "inputs"})
         name = target.fields["python"]
-        module, _, path = name.partition(":") if isinstance(name, str) else ("", "", "")
-        parts = (module.split(".") if module else [""]) + (path.split(".") if path else [])
-        if not all(part.replace("-", "_").isidentifier() for part in parts):
+        module, colon, path = name.partition(":") if isinstance(name, str) else ("", "", "")
+        importable = all(part.isidentifier() for part in (*module.split("."), *path.split(".")))
+        if not (importable if colon else ID.fullmatch(module)):
             hint = "module:function, or the name of a registered one"
             raise InvalidSchedule("python", f"{shown(name)} names no function", hint=hint)
         function = self._registered.get(str(name))
@@ -56,7 +59,7 @@ class FunctionLauncher:
             function = self._find(name)
             given = dict(attempt.inputs)
             _check_names(function, frozenset(given))
-        except Exception as broken:  # noqa: BLE001 - importing runs whatever the module says
+        except (Exception, SystemExit) as broken:  # noqa: BLE001 - importing runs what a module says
             return Failed(f"{name}: {broken}", "launch_failed", retryable=False), _trace(broken)
         if "run" in _parameters(function):
             given["run"] = attempt
@@ -69,21 +72,24 @@ class FunctionLauncher:
             if attempt.timeout is None or not limit.expired():  # the function's own
                 return Failed(f"TimeoutError: {broken}"), _trace(broken)
             return Failed(f"still running after {attempt.timeout / 1000:g} s", "timeout"), ""
-        except Exception as broken:  # noqa: BLE001 - what a target may raise is its own business
+        except asyncio.CancelledError as broken:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return Failed(f"CancelledError: {broken}"), _trace(broken)  # the function's own
+        except BaseException as broken:  # noqa: BLE001 - what a target may raise is its own business
             return Failed(f"{type(broken).__name__}: {broken}"), _trace(broken)
 
     async def recover(self) -> int:
         return 0  # a function ends with its process
 
     async def close(self) -> None:
-        # A thread cannot be ended from outside: the process does not wait for one that hangs.
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Leave threads to themselves: they cannot be ended from outside, nor waited for."""
 
     async def _call(self, function: Function, given: Mapping[str, object]) -> object:
         if _is_async(function):
             return await function(**given)  # type: ignore[misc]  # it was just asked
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, lambda: function(**given))
+        found = await self._threads.call(partial(function, **given))
         return await found if inspect.isawaitable(found) else found
 
     def _find(self, name: str) -> Function:
@@ -96,6 +102,49 @@ class FunctionLauncher:
         if not callable(found):
             raise TypeError(f"{name} is no function")
         return found
+
+
+class _Threads:
+    """Threads for plain functions. One that hangs does not keep the process from ending."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._idle, self._all = most, 0, 0
+        self._asked: queue.SimpleQueue[tuple[Function, asyncio.Future[Answer]]] = (
+            queue.SimpleQueue()
+        )
+
+    async def call(self, function: Function) -> object:
+        """Call a function in a thread; raise what it raises."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asked.put((function, future))
+        if self._asked.qsize() > self._idle and self._all < self._most:
+            self._all += 1
+            threading.Thread(target=self._serve, name="onbeat-run", daemon=True).start()
+        found, broken = await future
+        if broken is not None:
+            raise broken
+        return found
+
+    def _serve(self) -> None:
+        while True:
+            self._idle += 1
+            function, future = self._asked.get()
+            self._idle -= 1
+            answer: Answer
+            try:
+                answer = function(), None
+            except StopIteration as broken:  # no future takes it, and no coroutine may raise it
+                answer = None, RuntimeError(f"StopIteration: {broken}")
+            except BaseException as broken:  # noqa: BLE001 - it is raised where it was asked
+                answer = None, broken
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                future.get_loop().call_soon_threadsafe(_settle, future, answer)
+            del function, future, answer
+
+
+def _settle(future: "asyncio.Future[Answer]", answer: Answer) -> None:
+    if not future.done():
+        future.set_result(answer)
 
 
 @lru_cache(maxsize=1024)

@@ -5,6 +5,7 @@ the file as clients, to define, pause, start and read.
 """
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from onbeat.core.schedules import Schedule
-from onbeat.errors import StoreHeld
+from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import AnyEvent, Event
 from onbeat.ports import (
     Attempt,
@@ -186,10 +187,12 @@ class SqliteStore:
         """Take the lock that only one node can have, and say in it who that is."""
         if self.path is None or self._lock is not None:
             return
-        lock = os.open(lock_path(self.path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            flock(lock, LOCK_EX | LOCK_NB)
-        except OSError:
+            lock = os.open(lock_path(self.path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as broken:
+            problem = f"{lock_path(self.path)} cannot be opened: {broken.strerror}"
+            raise StoreUnusable(problem) from None
+        if not _locked(lock):
             os.close(lock)
             holder = who_holds(self.path)
             told = f"{holder.name}, process {holder.pid}" if holder is not None else "another node"
@@ -197,6 +200,18 @@ class SqliteStore:
         os.ftruncate(lock, 0)
         os.pwrite(lock, msgspec.json.encode(Holder(os.getpid(), node.name, node.node_id)), 0)
         self._lock = lock
+
+
+def _locked(lock: int) -> bool:
+    """Take a lock. Whoever only looks has it for a moment, so it is tried a few times."""
+    for _ in range(10):
+        try:
+            flock(lock, LOCK_EX | LOCK_NB)
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return True
+    return False
 
 
 class Holder(msgspec.Struct, frozen=True):

@@ -297,6 +297,7 @@ def connect(path: Path | None) -> apsw.Connection:
     try:
         connection = apsw.Connection(":memory:" if path is None else str(path))
         connection.set_busy_handler(_BusyHandler())
+        _refuse_foreign(connection, path)  # before anything is set that would change the file
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -325,13 +326,7 @@ def migrate(connection: apsw.Connection, path: Path | None) -> str:
 
 
 def _migrate(connection: apsw.Connection, path: Path | None) -> None:
-    application = connection.pragma("application_id")
     version = connection.pragma("user_version")
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if application != APPLICATION and tables != (0,):
-        raise StoreUnusable(
-            f"{path} is a database of something else (give Onbeat a file of its own)"
-        )
     if version > len(MIGRATIONS):
         problem = f"{path} was written by a newer Onbeat (schema {version}, this one knows"
         raise StoreUnusable(f"{problem} {len(MIGRATIONS)}): upgrade this one")
@@ -340,6 +335,14 @@ def _migrate(connection: apsw.Connection, path: Path | None) -> None:
     if version < len(MIGRATIONS):
         connection.pragma("application_id", APPLICATION)
         connection.pragma("user_version", len(MIGRATIONS))
+
+
+def _refuse_foreign(connection: apsw.Connection, path: Path | None) -> None:
+    application = connection.pragma("application_id")
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application != APPLICATION and tables != (0,):
+        hint = "give Onbeat a file of its own"
+        raise StoreUnusable(f"{path} is a database of something else ({hint})")
 
 
 def _create_privately(path: Path) -> None:

@@ -131,7 +131,8 @@ def _upsert(tx: Transaction, schedule: Schedule, source: str, user_id: str) -> U
         (text, source, revision, tx.now, schedule.schedule_id),
     )
     tx.run(
-        "UPDATE schedule_runs SET needs = ? WHERE schedule_id = ? AND status = 'ENQUEUED'",
+        "UPDATE schedule_runs INDEXED BY unfinished_runs SET needs = ? "
+        "WHERE finished_at IS NULL AND schedule_id = ? AND status = 'ENQUEUED'",
         (schedule.target.needs, schedule.schedule_id),
     )
     run_at = known.run_at
@@ -306,8 +307,8 @@ def _reopen(
     tx: Transaction, known: _Known, schedule: Schedule, reason: Reason, *, catchup: bool
 ) -> int | None:
     """Go on after a pause or a closed gate: nothing of the past starts, unless it is asked for."""
-    unfinished = unfinished_of(tx, [known.schedule_id]).get(known.schedule_id, [])
-    left = _end_stale(tx, schedule, unfinished, reason)
+    _end_stale(tx, schedule, unfinished_of(tx, [known.schedule_id]), reason)
+    left = unfinished_of(tx, [known.schedule_id]).get(known.schedule_id, [])
     run_at, past = known.first_undecided(schedule), known.state.past
     aside = None
     if run_at is not None:
@@ -322,11 +323,11 @@ def _reopen(
 
 
 def _end_stale(
-    tx: Transaction, schedule: Schedule, unfinished: Sequence[Run], reason: Reason
-) -> list[Run]:
-    """End scheduled runs that waited beyond their grace; return the others."""
+    tx: Transaction, schedule: Schedule, unfinished: Mapping[str, Sequence[Run]], reason: Reason
+) -> None:
+    """End scheduled runs that waited beyond their grace, and let go who waited for them."""
     left = []
-    for run in unfinished:
+    for run in unfinished.get(schedule.schedule_id, ()):
         waits = run.status is Status.ENQUEUED and not run.request_id
         if not waits or run.due_at >= tx.now - schedule.policy.grace:
             left.append(run)
@@ -336,7 +337,6 @@ def _end_stale(
         ids = (schedule.schedule_id, run.run_id, run.run_at)
         tx.tell(RunFailed(*ids, run.attempt, reason) if run.attempt else RunSkipped(*ids, reason))
     release(tx, schedule.schedule_id, to_release(left, now=tx.now))
-    return left
 
 
 def _carry_out(

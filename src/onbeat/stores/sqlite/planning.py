@@ -21,7 +21,6 @@ from onbeat.core.plan import (
     Skip,
     Supersede,
     Tick,
-    starts,
 )
 from onbeat.core.runs import Run, Status, TriggeredBy
 from onbeat.core.schedules import Schedule, from_definition
@@ -40,8 +39,7 @@ from onbeat.stores.sqlite.database import Row, Transaction
 PARKED = 5 * 60_000  # how long a definition rests that cannot be read or planned
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """A schedule's position, and what of its past decisions depend on."""
 
     decided_until: int
@@ -194,7 +192,7 @@ class _Writing:
         """Turn the decisions about one schedule into rows."""
         schedule, state = each.schedule, each.state
         ids = {run.run_at: run.run_id for run in each.unfinished if not run.request_id}
-        iteration, last = state.iteration, 0
+        iteration, last, begun = state.iteration, 0, 0
         for decision in each.decisions:
             if isinstance(decision, Supersede):
                 self._supersede(schedule.schedule_id, decision.run)
@@ -205,10 +203,10 @@ class _Writing:
             run_id, self._next_id = self._next_id, self._next_id + 1
             ids[decision.tick.run_at] = run_id
             last = max(last, decision.tick.run_at)
-            iteration += not isinstance(decision, Skip)
+            if not isinstance(decision, Skip):
+                iteration, begun = iteration + 1, begun + 1
             self._write(each, decision, run_id=run_id, iteration=iteration, ids=ids)
-        used = state.runs_used + starts(each.decisions)
-        self._states.append((last, iteration, used, schedule.schedule_id))
+        self._states.append((last, iteration, state.runs_used + begun, schedule.schedule_id))
 
     def finish(self) -> CarriedOut:
         """Write it all."""

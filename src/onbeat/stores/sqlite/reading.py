@@ -7,16 +7,18 @@ import msgspec
 from onbeat.events import AnyEvent, HistoryPruned, decode_events
 from onbeat.ports import Overview, RunRow, ScheduleRow
 from onbeat.stores.sqlite.database import Row, Transaction
+from onbeat.stores.sqlite.planning import gate_is_open
 
-SCHEDULES = """
+ALL_SCHEDULES = """
 SELECT s.schedule_id, s.definition, s.revision, s.source, s.user_id, s.paused, s.pause_note,
        s.created_at, s.updated_at, d.run_at, d.due_at, t.runs_used, t.iteration, t.last_run_at,
        t.last_success_at, t.last_failure_at, t.last_exit, t.last_missed_at, t.last_miss_reason,
        t.consecutive_failures
   FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
- WHERE s.deleted_at IS NULL AND (?1 IS NULL OR s.schedule_id = ?1)
+ WHERE s.deleted_at IS NULL
  ORDER BY s.schedule_id
 """
+ONE_SCHEDULE = ALL_SCHEDULES.replace("WHERE", "WHERE s.schedule_id = ? AND")
 
 RUN_COLUMNS = ", ".join(RunRow.__dataclass_fields__)
 
@@ -36,7 +38,9 @@ DELETE FROM {table} WHERE schedule_id IN (
 
 def schedules(tx: Transaction, schedule_id: str | None = None) -> list[ScheduleRow]:
     """Return the schedules there are, or the one that is asked for."""
-    return [_schedule(row) for row in tx.all(SCHEDULES, (schedule_id,))]
+    if schedule_id is None:
+        return [_schedule(row) for row in tx.all(ALL_SCHEDULES)]
+    return [_schedule(row) for row in tx.all(ONE_SCHEDULE, (schedule_id,))]
 
 
 def runs(
@@ -74,7 +78,7 @@ def events(tx: Transaction, *, after: int, limit: int) -> list[tuple[int, int, A
 
 def next_due(tx: Transaction, *, after: int) -> int | None:
     """Return when something is next to be decided or claimed. The contract is `Store.next_due`."""
-    if tx.one("SELECT 1 FROM meta WHERE name = 'gate_closed_at'") is not None:
+    if not gate_is_open(tx):
         return None
     row = tx.one(
         "SELECT min(at) FROM (SELECT min(due_at) AS at FROM due UNION ALL SELECT min(due_at) FROM "
@@ -97,7 +101,7 @@ def overview(tx: Transaction) -> Overview:
     assert due is not None, "a count has a row"
     return Overview(
         tx.now,
-        gate_open=tx.one("SELECT 1 FROM meta WHERE name = 'gate_closed_at'") is None,
+        gate_open=gate_is_open(tx),
         schedules=counted[0],
         paused=counted[1],
         due=due[0],

@@ -57,7 +57,7 @@ UPDATE schedule_runs AS r
    SET status = 'STARTED', attempt = r.attempt + 1, reason = NULL, started_at = ?1, updated_at = ?1
   FROM json_each(?2) AS given
  WHERE r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1
-   AND r.status = 'ENQUEUED' AND r.leased_by = ?3
+   AND r.status = 'ENQUEUED' AND +r.leased_by = ?3
    AND (r.request_id <> '' OR NOT EXISTS (
         SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused))
 RETURNING run_id
@@ -74,13 +74,16 @@ RETURNING schedule_id, run_id, run_at, fence
 """
 
 SUCCEED = """
-UPDATE schedule_runs AS r
-   SET status = 'SUCCESS', reason = NULL, error = NULL, exit_code = given.value ->> 2,
-       result = given.value ->> 3, log_tail = given.value ->> 4,
+UPDATE schedule_runs
+   SET status = 'SUCCESS', reason = NULL, error = NULL, exit_code = 0, result = ?4, log_tail = ?5,
        finished_at = ?1, updated_at = ?1, leased_by = NULL
-  FROM json_each(?2) AS given
- WHERE r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1 AND r.status = 'STARTED'
-RETURNING run_id
+ WHERE run_id = ?2 AND fence = ?3 AND status = 'STARTED'
+"""
+
+HELD = """
+SELECT r.run_id
+  FROM json_each(?) AS given CROSS JOIN schedule_runs AS r
+    ON r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1 AND r.status = 'STARTED'
 """
 
 NOTE_SUCCESS = """
@@ -136,9 +139,6 @@ def claim(tx: Transaction, node: Node, *, limit: int) -> list[Attempt]:
                     attempt.schedule_id, attempt.run_id, attempt.run_at, node.node_id, attempt.fence
                 )
             )
-            if attempt.attempt > 1:  # others of its schedule are judged with it in flight
-                tx.many(CLAIM, claims)
-                claims.clear()
     tx.many(CLAIM, claims)
     return attempts
 
@@ -167,8 +167,10 @@ def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     with_queue = {
         schedule_id
         for (schedule_id,) in tx.all(
-            "SELECT DISTINCT schedule_id FROM schedule_runs INDEXED BY blocked_runs WHERE "
-            "blocked_by IS NOT NULL AND finished_at IS NULL"
+            "SELECT DISTINCT schedule_id FROM schedule_runs INDEXED BY blocked_runs "
+            "WHERE blocked_by IS NOT NULL AND finished_at IS NULL "
+            "AND schedule_id IN (SELECT value FROM json_each(?))",
+            (_json([each.attempt.schedule_id for each in finished]),),
         )
     }
     plain: list[Finished] = []
@@ -196,15 +198,17 @@ def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
 
 def _succeed(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     """Record successes that nothing waits for, in one statement."""
-    given = [
-        (each.attempt.run_id, each.attempt.fence, 0, _result(each.outcome), _tail(each.log_tail))
-        for each in finished
-    ]
-    held = {run_id for (run_id,) in tx.all(SUCCEED, (tx.now, _json(given)))}
-    succeeded = [each.attempt for each in finished if each.attempt.run_id in held]
+    held = {run_id for (run_id,) in tx.all(HELD, (_fences(each.attempt for each in finished),))}
+    kept = [each for each in finished if each.attempt.run_id in held]
+    tx.many(SUCCEED, [_success(tx, each.attempt, each.outcome, each.log_tail) for each in kept])
+    succeeded = [each.attempt for each in kept]
     tx.many(NOTE_SUCCESS, [(tx.now, attempt.schedule_id) for attempt in succeeded])
     tx.events += [RunSucceeded(a.schedule_id, a.run_id, a.run_at, a.attempt) for a in succeeded]
     return [attempt.run_id for attempt in succeeded]
+
+
+def _success(tx: Transaction, attempt: Attempt, outcome: Outcome, log_tail: str) -> Row:
+    return tx.now, attempt.run_id, attempt.fence, _result(outcome), _tail(log_tail)
 
 
 def _end(
@@ -232,8 +236,7 @@ def _end(
         tx.tell(RunRetrying(*ids, run.attempt, found.due_at, found.reason, error or ""))
         return
     if isinstance(outcome, Succeeded):
-        given = [(run.run_id, fence, 0, _result(outcome), tail)]
-        tx.all(SUCCEED, (tx.now, _json(given)))
+        tx.run(SUCCEED, (tx.now, run.run_id, fence, _result(outcome), tail))
         tx.run(NOTE_SUCCESS, (tx.now, schedule_id))
         tx.tell(RunSucceeded(*ids, run.attempt))
     else:
@@ -251,7 +254,8 @@ def register(tx: Transaction, node: Node) -> Registered:
     _follow_zone_data(tx)
     lost = tx.all(
         "SELECT schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt, "
-        "blocked_by, fence FROM schedule_runs WHERE leased_by IS NOT NULL ORDER BY run_id"
+        "blocked_by, fence FROM schedule_runs INDEXED BY unfinished_runs "
+        "WHERE finished_at IS NULL AND leased_by IS NOT NULL ORDER BY run_id"
     )
     counts = {Status.ENQUEUED: 0, Status.STARTED: 0}
     for schedule_id, run_id, run_at, status, *rest, fence in lost:
@@ -284,7 +288,11 @@ def heartbeat(tx: Transaction, node: Node) -> None:
 
 def unregister(tx: Transaction, node: Node) -> None:
     """Take a node off the list, and free what it holds and did not launch."""
-    held = tx.all("SELECT run_id, fence FROM schedule_runs WHERE leased_by = ?", (node.node_id,))
+    held = tx.all(
+        "SELECT run_id, fence FROM schedule_runs INDEXED BY unfinished_runs "
+        "WHERE finished_at IS NULL AND leased_by = ?",
+        (node.node_id,),
+    )
     for row in tx.all(HAND_BACK, (tx.now, _json(held))):
         tx.tell(RunHandedBack(*row))
     if tx.run("DELETE FROM nodes WHERE node_id = ?", (node.node_id,)):
@@ -416,9 +424,9 @@ def _told(outcome: Outcome) -> tuple[str | None, int | None]:
         case Succeeded():
             return None, 0
         case Failed():
-            return outcome.error[:LONGEST_TEXT], outcome.exit_code
+            return _plain(outcome.error[:LONGEST_TEXT]), outcome.exit_code
         case Canceled():
-            return outcome.error[:LONGEST_TEXT], None
+            return _plain(outcome.error[:LONGEST_TEXT]), None
         case Lost():
             return "its node fell silent after announcing it: launched zero or one times", None
 
@@ -437,7 +445,12 @@ def _result(outcome: Outcome) -> str | None:
 
 
 def _tail(text: str) -> str | None:
-    return text[-LONGEST_TEXT:] or None
+    return _plain(text[-LONGEST_TEXT:]) or None
+
+
+def _plain(text: str) -> str:
+    """Return a text without half characters, which a name that is not UTF-8 can bring in."""
+    return text.encode(errors="replace").decode()
 
 
 def _fences(attempts: Iterable[Attempt]) -> str:

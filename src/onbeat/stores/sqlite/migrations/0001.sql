@@ -94,7 +94,6 @@ CREATE INDEX unfinished_runs ON schedule_runs (schedule_id) WHERE finished_at IS
 CREATE INDEX waiting_runs ON schedule_runs (priority DESC, due_at, run_at, schedule_id)
     WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL;
 CREATE INDEX blocked_runs ON schedule_runs (schedule_id) WHERE blocked_by IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX leased_runs ON schedule_runs (leased_by) WHERE leased_by IS NOT NULL;
 
 -- What happened, one row a transaction: body is a list of events.
 CREATE TABLE events (

@@ -1,0 +1,1000 @@
+"""Every verb as a person or a program calls it: what it does, what it says, and how it ends."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+from click.testing import CliRunner
+
+from onbeat.cli import VERBS, main
+
+SOON = 10  # seconds: far more than anything here takes
+LOOKED = 0.25  # seconds after which a node has looked at its file: see `..._right_after_it_is_up`
+RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z")
+
+TWO = """
+schedules:
+  report: {every: 1h, run: {command: [echo, "a report"]}}
+  clean: {cron: "0 3 * * *", timezone: Europe/Berlin, run: {command: ["true"]}}
+"""
+BROKEN = """
+schedules:
+  right: {every: 1h, run: {command: ["true"]}}
+  no-length: {every: 1x, run: {command: ["true"]}}
+  no-minute: {cron: "61 * * * *", run: {command: ["true"]}}
+  no-launcher: {every: 1h, run: {kommand: ["true"]}}
+  no-list: {every: 1h, run: {command: "true"}}
+"""
+WORK = """
+schedules:
+  quick: {every: 1h, run: {command: [echo, done]}}
+  slow: {every: 1h, run: {command: [sh, -c, "sleep 0.5; echo slept"]}}
+  fails: {every: 1h, run: {command: [sh, -c, "echo why; exit 3"]}}
+  echo: {every: 1h, run: {command: [sh, -c, 'echo "$ONBEAT_INPUTS"'], inputs: {limit: 1, kind: all}}}
+"""
+
+SCHEDULE_KEYS = {
+    "schedule_id", "words", "definition", "revision", "source", "user_id", "paused", "pause_note",
+    "next_run_at", "next_due_at", "iteration", "runs_used", "last_run_at", "last_success_at",
+    "last_failure_at", "last_exit", "last_missed_at", "last_miss_reason", "consecutive_failures",
+    "created_at", "updated_at",
+}  # fmt: skip
+RUN_KEYS = {
+    "run_id", "schedule_id", "run_at", "due_at", "status", "reason", "triggered_by", "attempt",
+    "iteration", "revision", "tick_count", "first_run_at", "blocked_by", "idempotency_key",
+    "request_id", "started_at", "finished_at", "exit_code", "error", "result", "inputs",
+    "created_at", "updated_at",
+}  # fmt: skip
+STATUS_KEYS = {
+    "database", "node", "now", "gate", "schedules", "paused", "due", "next_due_at", "runs", "nodes"
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty folder to be in, and an environment that says nothing."""
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith("ONBEAT_"):
+            monkeypatch.delenv(name)
+    return tmp_path
+
+
+def onbeat(*arguments):
+    return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+def ok(*arguments):
+    """Call a verb that works, and return what it wrote."""
+    done = onbeat(*arguments)
+    assert done.exit_code == 0, done.output
+    assert done.stderr == ""
+    return done.stdout
+
+
+def as_json(*arguments):
+    """Call a verb that works, and return what it wrote as JSON: on one line, with right times."""
+    text = ok(*arguments, "--json")
+    assert text.count("\n") == 1
+    found = json.loads(text)
+    check_times(found)
+    return found
+
+
+def check_times(found, name=""):
+    if isinstance(found, dict):
+        for key, value in found.items():
+            check_times(value, key)
+    elif isinstance(found, list):
+        for value in found:
+            check_times(value, name)
+    elif name.endswith("_at") or name == "now":
+        assert found is None or RFC_3339.fullmatch(found), (name, found)
+
+
+def refused(code, *arguments):
+    """Call a verb that does not work, and return the one line that says why."""
+    done = onbeat(*arguments)
+    assert (done.exit_code, done.stdout) == (code, ""), done.output
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("onbeat: ")
+    return line.removeprefix("onbeat: ")
+
+
+def write(text, name="onbeat.yaml"):
+    Path(name).write_text(text)
+    return name
+
+
+def names():
+    return [row["schedule_id"] for row in as_json("list")]
+
+
+@pytest.fixture
+def two():
+    """Two schedules: clean and report."""
+    ok("apply", write(TWO))
+
+
+# -- init
+
+
+def test_init_writes_a_file_that_apply_accepts():
+    assert ok("init") == "wrote onbeat.yaml: onbeat up runs it\n"
+    ok("apply")
+    assert names() == ["hello", "report"]
+
+
+def test_init_does_not_overwrite():
+    write("mine")
+    assert refused(1, "init") == "onbeat.yaml is there already: nothing was changed"
+    assert Path("onbeat.yaml").read_text() == "mine"
+
+
+def test_init_writes_where_it_is_told_to():
+    assert as_json("init", "other.yaml") == {"file": "other.yaml"}
+    assert Path("other.yaml").exists()
+    assert refused(1, "init", "no/folder.yaml").startswith("no/folder.yaml cannot be written: ")
+
+
+# -- apply
+
+
+def test_apply_says_what_it_created_changed_and_left():
+    assert ok("apply", write(TWO)) == "created report, revision 1\ncreated clean, revision 1\n"
+    assert ok("apply") == "2 unchanged\n"
+    write(TWO.replace("1h", "2h"))
+    assert ok("apply") == "changed report, revision 2\n1 unchanged\n"
+
+
+def test_apply_says_it_in_json_too():
+    write(TWO)
+    assert as_json("apply") == [
+        {"schedule_id": "report", "change": "created", "revision": 1},
+        {"schedule_id": "clean", "change": "created", "revision": 1},
+    ]
+    assert {each["change"] for each in as_json("apply")} == {"unchanged"}
+
+
+def test_the_same_file_by_another_name_changes_nothing(two, folder):
+    assert ok("apply", folder / "onbeat.yaml") == "2 unchanged\n"
+
+
+def test_a_broken_file_changes_nothing_and_every_wrong_schedule_is_told_of(two):
+    before = rows()
+    done = onbeat("apply", write(BROKEN, "broken.yaml"))
+    assert (done.exit_code, done.stdout) == (4, "")
+    wrong = ["no-length.every", "no-minute.cron.minute", "no-launcher.run.kommand", "no-list.run.command"]  # fmt: skip
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(wrong)
+    for line, name in zip(lines, wrong, strict=True):
+        assert line.startswith(f"onbeat: broken.yaml.schedules.{name}: ")
+    assert "did you mean 'command'?" in lines[2]
+    assert rows() == before
+
+
+@pytest.mark.parametrize("text", [BROKEN, "schedules: [", None], ids=["wrong", "no YAML", "none"])
+def test_a_broken_file_makes_no_database(text):
+    if text is not None:
+        write(text)
+    assert onbeat("apply").exit_code == 4
+    assert not Path("onbeat.db").exists()
+
+
+def test_a_file_that_is_not_there_or_not_yaml_is_refused():
+    assert "none.yaml" in refused(4, "apply", "none.yaml")
+    assert "line 1" in refused(4, "apply", write("schedules: ["))
+
+
+def test_an_empty_file_defines_nothing():
+    assert ok("apply", write("schedules: {}")) == "onbeat.yaml defines no schedules\n"
+    assert as_json("apply") == []
+
+
+# -- list and show
+
+
+def test_list_shows_every_schedule_its_next_tick_and_when_that_is(two):
+    heading, clean, report = ok("list").splitlines()
+    assert heading.split() == ["SCHEDULE", "NEXT", "LAST", "WHEN"]
+    assert re.fullmatch(r"clean +\d{4}-\d\d-\d\d 0[12]:00:00Z \(in .*\) +- +at 03:00 every day, Europe/Berlin", clean)  # fmt: skip
+    assert re.fullmatch(r"report +\d{4}-\d\d-\d\d \d\d:00:00Z \(in .*\) +- +every hour", report)
+
+
+def test_list_says_so_when_there_is_none():
+    ok("apply", write("schedules: {}"))
+    assert ok("list") == "no schedules (onbeat apply FILE defines some)\n"
+    assert as_json("list") == []
+
+
+def test_list_has_the_documented_keys(two):
+    clean, report = as_json("list")
+    assert clean.keys() == report.keys() == SCHEDULE_KEYS
+    source = str(Path("onbeat.yaml").resolve())
+    assert (clean["words"], clean["source"]) == ("at 03:00 every day, Europe/Berlin", source)
+    assert report["definition"] == {"every": "1h", "run": {"command": ["echo", "a report"]}}
+    assert report["next_run_at"].endswith(":00:00Z")
+    assert (report["paused"], report["revision"], report["last_run_at"]) == (False, 1, None)
+
+
+def test_show_tells_of_one_schedule_and_its_last_runs(two):
+    ok("run", "report", "--request-id", "order-7")
+    text = ok("show", "report")
+    assert text.startswith("report: every hour\n\nnext        ")
+    assert "revision    1, from onbeat.yaml, changed " in text
+    assert 'definition  {"every":"1h",' in text
+    assert "ENQUEUED" in text
+    found = as_json("show", "report")
+    assert found.keys() == SCHEDULE_KEYS | {"runs"}
+    assert [run["request_id"] for run in found["runs"]] == ["order-7"]
+
+
+# -- pause, resume and delete
+
+
+def test_several_schedules_are_paused_and_resumed_at_once(two):
+    assert ok("pause", "report", "clean", "--note", "holidays") == "paused report\npaused clean\n"
+    assert ok("pause", "report") == "report was paused already\n"
+    assert [row["next_run_at"] for row in as_json("list")] == [None, None]
+    assert ok("list").count("paused: holidays") == 2
+    assert "2 paused" in ok("status")
+    assert ok("resume", "report") == "resumed report\n"
+    assert ok("resume", "report", "clean") == "report was not paused\nresumed clean\n"
+    assert [row["paused"] for row in as_json("list")] == [False, False]
+
+
+def test_pausing_and_resuming_say_in_json_what_they_changed(two):
+    ok("pause", "report")
+    names = ["clean", "report"]
+    for verb, changed in (("pause", [True, False]), ("resume", [True, True])):
+        told = [{"schedule_id": n, "changed": c} for n, c in zip(names, changed, strict=True)]
+        assert as_json(verb, *names) == told
+
+
+def test_several_schedules_are_deleted_at_once(two):
+    assert ok("delete", "report", "clean") == "deleted report, clean\n"
+    assert names() == []
+    assert ok("apply").count("created") == 2
+    told = [{"schedule_id": name, "deleted": True} for name in ("report", "clean")]
+    assert as_json("delete", "report", "clean") == told
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "delete"])
+def test_one_name_that_nothing_has_and_nothing_is_done(two, verb):
+    ok("pause", "clean")
+    before = rows()
+    said = refused(1, verb, "report", "clean", "rport")
+    assert said == "no schedule is called 'rport' (did you mean 'report'?)"
+    assert rows() == before
+
+
+def test_a_name_that_is_given_twice_is_deleted_once(two):
+    assert "deleted report" in ok("delete", "report", "report")
+
+
+@pytest.mark.parametrize("verb", ["show", "run", "runs", "logs"])
+def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to(two, verb):
+    said = refused(1, verb, "rport")
+    assert said == "no schedule is called 'rport' (did you mean 'report'?)"
+
+
+# -- run and runs
+
+
+def test_a_run_by_hand_waits_for_a_node(two):
+    assert ok("run", "report") == "run 1 of report is enqueued (onbeat logs -f 1)\n"
+    found = as_json("run", "report", "--input", "limit=100", "--input", "kind=all", "--input", 'of=["a"]')  # fmt: skip
+    assert found.keys() == RUN_KEYS
+    assert found["inputs"] == {"limit": 100, "kind": "all", "of": ["a"]}
+    assert (found["status"], found["triggered_by"]) == ("ENQUEUED", "manual")
+    assert [run["run_id"] for run in as_json("runs")] == [2, 1]
+
+
+def test_the_same_request_is_the_same_run(two):
+    first, again = (as_json("run", "report", "--request-id", "order-7") for _ in range(2))
+    other = as_json("run", "report", "--request-id", "order-8")
+    assert first == again
+    assert other["run_id"] != first["run_id"]
+    assert len(as_json("runs")) == 2
+
+
+@pytest.mark.parametrize("text", ["limit", "=100", ""])
+def test_an_input_that_is_none_is_refused(two, text):
+    done = onbeat("run", "report", "--input", text)
+    assert done.exit_code in {2, 4}
+    assert "NAME=VALUE" in done.stderr
+    assert as_json("runs") == []
+
+
+def test_an_input_that_is_none_is_a_mistake_of_the_call(two):
+    refused(2, "run", "report", "--input", "limit")
+
+
+def test_runs_can_be_picked(two):
+    for name in ("report", "clean", "report"):
+        ok("run", name)
+    assert [run["run_id"] for run in as_json("runs", "report")] == [3, 1]
+    assert [run["run_id"] for run in as_json("runs", "-n", "1")] == [3]
+    assert [run["run_id"] for run in as_json("runs", "--before", "3")] == [2, 1]
+    assert [run["run_id"] for run in as_json("runs", "--status", "enqueued", "-n", "2")] == [3, 2]
+    assert as_json("runs", "--status", "FAILED") == []
+    assert ok("runs", "--status", "FAILED") == "no runs\n"
+
+
+# -- what ran
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory):
+    """A folder in which a node was up: quick, fails and echo have run."""
+    folder = tmp_path_factory.mktemp("worked")
+    (folder / "onbeat.yaml").write_text(WORK)
+    with pytest.MonkeyPatch.context() as patch, a_node(folder):
+        patch.chdir(folder)
+        for name, code in (("quick", 0), ("fails", 1), ("echo", 0), ("quick", 0)):
+            done = onbeat("run", name, "--wait", "--input", "limit=2")
+            assert done.exit_code == code, done.output
+    return folder
+
+
+@pytest.fixture
+def copy(worked, folder):
+    """The same, in the folder of the test."""
+    shutil.copytree(worked, folder, dirs_exist_ok=True)
+
+
+def test_runs_show_what_became_of_them_and_why(copy):
+    lines = [re.split(r"  +", line) for line in ok("runs").splitlines()]
+    assert lines[0] == ["RUN", "SCHEDULE", "RUN AT", "STATUS", "ATTEMPT", "TOOK", "NOTE"]
+    assert [line[1] for line in lines[1:]] == ["quick", "echo", "fails", "quick"]
+    assert [line[3] for line in lines[1:]] == ["SUCCESS", "SUCCESS", "FAILED (exit)", "SUCCESS"]
+    assert lines[3][-1] == "manual, exit code 3"
+    (failed,) = as_json("runs", "fails")
+    assert failed.keys() == RUN_KEYS
+    told = {name: failed[name] for name in ("status", "reason", "exit_code", "error", "attempt")}
+    assert told == {"status": "FAILED", "reason": "exit", "exit_code": 3, "error": "exit code 3", "attempt": 1}  # fmt: skip
+
+
+def test_logs_show_what_a_run_printed(copy):
+    assert ok("logs", "quick") == "done\n"
+    assert ok("logs", "2") == "why\n"
+    assert json.loads(ok("logs", "echo")) == {"limit": 2, "kind": "all"}
+    found = as_json("logs", "fails")
+    assert found.keys() == RUN_KEYS | {"log"}
+    assert (found["run_id"], found["log"]) == (2, "why\n")
+
+
+def test_logs_are_there_without_their_files(copy):
+    shutil.rmtree("onbeat.db.output")
+    assert ok("logs", "quick") == "done\n"
+
+
+def test_following_the_logs_of_a_run_that_has_ended_ends(copy):
+    assert ok("logs", "-f", "fails") == "why\n"
+
+
+def test_logs_of_what_never_ran_are_refused(copy):
+    assert refused(1, "logs", "99") == "there is no run 99"
+    assert refused(1, "logs", "slow") == "no run of slow is there"
+
+
+def test_list_and_show_say_how_the_last_run_went(copy):
+    fails, quick, slow = (
+        next(line for line in ok("list").splitlines() if line.startswith(name))
+        for name in ("fails", "quick", "slow")
+    )
+    assert " failed x1 " in fails
+    assert " ok " in quick
+    assert " - " in slow
+    assert "FAILED (exit)" in ok("show", "fails")
+    assert as_json("show", "fails")["last_exit"] == 3
+
+
+# -- status and the gate
+
+
+def test_status_says_how_things_stand(two):
+    ok("run", "report")
+    text = ok("status")
+    for line in ("database   sqlite:///onbeat.db", "node       none is up", "schedules  2", "runs       1 enqueued"):  # fmt: skip
+        assert line in text.splitlines()
+    found = as_json("status")
+    assert found.keys() == STATUS_KEYS
+    assert (found["node"], found["gate"], found["schedules"]) == (None, "open", 2)
+    assert (found["runs"], found["nodes"]) == ({"ENQUEUED": 1}, [])
+
+
+def test_the_gate_is_turned_and_status_says_that_it_is_closed(two):
+    assert "gate" not in ok("status")
+    assert ok("gate", "off") == "the gate is now CLOSED: nothing is decided and nothing starts\n"
+    assert ok("gate", "off").startswith("the gate was already CLOSED")
+    assert "gate       CLOSED" in ok("status")
+    assert as_json("status")["gate"] == "closed"
+    assert as_json("gate", "on") == {"gate": "open", "changed": True}
+    assert as_json("gate", "on") == {"gate": "open", "changed": False}
+    assert "gate" not in ok("status")
+
+
+@pytest.mark.parametrize("call", [("list",), ("show", "report"), ("run", "report")], ids=str)
+def test_whatever_waits_behind_the_gate_says_so(two, call):
+    ok("gate", "off")
+    done = onbeat(*call)
+    assert "gate" in done.output.lower()
+
+
+def test_down_says_so_when_nothing_is_up(two):
+    assert ok("down") == "nothing is up\n"
+    assert as_json("down") == {"stopped": False}
+
+
+# -- reading changes nothing
+
+READING = [
+    ("list",),
+    ("show", "quick"),
+    ("runs",),
+    ("runs", "fails"),
+    ("logs", "quick"),
+    ("logs", "-f", "2"),
+    ("status",),
+    ("down",),  # nothing is up
+]
+
+
+def rows(path="onbeat.db"):
+    """Return everything that a database holds."""
+    with closing(apsw.Connection(str(path))) as database:
+        tables = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        return {name: database.execute(f"SELECT * FROM {name}").fetchall() for (name,) in tables}
+
+
+def files():
+    return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("call", READING, ids=" ".join)
+def test_reading_changes_nothing(copy, call):
+    before, held = files(), rows()
+    ok(*call)
+    if "-f" not in call:
+        as_json(*call)
+    assert rows() == held
+    assert files() == before
+
+
+def test_reading_changes_nothing_while_a_node_is_up(node):
+    def held():
+        return {name: value for name, value in rows().items() if name != "nodes"}
+
+    before = held()
+    for verb in ("list", "runs", "status"):
+        ok(verb)
+    assert held() == before
+
+
+def test_reading_an_empty_file_leaves_it_empty():
+    Path("onbeat.db").touch()
+    onbeat("list")
+    assert Path("onbeat.db").read_bytes() == b""
+
+
+# -- where the database is
+
+
+NEEDS_A_DATABASE = [
+    ("list",),
+    ("show", "report"),
+    ("runs",),
+    ("logs", "report"),
+    ("run", "report"),
+    ("pause", "report"),
+    ("resume", "report"),
+    ("delete", "report"),
+    ("status",),
+    ("gate", "off"),
+]
+
+
+@pytest.mark.req("W12")
+def test_a_database_has_the_documented_tables_and_is_nobody_else_s_to_read(two):
+    assert {"schedules", "schedule_runs", "due", "schedule_state", "events"} <= rows().keys()
+    assert Path("onbeat.db").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("call", NEEDS_A_DATABASE, ids=" ".join)
+def test_without_a_database_a_verb_says_where_to_get_one_and_makes_none(folder, call):
+    said = refused(69, *call)
+    hint = "onbeat up makes one; --database names another"
+    assert said == f"onbeat.db does not exist ({hint})"
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", NEEDS_A_DATABASE, ids=" ".join)
+def test_memory_is_no_database_for_a_verb(call):
+    assert "sqlite:// is memory" in refused(69, *call, "--database", "sqlite://")
+
+
+def test_the_database_is_the_one_that_the_environment_names(two, monkeypatch):
+    monkeypatch.setenv("ONBEAT_DATABASE", "sqlite:///other.db")
+    assert refused(69, "list").startswith("other.db does not exist")
+    ok("apply", write("schedules: {other: {every: 1h, run: {command: ['true']}}}"))
+    assert names() == ["other"]
+    assert as_json("status")["database"] == "sqlite:///other.db"
+    assert ok("list", "--database", "sqlite:///onbeat.db").count("every") == 1 + 1  # a flag wins
+
+
+def test_the_database_is_the_one_that_a_file_of_settings_names(two):
+    write('database = "sqlite:///onbeat.db"', "mine.toml")
+    write('database = "sqlite:///other.db"', "onbeat.toml")
+    assert refused(69, "list").startswith("other.db does not exist")
+    assert json.loads(ok("list", "--json", "--config", "mine.toml"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (("--database", "onbeat.db"), {}, "--database: it has no scheme"),
+        (("--database", "postgresql://me:secret@host/db"), {}, "--database: PostgreSQL is not supported yet"),
+        (("--config", "none.toml"), {}, "none.toml: it cannot be read"),
+        ((), {"ONBEAT_CONCURENCY": "3"}, "ONBEAT_CONCURENCY: no setting has this name (did you mean 'ONBEAT_CONCURRENCY'?)"),
+        ((), {"ONBEAT_LEASE": "soon"}, "ONBEAT_LEASE: 'soon' is not a duration"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("verb", ["list", "status", "apply", "down", "up"])
+def test_a_mistake_in_the_settings_exits_2(monkeypatch, verb, arguments, environment, said):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    line = refused(2, verb, *arguments)
+    assert line.startswith(said)
+    assert "secret" not in line
+
+
+# -- the call itself
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_that_says_what_it_is_for(verb):
+    done = onbeat(verb, "--help")
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"Usage: main {verb} ")
+    assert "--json" in done.stdout
+    short = onbeat("--help").stdout
+    assert VERBS[verb][1] in short
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("lst",), ("list", "--jsn"), ("show",), ("pause",), ("run",), ("gate", "ajar"), ("gate",),
+     ("runs", "-n", "0"), ("runs", "-n", "many"), ("runs", "--status", "DONE"), ("list", "extra")],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_call_that_makes_no_sense_exits_2(two, arguments):
+    done = onbeat(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: ")
+
+
+ODD = "ol\udce9"  # as the shell passes what is not in UTF-8
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("logs", "9" * 30), ("logs", "²"), ("runs", "--before", "9" * 30), ("show", ODD),
+     ("pause", "report", "--note", ODD), ("run", "report", "--input", f"kind={ODD}"),
+     ("run", "report", "--request-id", ODD), ("list", "--database", f"sqlite:///{'x' * 300}.db")],
+    ids=["huge run", "squared run", "huge before", "name", "note", "input", "request", "long path"],
+)  # fmt: skip
+def test_whatever_is_given_is_answered_with_a_line(two, arguments):
+    done = onbeat(*arguments)
+    assert done.exit_code in {1, 2, 69}
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    assert done.stderr
+
+
+# -- databases that cannot be used
+
+
+def no_database(path):
+    path.write_bytes(b"this is not a database, but it is long enough to look at" * 100)
+
+
+def a_damaged_database(path):
+    ok("apply", "onbeat.yaml")
+    content = bytearray(path.read_bytes())
+    content[100:4096] = b"\xff" * 3996  # the page of the schema
+    path.write_bytes(content)
+
+
+def a_newer_database(path):
+    ok("apply", "onbeat.yaml")
+    with closing(apsw.Connection(str(path))) as database:
+        database.pragma("user_version", 999)
+
+
+def a_foreign_database(path):
+    with closing(apsw.Connection(str(path))) as database:
+        database.execute("CREATE TABLE songs (name TEXT); INSERT INTO songs VALUES ('one')")
+
+
+def a_folder(path):
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (no_database, "onbeat.db is not a database, or is damaged"),
+        (a_damaged_database, "onbeat.db is damaged: "),
+        (a_newer_database, "onbeat.db was written by a newer Onbeat (schema 999, this one knows "),
+        (a_foreign_database, "onbeat.db is a database of something else (give Onbeat a file of its own)"),
+        (a_folder, "onbeat.db cannot be opened for writing"),
+    ],
+    ids=lambda made: getattr(made, "__name__", ""),
+)  # fmt: skip
+@pytest.mark.parametrize("verb", ["list", "apply", "status", "up"])
+def test_a_database_that_cannot_be_used_is_refused_in_one_line(folder, make, problem, verb):
+    write(TWO)
+    make(folder / "onbeat.db")
+    if verb == "up":
+        done = command(folder, "up")
+        assert (done.returncode, done.stdout) == (69, "")
+        (line,) = done.stderr.splitlines()
+    else:
+        line = f"onbeat: {refused(69, verb)}"
+    assert line.startswith(f"onbeat: {problem}")
+
+
+def test_a_database_of_something_else_is_left_as_it_was(folder):
+    a_foreign_database(folder / "onbeat.db")
+    before = (folder / "onbeat.db").read_bytes()
+    refused(69, "list")
+    assert (folder / "onbeat.db").read_bytes() == before
+
+
+@contextmanager
+def a_folder_of_another():
+    """A folder that cannot be written to, as whoever may not; root may do anything."""
+    folder, user = Path(tempfile.mkdtemp()), os.geteuid()
+    (folder / "onbeat.yaml").write_text(TWO)
+    folder.chmod(0o555)
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield folder
+    finally:
+        os.seteuid(user)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_in_one_line(two, monkeypatch):
+    with a_folder_of_another() as other:  # what is to be imported was, by `two`
+        monkeypatch.chdir(other)
+        said = refused(69, "apply")
+        monkeypatch.undo()
+    assert said == "onbeat.db cannot be made: Permission denied"
+
+
+@pytest.mark.parametrize("verb", ["up",
+    "up -d",
+])  # fmt: skip
+def test_a_folder_that_is_not_there_is_refused_in_one_line(folder, verb):
+    done = command(folder, *verb.split(), "--database", "sqlite:///no/onbeat.db")
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr == "onbeat: no does not exist (make the folder first)\n"
+
+
+def test_a_lock_that_cannot_be_taken_is_refused_in_one_line(folder):
+    (folder / "onbeat.db.lock").mkdir()
+    done = command(folder, "up")
+    assert done.returncode == 69
+    assert len(done.stderr.splitlines()) == 1
+
+
+# -- a node
+
+
+def plain_environment():
+    return {name: value for name, value in os.environ.items() if not name.startswith("ONBEAT_")}
+
+
+def command(folder, *arguments, **given):
+    """Call the command as another process."""
+    return subprocess.run(
+        [sys.executable, "-m", "onbeat", *arguments], cwd=folder, env=plain_environment(),
+        capture_output=True, text=True, timeout=SOON, check=False, **given,
+    )  # fmt: skip
+
+
+@contextmanager
+def a_node(folder, *arguments):
+    """Have `onbeat up` run in a folder; end it in good order."""
+    with (folder / "stderr").open("wb") as stderr, subprocess.Popen(
+        [sys.executable, "-m", "onbeat", "up", *arguments], cwd=folder, env=plain_environment(),
+        stdout=subprocess.PIPE, stderr=stderr, text=True,
+    ) as node:  # fmt: skip
+        try:
+            assert " is up on " in node.stdout.readline(), (folder / "stderr").read_text()
+            time.sleep(LOOKED)
+            yield node
+            node.terminate()
+            node.wait(SOON)
+        finally:
+            node.kill()
+    (folder / "stderr").unlink()
+
+
+def until(question, limit=SOON):
+    """Wait for something that the node does; return how long that took."""
+    began = time.monotonic()
+    while not question():
+        assert time.monotonic() - began < limit, "it did not happen"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def statuses(name):
+    return [run["status"] for run in as_json("runs", name)]
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    """A node that is up, on schedules that do nothing by themselves, and its folder."""
+    folder = tmp_path_factory.mktemp("up")
+    (folder / "onbeat.yaml").write_text(WORK)
+    with a_node(folder) as node:
+        yield node, folder
+
+
+@pytest.fixture
+def node(up, monkeypatch):
+    """The same, with the test in its folder. Others use it too: what a test needs, it starts."""
+    monkeypatch.chdir(up[1])
+    return up[0]
+
+
+def status_of(run):
+    return next(each["status"] for each in as_json("runs") if each["run_id"] == run["run_id"])
+
+
+def test_up_applies_the_file_beside_it_and_says_what_is_up(folder):
+    write(WORK)
+    with a_node(folder, "--log-format", "json") as node:
+        assert names() == ["echo", "fails", "quick", "slow"]
+        found = as_json("status")
+        assert found["node"]["pid"] == node.pid
+        assert [each["alive"] for each in found["nodes"]] == [True]
+        assert f"process {node.pid}" in ok("status")
+        logged = [json.loads(line) for line in Path("stderr").read_text().splitlines()]
+        assert [line["event"] for line in logged] == ["node.started", *["schedule.created"] * 4]
+
+
+@pytest.mark.req("C1", "C62")
+def test_up_runs_what_is_due_when_it_is_due(folder):
+    write("schedules: {tick: {every: 1s, run: {command: ['true']}}}")
+    with a_node(folder):
+        until(lambda: "SUCCESS" in statuses("tick"))
+    found = as_json("runs")
+    for run in found:
+        assert run["started_at"] >= run["due_at"]  # RFC 3339 in UTC sorts as time does
+        assert run["run_at"][:-1] == run["due_at"][:-5]
+
+
+def test_up_refuses_a_file_that_is_wrong(folder):
+    write(BROKEN)
+    done = command(folder, "up")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "no-length.every" in done.stderr
+
+
+def test_up_can_be_told_another_file_and_runs_the_function_beside_it(folder):
+    write(TWO)
+    write("def build(limit):\n    return limit * 2\n", "reports.py")
+    target = "{python: 'reports:build', inputs: {limit: 3}}"
+    write(f"schedules: {{build: {{every: 1h, run: {target}}}}}", "other.yaml")
+    with a_node(folder, "-f", "other.yaml"):
+        assert names() == ["build"]
+        assert as_json("run", "build", "--wait")["result"] == 6
+
+
+def test_waiting_for_a_run_ends_with_it_and_as_it_did(node):
+    assert re.fullmatch(r"run \d+ of quick: SUCCESS\n", ok("run", "quick", "--wait"))
+    found = as_json("run", "echo", "--wait", "--input", "limit=2")
+    assert (found["status"], found["exit_code"]) == ("SUCCESS", 0)
+    assert json.loads(ok("logs", "echo")) == {"limit": 2, "kind": "all"}
+    failed = onbeat("run", "fails", "--wait")
+    assert failed.exit_code == 1
+    assert re.fullmatch(r"run \d+ of fails: FAILED \(exit\)\n", failed.stdout)
+
+
+def test_following_the_logs_of_a_run_shows_all_of_it(node):
+    run = as_json("run", "slow")
+    assert ok("logs", "-f", run["run_id"]) == "slept\n"
+    assert status_of(run) == "SUCCESS"
+
+
+def test_following_the_logs_shows_all_of_every_attempt(folder):
+    script = "if [ $ONBEAT_ATTEMPT = 1 ]; then echo first; exit 1; fi; echo and here is the second"
+    write(f"schedules: {{r: {{every: 1h, retry: [1s], run: {{command: [sh, -c, '{script}']}}}}}}")
+    with a_node(folder):
+        ok("run", "r")
+        assert ok("logs", "-f", "r").endswith("\nand here is the second\n")
+
+
+def test_a_second_up_is_refused_and_says_who_is_there(node):
+    for how in ((), ("-d",), ("--json",)):
+        done = command(".", "up", *how)
+        assert (done.returncode, done.stdout) == (69, "")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("onbeat: onbeat.db is held by ")
+        assert f"process {node.pid} (stop it: onbeat down)" in line
+    assert node.poll() is None
+
+
+def test_down_stops_a_node_when_what_runs_has_finished(folder):
+    write(WORK)
+    with a_node(folder) as node:
+        ok("run", "slow")
+        until(lambda: statuses("slow") == ["STARTED"])
+        assert ok("down") == f"stopped process {node.pid}\n"
+        assert node.wait(SOON) == 0
+    assert statuses("slow") == ["SUCCESS"]
+    assert ok("logs", "slow") == "slept\n"
+    assert as_json("status")["nodes"] == []
+    assert ok("down") == "nothing is up\n"
+
+
+def test_a_run_that_outlasts_the_grace_is_ended_and_canceled(folder):
+    write("schedules: {endless: {every: 1h, run: {command: [sleep, '60']}}}")
+    with a_node(folder, "--stop-grace", "0s") as node:
+        ok("run", "endless")
+        until(lambda: statuses("endless") == ["STARTED"])
+        assert as_json("down") == {"stopped": True, "pid": node.pid}
+        assert statuses("endless") == ["CANCELED"]
+
+
+def test_a_second_signal_ends_what_still_runs_at_once(folder):
+    write("schedules: {endless: {every: 1h, run: {command: [sleep, '4']}}}")
+    with a_node(folder) as node:
+        ok("run", "endless")
+        until(lambda: statuses("endless") == ["STARTED"])
+        node.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        node.send_signal(signal.SIGINT)
+        try:
+            node.wait(0.6)
+        finally:
+            node.kill()
+
+
+def test_what_down_says_has_stopped_has_stopped(folder):
+    write("import time\ndef hang():\n    time.sleep(4)\n", "work.py")
+    write("schedules: {hang: {every: 1h, run: {python: 'work:hang'}}}")
+    with a_node(folder, "--stop-grace", "0s") as node:
+        ok("run", "hang")
+        until(lambda: statuses("hang") == ["STARTED"])
+        ok("down")
+        try:
+            node.wait(0.6)
+        finally:
+            node.kill()
+
+
+def test_what_another_process_changes_is_noticed_within_a_second(node):
+    run = as_json("run", "quick")
+    assert until(lambda: status_of(run) == "SUCCESS") < 1
+    ok("apply", write("schedules: {tick: {every: 1s, run: {command: ['true']}}}", "more.yaml"))
+    assert until(lambda: "SUCCESS" in statuses("tick")) < 2.5  # the tick is up to a second off
+    ok("pause", "tick")
+    until(lambda: set(statuses("tick")) == {"SUCCESS"})
+    before = len(statuses("tick"))
+    time.sleep(1.2)
+    assert len(statuses("tick")) == before
+    ok("delete", "tick")
+
+
+def test_what_is_asked_for_right_after_it_is_up_is_not_overlooked(folder, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.LOOKED", 0)
+    write(WORK)
+    with a_node(folder):
+        ok("run", "quick")
+        assert until(lambda: statuses("quick") == ["SUCCESS"], limit=1.5) < 1
+
+
+def test_behind_a_closed_gate_nothing_starts_until_it_is_opened(node):
+    ok("gate", "off")
+    run = as_json("run", "quick")
+    time.sleep(0.5)
+    assert status_of(run) == "ENQUEUED"
+    ok("gate", "on")
+    assert until(lambda: status_of(run) == "SUCCESS") < 1
+
+
+@pytest.fixture
+def in_the_background(folder):
+    """Call `up -d`, with more arguments; whatever is up afterwards is ended."""
+    write(WORK)
+    yield lambda *arguments: command(folder, "up", "-d", *arguments)
+    done = onbeat("down")
+    assert done.exit_code == 0, done.output
+
+
+def test_up_in_the_background_is_up_when_it_returns(in_the_background):
+    done = in_the_background()
+    assert (done.returncode, done.stderr) == (0, "")
+    pid = as_json("status")["node"]["pid"]
+    assert done.stdout == f"onbeat is up in the background: process {pid}, log onbeat.db.log\n"
+    assert "is up on sqlite:///onbeat.db: 4 schedules" in Path("onbeat.db.log").read_text()
+    time.sleep(LOOKED)
+    assert re.fullmatch(r"run \d+ of quick: SUCCESS\n", ok("run", "quick", "--wait"))
+    assert ok("down") == f"stopped process {pid}\n"
+    assert as_json("status")["node"] is None
+
+
+def test_up_in_the_background_says_so_in_json(in_the_background):
+    done = in_the_background("--json")
+    told = json.loads(done.stdout)
+    assert told.keys() == {"database", "pid", "log"}
+    assert as_json("status")["node"]["pid"] == told["pid"]
+
+
+def test_up_in_the_background_says_why_it_is_not_up(folder):
+    write(BROKEN)
+    done = command(folder, "up", "-d")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "no-length.every" in done.stderr
+    assert refused(69, "up", "-d", "--database", "sqlite://").startswith("sqlite:// is memory")
+
+
+@pytest.mark.parametrize("flags", [("-d",), ("--detach",), ("-d", "-f", "x.yaml"), ("-f", "x.yaml", "-d"),
+    ("-df", "x.yaml"),
+    ("-dfx.yaml",),
+], ids=" ".join)  # fmt: skip
+def test_what_is_started_in_the_background_is_not_to_start_another(monkeypatch, flags):
+    started = []
+
+    class Ended:
+        pid, returncode = 1, 3
+
+        def __init__(self, arguments, **_):
+            started.append(arguments)
+
+        def poll(self):
+            return self.returncode
+
+    write(TWO, "x.yaml")
+    monkeypatch.setattr("onbeat.cli.node.subprocess.Popen", Ended)
+    monkeypatch.setattr(sys, "argv", ["onbeat", "up", *flags])
+    assert onbeat("up", *flags).exit_code == 3
+    ((python, _, module, *arguments),) = started
+    assert (python, module) == (sys.executable, "onbeat")
+    assert not any(each.startswith(("-d", "--detach")) for each in arguments)
+
+
+# -- after a node was killed
+
+
+@pytest.mark.req("C2", "C44", "C45")
+def test_after_a_node_was_killed_the_next_goes_on_and_repeats_nothing(folder):
+    write(WORK)
+    with a_node(folder) as node:
+        ok("run", "quick", "--wait")
+        ok("run", "slow")
+        until(lambda: statuses("slow") == ["STARTED"])
+        node.kill()
+        node.wait(SOON)
+    assert as_json("status")["node"] is None
+    with a_node(folder):
+        assert names() == ["echo", "fails", "quick", "slow"]
+        assert statuses("quick") == ["SUCCESS"]
+        (lost,) = as_json("runs", "slow")
+        assert (lost["status"], lost["reason"]) == ("FAILED", "lost")

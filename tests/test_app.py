@@ -1,0 +1,1281 @@
+"""Onbeat in a program of one's own: what was decorated and defined runs, whatever happens around it."""
+
+import asyncio
+import functools
+import inspect
+import json
+import math
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import asynccontextmanager, closing
+
+import apsw
+import pytest
+
+from onbeat import InvalidSchedule, Onbeat, after, cron, every, startup
+from onbeat.app import holder
+from onbeat.core.runs import Failed, Succeeded
+from onbeat.errors import NoSuchSchedule, StoreFailed
+from onbeat.settings import Settings
+from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+
+NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
+HOUR = 3600
+SOON = 10  # seconds: far more than anything here takes
+
+
+def awaited(test):
+    """Run a test that is a coroutine."""
+
+    @functools.wraps(test)
+    def run(*args, **kwargs):
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 2 * SOON))
+
+    return run
+
+
+@pytest.fixture
+def clock():
+    return ManualClock("2026-01-01T12:00:00Z")
+
+
+@pytest.fixture
+def launcher():
+    return RecordingLauncher()
+
+
+@pytest.fixture
+def file(tmp_path):
+    return f"sqlite:///{tmp_path}/onbeat.db"
+
+
+@pytest.fixture
+def beat(clock, launcher):
+    return a_beat(clock, launcher=launcher)
+
+
+def a_beat(clock=None, database="sqlite://", *, launcher=None, **settings):
+    launchers = {"command": launcher} if launcher is not None else {}
+    return Onbeat(
+        settings=Settings(database=database, **settings), clock=clock, launchers=launchers
+    )
+
+
+# -- time passes
+
+
+async def until(question):
+    """Wait for something that others do."""
+    async with asyncio.timeout(SOON):
+        while True:
+            answer = question()
+            if inspect.isawaitable(answer):
+                answer = await answer
+            if answer:
+                return answer
+            await asyncio.sleep(0.002)
+
+
+def is_calm():
+    """Whether the engine has nothing to do: planner, dispatcher and recorder wait to be woken."""
+    loops = {"Planner.run", "Dispatcher.run", "Dispatcher.record"}
+    tasks = [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ in loops]
+    return len(tasks) == len(loops) and all(map(waits, tasks))
+
+
+def waits(task):
+    coro, names = task.get_coro(), []
+    while hasattr(coro, "cr_await"):
+        names.append(coro.cr_code.co_name)
+        coro = coro.cr_await
+    future = task._fut_waiter
+    busy = {"plan_once", "claim_once", "record_once", "wait_for_place"} & set(names)
+    return names[-1:] == ["wait"] and not busy and future is not None and not future.done()
+
+
+async def passes(beat, clock, length="1h"):
+    """Let time pass, and everything happen that is due by then."""
+    clock.advance(length)
+    await beat.settle()
+
+
+async def looked(beat):
+    """Wait until a node has looked at its file: see `test_a_start_by_a_client_is_never_overlooked`."""
+    await until(lambda: beat._open._store._seen is not None)
+
+
+async def runs(beat, names, schedule_id=None):
+    """Return these columns of runs, the first first: `runs(beat, "status reason")`."""
+    columns = names.split()
+    found = [
+        tuple(getattr(row, name) for name in columns)
+        for row in (await beat.runs(schedule_id, limit=10_000))[::-1]
+    ]
+    return [value for (value,) in found] if len(columns) == 1 else found
+
+
+async def events(beat):
+    return [event for _, _, event in await beat._open._store.events(limit=10_000)]
+
+
+async def the_schedule(beat, schedule_id):
+    return {row.schedule_id: row for row in await beat.schedules()}[schedule_id]
+
+
+# -- the testing kit
+
+
+@pytest.mark.req("C61", "W59")
+@awaited
+async def test_a_defined_schedule_is_launched_when_the_clock_says_so(clock, launcher):
+    async with Onbeat("sqlite://", clock=clock, launchers={"command": launcher}) as beat:
+        await beat.define(a_schedule("report", every="1h"))
+        await passes(beat, clock, "59m")
+        assert launcher.attempts == []
+        await passes(beat, clock, "1m")
+        assert [attempt.schedule_id for attempt in launcher.attempts] == ["report"]
+
+
+@pytest.mark.req("C61")
+@awaited
+async def test_an_attempt_says_what_it_is_for(beat, clock, launcher):
+    async with beat:
+        run = {"command": ["./report", "--all"], "inputs": {"limit": 100}}
+        await beat.define(a_schedule("report", run=run, timeout="5m"))
+        await passes(beat, clock, "1h")
+    (attempt,) = launcher.attempts
+    assert attempt.target.fields["command"] == ["./report", "--all"]
+    assert attempt.inputs == {"limit": 100}
+    assert (attempt.run_at, attempt.due_at) == (NOON + HOUR, (NOON + HOUR) * 1000)
+    assert (attempt.attempt, attempt.iteration, attempt.timeout) == (1, 1, 300_000)
+
+
+def test_settling_is_the_end_of_it():
+    async def as_the_docs_have_it():
+        clock, launcher = ManualClock("2026-01-01T12:00:00Z"), RecordingLauncher()
+        async with Onbeat("sqlite://", clock=clock, launchers={"command": launcher}) as beat:
+            await beat.define(a_schedule("report", every="1h"))
+            clock.advance("1h")
+            await beat.settle()
+            await beat.start("report")
+            await beat.settle()
+            return [attempt.triggered_by for attempt in launcher.attempts]
+
+    found = Counter(tuple(asyncio.run(as_the_docs_have_it())) for _ in range(40))
+    assert found == {("timer", "manual"): 40}
+
+
+@awaited
+async def test_settling_is_the_end_of_it_where_runs_wait_for_a_place(clock):
+    beat = a_beat(clock, concurrency=3)
+    for i in range(20):
+        beat.schedule(every("1h"), name=f"report-{i}")(lambda: asyncio.sleep(0.002))
+    async with beat:
+        await until(is_calm)
+        clock.advance("1h")
+        await beat.settle()
+        assert Counter(await runs(beat, "status")) == {"SUCCESS": 20}
+
+
+@awaited
+async def test_a_recorded_launcher_answers_what_it_is_told_to(clock):
+    def outcome(attempt):
+        if attempt.schedule_id == "breaks":
+            raise ValueError("no data")
+        return Failed("exit code 2", "exit", exit_code=2)
+
+    async with a_beat(clock, launcher=RecordingLauncher(outcome)) as beat:
+        await beat.define(a_schedule("breaks"), a_schedule("fails"))
+        await passes(beat, clock)
+        found = await runs(beat, "schedule_id status reason exit_code error")
+        assert found == [
+            ("breaks", "FAILED", "error", None, "ValueError: no data"),
+            ("fails", "FAILED", "exit", 2, "exit code 2"),
+        ]
+
+
+@awaited
+async def test_a_recorded_launcher_can_stand_in_for_functions(clock, launcher):
+    beat = Onbeat("sqlite://", clock=clock, launchers={"python": launcher})
+    beat.schedule(every("1h"), name="report")(lambda: None)
+    async with beat:
+        await passes(beat, clock)
+        assert [attempt.schedule_id for attempt in launcher.attempts] == ["report"]
+
+
+# -- the decorator
+
+
+@awaited
+async def test_a_decorated_function_runs_with_its_inputs_and_its_result_is_kept(beat, clock):
+    @beat.schedule(every("1h"), inputs={"limit": 3})
+    async def report(run, limit, kind="all"):
+        return {"of": run.schedule_id, "limit": limit, "kind": kind}
+
+    async with beat:
+        await passes(beat, clock)
+        (row,) = await beat.runs("report")
+        assert (row.status, row.inputs) == ("SUCCESS", {"limit": 3})
+        assert row.result == {"of": "report", "limit": 3, "kind": "all"}
+
+
+@awaited
+async def test_a_plain_function_does_too(beat, clock):
+    @beat.schedule(every("1h"), inputs={"limit": 3})
+    def report(limit):
+        return limit * 2
+
+    async with beat:
+        await passes(beat, clock)
+        assert await runs(beat, "schedule_id status result") == [("report", "SUCCESS", 6)]
+    assert report(4) == 8  # it is still itself
+
+
+@awaited
+async def test_a_function_can_be_given_another_name_and_several_schedules(beat, clock):
+    def report(kind):
+        return kind
+
+    beat.schedule(every("1h"), name="hourly", inputs={"kind": "short"})(report)
+    beat.schedule(every("2h"), name="two-hourly", inputs={"kind": "long"})(report)
+    async with beat:
+        await passes(beat, clock, "2h")
+        assert await runs(beat, "schedule_id result") == [("hourly", "short"), ("two-hourly", "long")]  # fmt: skip
+
+
+@awaited
+async def test_the_policies_of_a_decorator_are_part_of_the_definition(beat):
+    @beat.schedule(
+        cron("0 9 * * MON-FRI", tz="Europe/Berlin"),
+        overlap="queue",
+        retry=["30s", "2m"],
+        timeout="5m",
+        grace="10m",
+        catchup="none",
+    )
+    async def standup(): ...
+
+    async with beat:
+        row = await the_schedule(beat, "standup")
+        assert (row.source, row.revision, row.next_run_at) == ("python", 1, NOON + 20 * HOUR)
+        definition = json.loads(row.definition)
+        assert definition["run"] == {"python": "standup"}
+        policy = {name: definition[name] for name in ("overlap", "retry", "timeout", "catchup")}
+        assert policy == {"overlap": "queue", "retry": ["30s", "2m"], "timeout": "5m", "catchup": "none"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"inputs": {"limut": 3}}, r"inputs\.limut: the function has none \(known: limit, kind\)"),
+        ({}, r"inputs\.limit: the function needs it"),
+        ({"inputs": {"limit": 3}, "overlap": "quue"}, "overlap: .*did you mean 'queue'"),
+        ({"inputs": {"limit": 3}, "retries": 3}, "retries: .*did you mean 'retry'"),
+        ({"inputs": {"limit": 3}, "timeout": "soon"}, "timeout: 'soon' is not a duration"),
+        ({"inputs": {"limit": 3}, "name": "a b"}, "'a b'"),
+        ({"inputs": {"limit": 3}, "name": ""}, None),
+        ({"inputs": {"limit": object()}}, "more than JSON can say"),
+    ],
+)
+def test_what_is_wrong_is_refused_where_it_is_decorated(beat, given, problem):
+    def report(run, limit, kind="all"): ...
+
+    if problem is None:
+        assert beat.schedule(every("1h"), **given)(report) is report
+        return
+    with pytest.raises(InvalidSchedule, match=problem):
+        beat.schedule(every("1h"), **given)(report)
+
+
+@pytest.mark.parametrize("trigger", [startup("30s"), after("success", "30m")])
+def test_a_trigger_that_is_not_run_yet_is_refused_where_it_is_decorated(beat, trigger):
+    with pytest.raises(InvalidSchedule, match="does not run ticks that follow"):
+        beat.schedule(trigger, name="report")(lambda: None)
+
+
+def test_two_functions_of_one_name_are_refused(beat):
+    beat.schedule(every("1h"), name="report")(lambda: 1)
+    with pytest.raises(InvalidSchedule, match=r"two schedules are called 'report' \(name=\.\.\."):
+        beat.schedule(every("1h"), name="report")(lambda: 2)
+
+
+@pytest.mark.parametrize("name", ["nightly.report", "nightly-report",
+    "nightly/report",
+    "2nd-report",
+])  # fmt: skip
+def test_any_id_will_do_for_the_name_of_a_function(beat, name):
+    beat.schedule(every("1h"), name=name)(lambda: None)
+
+
+@awaited
+async def test_a_function_decorated_after_the_start_runs_or_is_refused(beat):
+    async with beat:
+        try:
+            beat.schedule(every("1h"), name="report")(lambda: None)
+        except Exception:  # noqa: BLE001 - any word is better than none
+            return
+        assert [row.schedule_id for row in await beat.schedules()] == ["report"]
+
+
+@awaited
+async def test_a_database_beside_settings_is_not_ignored(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(concurrency=3)
+    async with Onbeat(f"sqlite:///{tmp_path}/mine.db", settings=settings):
+        assert (tmp_path / "mine.db").exists()
+        assert not (tmp_path / "onbeat.db").exists()
+
+
+@awaited
+async def test_it_can_be_entered_again(file, clock):
+    beat = a_beat(clock, file)
+    beat.schedule(every("1h"), name="report")(lambda: "done")
+    for _ in range(2):
+        async with beat:
+            await passes(beat, clock)
+    async with a_beat(clock, file) as reader:
+        assert await runs(reader, "status result") == [("SUCCESS", "done")] * 2
+
+
+def test_whoever_forgets_to_enter_it_is_told_to(beat):
+    with pytest.raises(AssertionError, match="enter it first"):
+        asyncio.run(beat.schedules())
+
+
+# -- what becomes of a run
+
+
+def a_loop():
+    found = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"),
+    [
+        (None, None),
+        (0, 0),
+        ("naïve ☃", "naïve ☃"),
+        ([1, {"a": None}], [1, {"a": None}]),
+        (2**70, 2**70),
+        ((1, 2), [1, 2]),
+        (object(), "<a object, which JSON cannot say>"),
+        (a_loop(), "<a list, which JSON cannot say>"),
+        ("x" * 70_000, "<70002 characters of JSON, not kept>"),
+        ("\ud800", "<a str, which JSON cannot say>"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@awaited
+async def test_a_result_is_kept_as_far_as_json_can_say_it(beat, clock, result, kept):
+    beat.schedule(every("1h"), name="report")(lambda: result)
+    async with beat:
+        await passes(beat, clock)
+        assert await runs(beat, "status result") == [("SUCCESS", kept)]
+
+
+@awaited
+async def test_a_number_that_is_none_is_no_number_afterwards(beat, clock):
+    beat.schedule(every("1h"), name="report")(lambda: [math.nan, 1])
+    async with beat:
+        await passes(beat, clock)
+        assert await runs(beat, "status result") == [("SUCCESS", [None, 1])]
+
+
+@pytest.mark.req("C7")
+@awaited
+async def test_an_exception_is_recorded_with_its_trace_and_told_to_the_log(beat, clock, caplog):
+    @beat.schedule(every("1h"))
+    def report():
+        raise ValueError("no data")
+
+    async with beat:
+        await passes(beat, clock)
+        (row,) = await beat.runs()
+        assert (row.status, row.reason, row.error) == ("FAILED", "error", "ValueError: no data")
+        assert row.log_tail.startswith("Traceback")
+        assert 'raise ValueError("no data")' in row.log_tail
+        assert [r.event for r in caplog.records if r.levelname == "ERROR"] == ["run.failed"]
+        schedule = await the_schedule(beat, "report")
+        assert schedule.last_failure_at == clock.now()
+
+
+@pytest.mark.req("S57", "W56")
+@awaited
+async def test_a_failure_is_tried_again_as_the_policy_says_and_then_given_up(beat, clock):
+    tried = []
+
+    @beat.schedule(every("1h"), retry=["30s", "2m"])
+    def report(run):
+        tried.append((clock.now() // 1000 - NOON - HOUR, run.attempt, run.key))
+        raise ValueError("no data")
+
+    async with beat:
+        await passes(beat, clock)
+        (first,) = await runs(beat, "status reason attempt")
+        assert first == ("ENQUEUED", "error", 1)
+        for length in ("29s", "1s", "119s", "1s", "10m"):
+            await passes(beat, clock, length)
+        assert await runs(beat, "status reason attempt") == [("FAILED", "error", 3)]
+    assert [(second, attempt) for second, attempt, _ in tried] == [(0, 1), (30, 2), (150, 3)]
+    assert len({key for _, _, key in tried}) == 1
+
+
+@pytest.mark.req("S57")
+@awaited
+async def test_a_retry_that_succeeds_is_a_success(beat, clock):
+    @beat.schedule(every("1h"), retry=["30s"])
+    async def report(run):
+        if run.attempt == 1:
+            raise ValueError("no data")
+        return "done"
+
+    async with beat:
+        await passes(beat, clock)
+        await passes(beat, clock, "30s")
+        found = await runs(beat, "status reason error attempt result")
+        assert found == [("SUCCESS", None, None, 2, "done")]
+        assert (await the_schedule(beat, "report")).consecutive_failures == 0
+
+
+@awaited
+async def test_what_could_never_work_is_not_tried_again(beat, clock):
+    async with beat:
+        target = {"python": "no_such_module:build"}
+        await beat.define(a_schedule("report", run=target, retry=["1s"]))
+        await passes(beat, clock)
+        found = await runs(beat, "status reason attempt error")
+        error = "no_such_module:build: No module named 'no_such_module'"
+        assert found == [("FAILED", "launch_failed", 1, error)]
+
+
+@pytest.mark.req("C52")
+@awaited
+async def test_a_tick_is_skipped_while_the_last_run_is_going(beat, clock):
+    go_on = asyncio.Event()
+    beat.schedule(every("1h"), name="report")(go_on.wait)
+    async with beat:
+        await until(is_calm)
+        clock.advance("1h")
+        await until(lambda: beat._open.engine.dispatcher.running)
+        await until(is_calm)
+        clock.advance("1h")
+        await until(lambda: is_calm() and beat._open.engine.planner.next_due > clock.now())
+        (first, second) = await runs(beat, "run_id status reason blocked_by")
+        assert first[1] == "STARTED"
+        assert second[1:] == ("SKIPPED", "overlap", first[0])
+        go_on.set()
+        await beat.settle()
+        assert await runs(beat, "status") == ["SUCCESS", "SKIPPED"]
+
+
+@pytest.mark.req("C54")
+@awaited
+async def test_a_run_that_is_going_completes_when_its_schedule_is_changed(beat, clock):
+    go_on = asyncio.Event()
+
+    async def report(kind):
+        await go_on.wait()
+        return kind
+
+    beat.schedule(every("1h"), name="report", inputs={"kind": "old"})(report)
+    async with beat:
+        await until(is_calm)
+        clock.advance("1h")
+        await until(lambda: beat._open.engine.dispatcher.running)
+        target = {"python": "report", "inputs": {"kind": "new"}}
+        (changed,) = await beat.define(a_schedule("report", run=target, every="1h"))
+        assert (changed.change, changed.revision) == ("changed", 2)
+        go_on.set()
+        await beat.settle()
+        await passes(beat, clock)
+        found = await runs(beat, "status result revision")
+        assert found == [("SUCCESS", "old", 1), ("SUCCESS", "new", 2)]
+
+
+@awaited
+async def test_a_run_is_on_record_before_it_is_launched(beat, clock):
+    seen = []
+
+    @beat.schedule(every("1h"))
+    async def report(run):
+        seen.append(await runs(beat, "run_id status attempt"))
+        assert run.run_id == seen[0][0][0]
+
+    async with beat:
+        await passes(beat, clock)
+        assert seen == [[(1, "STARTED", 1)]]
+        assert await runs(beat, "status") == ["SUCCESS"]
+
+
+# -- what a program can ask for
+
+
+@awaited
+async def test_defining_again_what_is_there_changes_nothing(beat):
+    async with beat:
+        assert [u.change for u in await beat.define(a_schedule("a"), a_schedule("b"))] == ["created"] * 2  # fmt: skip
+        before = await beat.schedules()
+        assert [u.change for u in await beat.define(a_schedule("a"), a_schedule("b"))] == ["unchanged"] * 2  # fmt: skip
+        assert await beat.schedules() == before
+
+
+@awaited
+async def test_a_schedule_that_could_never_be_launched_is_refused_and_nothing_is_defined(beat):
+    wrong = a_schedule("wrong", run={"python": "a b"})
+    async with beat:
+        with pytest.raises(InvalidSchedule, match=r"wrong\.run\.python: 'a b' names no function"):
+            await beat.define(a_schedule("right"), wrong)
+        assert await beat.schedules() == []
+
+
+@awaited
+async def test_a_paused_schedule_starts_nothing_by_itself_and_goes_on_from_now(
+    beat, clock, launcher
+):
+    async with beat:
+        await beat.define(a_schedule("report", every="1h"))
+        assert await beat.pause("report", note="until the data is there")
+        assert not await beat.pause("report")
+        row = await the_schedule(beat, "report")
+        assert (row.paused, row.pause_note, row.next_run_at) == (True, "until the data is there", None)  # fmt: skip
+        await passes(beat, clock, "150m")
+        assert launcher.attempts == []
+        assert await beat.resume("report")
+        assert not await beat.resume("report")
+        await passes(beat, clock, "29m")
+        assert launcher.attempts == []
+        await passes(beat, clock, "1m")
+        assert [attempt.run_at for attempt in launcher.attempts] == [NOON + 3 * HOUR]
+        found = await runs(beat, "status reason tick_count")
+        assert found == [("SKIPPED", "paused", 2), ("SUCCESS", None, 1)]
+
+
+@awaited
+async def test_resuming_catches_up_once_if_asked_to(beat, clock, launcher):
+    async with beat:
+        await beat.define(a_schedule("report", every="1h"))
+        await beat.pause("report")
+        await passes(beat, clock, "150m")
+        await beat.resume("report", catchup=True)
+        await beat.settle()
+        (attempt,) = launcher.attempts
+        assert (attempt.run_at, attempt.tick_count) == (NOON + 2 * HOUR, 2)
+        assert attempt.triggered_by == "catchup"
+
+
+@pytest.mark.req("K21")
+@awaited
+async def test_a_start_by_hand_is_a_run_of_its_own_even_of_a_paused_or_running_one(beat, clock):
+    go_on = asyncio.Event()
+
+    @beat.schedule(every("1h"), inputs={"kind": "all"})
+    async def report(kind):
+        await go_on.wait()
+        return kind
+
+    async with beat:
+        await until(is_calm)
+        clock.advance("1h")
+        await until(lambda: beat._open.engine.dispatcher.running == 1)
+        await beat.pause("report")
+        row = await beat.start("report", kind="one")
+        assert (row.status, row.triggered_by, row.inputs) == ("ENQUEUED", "manual", {"kind": "one"})
+        await until(lambda: beat._open.engine.dispatcher.running == 2)
+        go_on.set()
+        await beat.settle()
+        found = await runs(beat, "triggered_by status result")
+        assert found == [("timer", "SUCCESS", "all"), ("manual", "SUCCESS", "one")]
+
+
+@awaited
+async def test_the_same_request_is_the_same_run(beat, launcher):
+    async with beat:
+        await beat.define(a_schedule("report"))
+        first = await beat.start("report", request_id="order-7")
+        await beat.settle()
+        again = await beat.start("report", request_id="order-7")
+        other = await beat.start("report", request_id="order-8")
+        await beat.settle()
+    assert again.run_id == first.run_id != other.run_id
+    assert (first.status, again.status) == ("ENQUEUED", "SUCCESS")
+    assert [attempt.request_id for attempt in launcher.attempts] == ["order-7", "order-8"]
+
+
+@awaited
+async def test_a_start_by_hand_does_not_wait_for_the_tick_of_another(beat, clock):
+    go_on = asyncio.Event()
+    beat.schedule(every("1h"), name="long")(go_on.wait)
+    beat.schedule(every("5h"), name="quick")(lambda: "done")
+    async with beat:
+        await until(is_calm)
+        clock.advance("1h")  # the planner finds this tick and the start in one look
+        await beat.start("quick")
+        await asyncio.sleep(0.5)  # it takes a few milliseconds
+        found = await runs(beat, "status", "quick")
+        go_on.set()
+        assert found == ["SUCCESS"]
+
+
+@awaited
+async def test_a_deleted_schedule_is_gone_and_what_runs_of_it_finishes(beat, clock):
+    go_on = asyncio.Event()
+    beat.schedule(every("1h"), name="report")(go_on.wait)
+    async with beat:
+        await until(is_calm)
+        clock.advance("1h")
+        await until(lambda: beat._open.engine.dispatcher.running)
+        await beat.delete("report")
+        assert await beat.schedules() == []
+        go_on.set()
+        await beat.settle()
+        await passes(beat, clock, "5h")
+        assert await runs(beat, "status") == ["SUCCESS"]
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "delete", "start", "runs"])
+@awaited
+async def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to(beat, verb):
+    async with beat:
+        await beat.define(a_schedule("report"))
+        with pytest.raises(NoSuchSchedule, match=r"'rport' \(did you mean 'report'\?\)"):
+            await getattr(beat, verb)("rport")
+
+
+# -- a second one on the same file
+
+
+@awaited
+async def test_a_second_one_joins_as_a_client_and_says_so_once(file, clock, caplog):
+    async with a_beat(clock, file) as node:
+        caplog.clear()
+        async with a_beat(clock, file) as client:
+            assert (node.is_node, client.is_node) == (True, False)
+        (record,) = [r for r in caplog.records if r.levelname == "WARNING"]
+        assert record.getMessage().startswith("joined as a client: ")
+        assert "is held by" in record.getMessage()
+
+
+@awaited
+async def test_a_client_can_define_start_pause_and_read(file, clock, launcher):
+    async with (
+        a_beat(clock, file, launcher=launcher) as node,
+        a_beat(clock, file, launcher=RecordingLauncher()) as client,
+    ):
+        await looked(node)
+        await client.define(a_schedule("report"), a_schedule("clean"))
+        await client.pause("clean")
+        began = time.monotonic()
+        run = await client.start("report")
+        await until(lambda: launcher.attempts)
+        assert time.monotonic() - began < 1  # the node notices what others write
+        await node.settle()
+        assert [row.status for row in await client.runs("report")] == ["SUCCESS"]
+        assert launcher.attempts[0].run_id == run.run_id
+        assert [row.paused for row in await client.schedules()] == [True, False]
+
+
+@awaited
+async def test_a_start_by_a_client_is_never_overlooked(file, clock, launcher):
+    async with a_beat(clock, file, launcher=launcher) as node:
+        await node.define(a_schedule("report"))
+        await until(is_calm)
+        async with a_beat(clock, file, launcher=launcher) as client:
+            await client.start("report")
+            await asyncio.sleep(0.6)
+            assert len(launcher.attempts) == 1
+
+
+@awaited
+async def test_workers_that_decorate_the_same_run_each_tick_once(file, clock):
+    ran = []
+
+    def a_worker(name):
+        beat = a_beat(clock, file)
+        beat.schedule(every("1h"), name="report")(lambda: ran.append(name))
+        return beat
+
+    async with a_worker("first") as first, a_worker("second") as second, a_worker("third"):
+        assert [row.revision for row in await second.schedules()] == [1]
+        await passes(first, clock)
+        assert ran == ["first"]
+
+
+@awaited
+async def test_being_asked_for_keeps_no_node_from_starting(file, clock):
+    settings, enough = Settings(database=file), threading.Event()
+
+    def ask():  # as `onbeat status` does
+        while not enough.is_set():
+            holder(settings)
+
+    async with a_beat(clock, file):
+        asking = threading.Thread(target=ask)
+        asking.start()
+    found = []
+    for _ in range(25):
+        async with a_beat(clock, file) as beat:
+            found.append(beat.is_node)
+    enough.set()
+    asking.join()
+    assert found == [True] * 25
+
+
+@awaited
+async def test_who_comes_after_the_node_has_left_is_the_node(file, clock, launcher):
+    async with a_beat(clock, file, launcher=launcher) as first:
+        await first.define(a_schedule("report"))
+    async with a_beat(clock, file, launcher=launcher) as second:
+        assert second.is_node
+        await passes(second, clock)
+        assert len(launcher.attempts) == 1
+
+
+# -- a restart
+
+
+@pytest.mark.req("C2", "W57")
+@awaited
+async def test_a_restart_goes_on_where_it_was(file, clock):
+    def a_program():
+        beat = a_beat(clock, file)
+        beat.schedule(every("1h"), name="report")(lambda run: run.iteration)
+        return beat
+
+    async with a_program() as beat:
+        await passes(beat, clock)
+        await passes(beat, clock)
+    clock.advance("30m")
+    async with a_program() as beat:
+        row = await the_schedule(beat, "report")
+        assert (row.revision, row.iteration, row.next_run_at) == (1, 2, NOON + 3 * HOUR)
+        await passes(beat, clock, "29m")
+        assert len(await beat.runs()) == 2
+        await passes(beat, clock, "1m")
+        assert await runs(beat, "result tick_count") == [(1, 1), (2, 1), (3, 1)]
+
+
+@pytest.mark.req("C4", "C44", "S58", "S82", "W57")
+@awaited
+async def test_what_was_missed_runs_once_at_the_start(file, clock, launcher):
+    async with a_beat(clock, file, launcher=launcher) as beat:
+        await beat.define(a_schedule("report", every="1h"))
+    clock.advance("10h30m")
+    async with a_beat(clock, file, launcher=launcher) as beat:
+        await beat.settle()
+        (attempt,) = launcher.attempts
+        assert (attempt.triggered_by, attempt.tick_count) == ("catchup", 10)
+        assert (attempt.first_run_at, attempt.run_at) == (NOON + HOUR, NOON + 10 * HOUR)
+        assert (await the_schedule(beat, "report")).next_run_at == NOON + 11 * HOUR
+
+
+@pytest.mark.req("C45")
+@awaited
+async def test_a_tick_that_ran_does_not_run_again_after_a_restart(file, clock, launcher):
+    for _ in range(3):
+        async with a_beat(clock, file, launcher=launcher) as beat:
+            await beat.define(a_schedule("report", every="1h"))
+            await beat.settle()
+            if not launcher.attempts:
+                await passes(beat, clock)
+    assert len(launcher.attempts) == 1
+
+
+@awaited
+async def test_a_program_that_was_changed_changes_its_schedules_when_it_starts(file, clock):
+    for length, change in (("1h", 1), ("2h", 2), ("2h", 2)):
+        beat = a_beat(clock, file)
+        beat.schedule(every(length), name="report")(lambda: None)
+        async with beat:
+            assert (await the_schedule(beat, "report")).revision == change
+
+
+@awaited
+async def test_a_retry_waits_through_a_restart(file, clock):
+    async with a_beat(clock, file, launcher=RecordingLauncher(Failed("no"))) as beat:
+        await beat.define(a_schedule("report", retry=["10m"]))
+        await passes(beat, clock)
+    clock.advance("5m")
+    launcher = RecordingLauncher()
+    async with a_beat(clock, file, launcher=launcher) as beat:
+        await beat.settle()
+        assert launcher.attempts == []
+        await passes(beat, clock, "5m")
+        assert [(a.attempt, a.run_at) for a in launcher.attempts] == [(2, NOON + HOUR)]
+
+
+# -- how many at once
+
+
+@pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.req("C51")), 3], ids=str)
+@pytest.mark.parametrize("kind", ["async", "plain"])
+@awaited
+async def test_no_more_run_at_once_than_are_allowed_and_all_of_them_run(clock, concurrency, kind):
+    beat, going, most, lock = a_beat(clock, concurrency=concurrency), 0, 0, threading.Lock()
+
+    def count(change):
+        nonlocal going, most
+        with lock:
+            going += change
+            most = max(most, going)
+
+    async def waiting():
+        count(+1)
+        await asyncio.sleep(0.002)
+        count(-1)
+
+    def working():
+        count(+1)
+        time.sleep(0.002)
+        count(-1)
+
+    for i in range(20):
+        function = waiting if kind == "async" else working
+        beat.schedule(every("1h"), name=f"report-{i}")(function)
+    async with beat:
+        await passes(beat, clock)
+        await beat.start("report-3")
+        await beat.settle()
+        found = Counter(await runs(beat, "schedule_id"))
+        assert set(await runs(beat, "status")) == {"SUCCESS"}
+    assert found == {f"report-{i}": 1 for i in range(20)} | {"report-3": 2}
+    assert most == concurrency
+
+
+# -- the end
+
+
+async def begun(beat, clock):
+    """Let a tick begin to run."""
+    await until(is_calm)
+    clock.advance("1h")
+    await until(lambda: beat._open.engine.dispatcher.running)
+
+
+@awaited
+async def test_stopping_lets_what_runs_finish(file, clock):
+    beat = a_beat(clock, file)
+
+    @beat.schedule(every("1h"))
+    async def report():
+        await asyncio.sleep(0.1)
+        return "done"
+
+    async with beat:
+        await begun(beat, clock)
+    async with a_beat(clock, file) as later:
+        assert await runs(later, "status result") == [("SUCCESS", "done")]
+
+
+@awaited
+async def test_what_still_runs_after_the_grace_is_ended_and_recorded_as_canceled(file, clock):
+    beat, ended = a_beat(clock, file, stop_grace=50), []
+
+    @beat.schedule(every("1h"), retry=["1s"])
+    async def report():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async with beat:
+        await begun(beat, clock)
+    assert ended == [True]
+    async with a_beat(clock, file) as later:
+        await passes(later, clock, "1m")
+        found = await runs(later, "status reason error")
+        assert found == [("CANCELED", "canceled", "ended because the scheduler was stopped")]
+
+
+@awaited
+async def test_what_was_claimed_and_not_launched_is_free_again(file, clock, launcher):
+    async with a_beat(clock, file, launcher=launcher) as beat:
+        await beat.define(a_schedule("report"))
+        store, claim = beat._open._store, beat._open._store.claim
+        lost = []
+
+        async def claim_and_lose(node, *, limit):
+            lost.extend(await claim(node, limit=limit))
+            return []
+
+        store.claim = claim_and_lose
+        await beat.start("report")
+        await until(lambda: lost)
+    async with a_beat(clock, file, launcher=launcher) as later:
+        await later.settle()
+        found = await runs(later, "status attempt")
+        assert found == [("SUCCESS", 1)]
+        assert "run.handed_back" in [event.name for event in await events(later)]
+    assert len(launcher.attempts) == 1
+
+
+@pytest.mark.parametrize("call", ["plan_due", "claim", "announce"])
+@awaited
+async def test_a_stop_in_the_middle_loses_nothing(file, clock, launcher, call):
+    async with a_beat(clock, file, launcher=launcher) as beat:
+        await beat.define(a_schedule("report"))
+        await until(is_calm)
+        store, reached = beat._open._store, asyncio.Event()
+        real = getattr(store, call)
+
+        async def slow(*args, **kwargs):
+            found = await real(*args, **kwargs)
+            if found and getattr(found, "ticks", True):
+                reached.set()
+                await asyncio.sleep(0.05)
+            return found
+
+        setattr(store, call, slow)
+        if call == "plan_due":
+            clock.advance("1h")
+        else:
+            await beat.start("report")
+        await until(reached.is_set)
+    async with a_beat(clock, file, launcher=launcher) as later:
+        await later.settle()
+        assert await runs(later, "status reason attempt") == [("SUCCESS", None, 1)]
+    assert len(launcher.attempts) == 1
+
+
+@pytest.mark.req("S64")
+@awaited
+async def test_nothing_more_begins_while_it_stops(file, clock, launcher):
+    beat, go_on = a_beat(clock, file, launcher=launcher), asyncio.Event()
+    beat.schedule(every("1h"), name="long")(go_on.wait)
+    async with beat:
+        await begun(beat, clock)
+        await beat.define(a_schedule("report", every="1m"))
+        stopping = asyncio.create_task(beat.close())
+        await asyncio.sleep(0.05)
+        clock.advance("1m")
+        await asyncio.sleep(0.3)  # longer than it takes to notice
+        assert not stopping.done()
+        assert launcher.attempts == []
+        go_on.set()
+        await stopping
+    assert launcher.attempts == []
+    async with a_beat(clock, file, launcher=launcher) as later:
+        await later.settle()
+    assert len(launcher.attempts) == 1
+
+
+@awaited
+async def test_an_entry_that_fails_leaves_nothing_open(file, clock):
+    beat = a_beat(clock, file)
+    beat.schedule(every("1h"), name="report")(lambda: None)
+    beat._functions.check = lambda target: (_ for _ in ()).throw(InvalidSchedule("x", "no"))
+    with pytest.raises(InvalidSchedule):
+        async with beat:
+            pass
+    async with a_beat(clock, file) as other:
+        assert other.is_node
+
+
+# -- a store that fails for a while
+
+
+def failing(store, call, times, *, late=False):
+    """Have a call fail so often: before it does anything or, if `late`, after it has."""
+    real, left = getattr(store, call), [times]
+
+    async def flaky(*args, **kwargs):
+        if left[0]:
+            left[0] -= 1
+            if late:
+                await real(*args, **kwargs)
+            raise StoreFailed("the disk is full: nothing was changed")
+        return await real(*args, **kwargs)
+
+    setattr(store, call, flaky)
+    return lambda: not left[0]
+
+
+@pytest.mark.req("C45")
+@pytest.mark.parametrize(
+    "call",
+    ["plan_due", "claim", "announce", "finish", "next_due", "heartbeat", "changed_elsewhere"],
+)
+@awaited
+async def test_a_store_that_fails_for_a_while_costs_no_run_and_doubles_none(
+    clock, launcher, monkeypatch, call
+):
+    monkeypatch.setattr("onbeat.engine.dispatcher.FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr("onbeat.engine.planner.FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr("onbeat.engine.loop.HEARTBEATS", 100)
+    names = [f"report-{i}" for i in range(10)]
+    async with a_beat(clock, launcher=launcher, concurrency=4) as beat:
+        await beat.define(*(a_schedule(name) for name in names))
+        await until(is_calm)
+        failed = failing(beat._open._store, call, 3)
+        clock.advance("1h")
+        await until(lambda: len(launcher.attempts) >= 10)
+        await beat.start("report-3")
+        await until(lambda: len(launcher.attempts) >= 11 and failed())
+        await until(lambda: is_calm() and not beat._open.engine.dispatcher.running)
+        found = await runs(beat, "schedule_id status attempt")
+    ran = Counter(attempt.schedule_id for attempt in launcher.attempts)
+    assert ran == Counter(names) + Counter({"report-3": 1})
+    assert Counter(found) == {(name, "SUCCESS", 1): ran[name] for name in names}
+
+
+@awaited
+async def test_an_outcome_whose_recording_was_not_confirmed_is_not_recorded_twice(
+    clock, launcher, monkeypatch, caplog
+):
+    monkeypatch.setattr("onbeat.engine.dispatcher.FIRST_BACKOFF", 0.01)
+    async with a_beat(clock, launcher=launcher) as beat:
+        await beat.define(a_schedule("report"))
+        await until(is_calm)
+        failed = failing(beat._open._store, "finish", 1, late=True)
+        await passes(beat, clock)
+        assert failed()
+        assert await runs(beat, "status") == ["SUCCESS"]
+        told = [event.name for event in await events(beat)]
+    assert told.count("run.succeeded") == len(launcher.attempts) == 1
+
+
+@awaited
+async def test_a_store_that_fails_is_told_of_in_the_log(clock, launcher, monkeypatch, caplog):
+    monkeypatch.setattr("onbeat.engine.planner.FIRST_BACKOFF", 0.01)
+    async with a_beat(clock, launcher=launcher) as beat:
+        await beat.define(a_schedule("report"))
+        await until(is_calm)
+        failing(beat._open._store, "plan_due", 2)
+        clock.advance("1h")
+        await until(lambda: launcher.attempts)
+    told = [r.getMessage() for r in caplog.records if "planning failed" in r.getMessage()]
+    assert len(told) == 2
+    assert "the disk is full" in told[0]
+
+
+# -- nothing is launched too late
+
+
+@pytest.mark.parametrize("call", ["announce", "plan_due"])
+@pytest.mark.parametrize(("late", "launched"), [(3_333, 1), (3_334, 2)])
+@awaited
+async def test_nothing_is_launched_later_than_two_thirds_of_the_lease_after_its_claim(
+    clock, launcher, call, late, launched
+):
+    """Of a lease of 5 s. One that is too late is handed back, and launched when claimed again."""
+    async with a_beat(clock, launcher=launcher, lease=5_000) as beat:
+        await beat.define(a_schedule("report"))
+        await until(is_calm)
+        store, announced = beat._open._store, []
+        real = getattr(store, call)
+
+        async def slow(*args, **kwargs):
+            found = await real(*args, **kwargs)
+            if call == "announce" or found.attempts:
+                announced.append(found)
+                assert len(launcher.attempts) == 0
+                if len(announced) == 1:
+                    clock.advance(late)
+            return found
+
+        setattr(store, call, slow)
+        if call == "announce":
+            await beat.start("report")
+        else:
+            clock.advance("1h")
+        await until(lambda: launcher.attempts)
+        await beat.settle()
+        assert await runs(beat, "status attempt fence") == [("SUCCESS", 1, 1 + 2 * (launched - 1))]
+        told = [event.name for event in await events(beat)]
+        assert told.count("run.started") == launched
+        assert told.count("run.handed_back") == launched - 1
+    assert len(launcher.attempts) == 1
+
+
+# -- one that is wrong hurts no other
+
+
+@asynccontextmanager
+async def at_once(beat):
+    """Enter it, and leave it even if it is stuck."""
+    await beat.__aenter__()
+    failed = beat._open.engine.failed
+    try:
+        yield
+    finally:
+        if failed.done():
+            failed.exception()  # it has been seen
+        async with asyncio.timeout(0.5):
+            await beat.close()
+
+
+def raises(error):
+    def report():
+        raise error
+
+    return report
+
+
+@pytest.mark.req("C7", "S40")
+@pytest.mark.parametrize(
+    "function",
+    [
+        raises(ValueError("no data")),
+        raises(RecursionError("too deep")),
+        raises(MemoryError()),
+        object,
+        lambda: {1: {2, 3}},
+        raises(ValueError("ol\udce9")),  # as a file name that is not in UTF-8 has it
+    ],
+    ids=["error", "recursion", "memory", "object", "set", "surrogate"],
+)
+@awaited
+async def test_a_function_that_is_poison_hurts_no_other(clock, function):
+    beat = a_beat(clock, stop_grace=50)
+    beat.schedule(every("1h"), name="poison")(function)
+    beat.schedule(every("1h"), name="report")(lambda: "done")
+    async with at_once(beat):
+        for _ in range(2):
+            async with asyncio.timeout(0.5):
+                await passes(beat, clock)
+        assert await runs(beat, "status result", "report") == [("SUCCESS", "done")] * 2
+        assert all(row.finished_at for row in await beat.runs("poison"))
+
+
+@pytest.mark.req("C7", "S40")
+@awaited
+async def test_a_launcher_that_breaks_its_contract_hurts_no_other(clock):
+    class Broken(RecordingLauncher):
+        async def launch(self, attempt):
+            await super().launch(attempt)
+            raise RuntimeError("boom")
+
+    beat = a_beat(clock, launcher=Broken())
+    beat.schedule(every("1h"), name="report")(lambda: "done")
+    async with beat:
+        await beat.define(a_schedule("broken"))
+        await passes(beat, clock)
+        found = await runs(beat, "schedule_id status reason error")
+        assert found == [
+            ("broken", "FAILED", "launch_failed", "RuntimeError: boom"),
+            ("report", "SUCCESS", None, None),
+        ]
+
+
+@pytest.mark.req("C7", "S40")
+@awaited
+async def test_a_definition_that_cannot_be_read_hurts_no_other(file, tmp_path, clock, launcher):
+    async with a_beat(clock, file, launcher=launcher) as beat:
+        await beat.define(a_schedule("poison"), a_schedule("report"))
+    with closing(apsw.Connection(str(tmp_path / "onbeat.db"))) as database:
+        database.execute("UPDATE schedules SET definition = 'garbage' WHERE schedule_id = 'poison'")
+    async with a_beat(clock, file, launcher=launcher) as beat:
+        await passes(beat, clock)
+        assert [attempt.schedule_id for attempt in launcher.attempts] == ["report"]
+        parked = [event for event in await events(beat) if event.name == "schedule.parked"]
+        assert [event.schedule_id for event in parked] == ["poison"]
+        await beat.define(a_schedule("poison"))  # it can be repaired
+        await passes(beat, clock)
+        assert Counter(a.schedule_id for a in launcher.attempts)["poison"] == 1
+
+
+@awaited
+async def test_a_part_of_the_engine_that_dies_is_told_of_at_once(beat, caplog):
+    async with beat:
+        await beat.define(a_schedule("report"))
+        await until(is_calm)
+
+        async def broken(*_, **__):
+            raise RuntimeError("a defect of ours")
+
+        beat._open._store.plan_due = broken
+        beat.wake()
+        await asyncio.wait([beat._open.engine.failed])
+        assert beat._open.engine.failed.exception() is not None
+        assert "a defect of ours" in caplog.text
+
+
+# -- the loop
+
+
+@pytest.mark.req("S75")
+@awaited
+async def test_it_sleeps_until_something_is_due(beat, clock, launcher):
+    async with beat:
+        await beat.define(a_schedule("report", every="1h"))
+        await beat.settle()
+        looked = []
+        store, real = beat._open._store, beat._open._store.plan_due
+
+        def plan_due(*args, **kwargs):
+            looked.append(clock.now())
+            return real(*args, **kwargs)
+
+        store.plan_due = plan_due
+        await asyncio.sleep(0.5)
+        assert looked == []
+        clock.advance("1h")
+        await until(lambda: launcher.attempts)
+
+
+@pytest.mark.req("C1", "C62")
+@awaited
+async def test_by_the_real_clock_it_is_never_early_and_hardly_late(file):
+    beat, ran = a_beat(None, file), []
+    beat.schedule(every("1s"), name="beat")(lambda run: ran.append((run.due_at, time.time())))
+    async with beat:
+        await until(lambda: ran)
+    for due_at, at in ran:
+        assert 0 <= at - due_at / 1000 < 2
+
+
+PROGRAM = """
+import sys
+from onbeat import Onbeat, every
+
+beat = Onbeat("sqlite://")
+
+@beat.schedule(every("1s"))
+def tick(run):
+    print("tick", run.iteration, flush=True)
+
+beat.run()
+print("stopped", flush=True)
+"""
+
+
+@pytest.mark.req("C62")
+def test_a_program_runs_until_a_signal_ends_it_in_good_order(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            assert program.stdout.readline() == "tick 1\n"
+            program.send_signal(signal.SIGINT)
+            assert program.stdout.read().splitlines()[-1] == "stopped"
+            assert program.wait(SOON) == 0
+        finally:
+            program.kill()
+
+
+@awaited
+async def test_serving_raises_what_made_the_engine_fail(beat):
+    async with beat:
+        await beat.define(a_schedule("report"))
+        await until(is_calm)
+
+        async def broken(*_, **__):
+            raise RuntimeError("a defect of ours")
+
+        beat._open._store.plan_due = broken
+        beat.wake()
+        with pytest.raises(RuntimeError, match="a defect of ours"):
+            await beat.until(asyncio.Event())
+
+
+@awaited
+async def test_the_outcome_of_a_launcher_may_be_anything_it_says(clock):
+    async with a_beat(clock, launcher=RecordingLauncher(Succeeded({"rows": 3}))) as beat:
+        await beat.define(a_schedule("report"))
+        await passes(beat, clock)
+        assert await runs(beat, "status result") == [("SUCCESS", {"rows": 3})]

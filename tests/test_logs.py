@@ -1,0 +1,336 @@
+"""Events as log lines: one a line, for people and for machines, with the reasons."""
+
+import asyncio
+import io
+import json
+import logging
+import re
+from typing import get_args
+
+import msgspec
+import pytest
+
+from onbeat import logs
+from onbeat.core.plan import plan
+from onbeat.core.runs import Failed
+from onbeat.events import (
+    AnyEvent,
+    GateChanged,
+    HistoryPruned,
+    NodeStopped,
+    RunCanceled,
+    RunClaimed,
+    RunEnqueued,
+    RunFailed,
+    RunRetrying,
+    RunSkipped,
+    RunStarted,
+    ScheduleCreated,
+    ScheduleParked,
+    SchedulePaused,
+)
+from onbeat.ports import Finished, Node
+from onbeat.stores.sqlite import SqliteStore
+from onbeat.testing import ManualClock, a_schedule
+
+NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
+KINDS = get_args(AnyEvent)
+RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z")
+AT, MS = "2026-01-01T12:00:00Z", "2026-01-01T12:00:00.000Z"
+
+
+@pytest.fixture(autouse=True)
+def as_it_was():
+    """Leave the logger as it was found."""
+    before = logs.log.handlers, logs.log.level, logs.log.propagate
+    yield
+    logs.log.handlers, logs.log.propagate = before[0], before[2]
+    logs.log.setLevel(before[1])
+
+
+@pytest.fixture
+def written():
+    """Tell events, and return what was written of them."""
+
+    def written(*events, as_json=False, level="debug"):
+        stream = io.StringIO()
+        logs.set_up(level=level, as_json=as_json, stream=stream)
+        logs.tell(events)
+        return stream.getvalue()
+
+    return written
+
+
+@pytest.fixture
+def line(written):
+    """Return the one line of an event, as text."""
+
+    def line(event):
+        text = written(event)
+        assert text.count("\n") == 1
+        assert text.endswith("\n")
+        return text.rstrip("\n")
+
+    return line
+
+
+@pytest.fixture
+def told(written):
+    """Return the one line of an event, as JSON."""
+
+    def told(event):
+        text = written(event, as_json=True)
+        assert text.count("\n") == 1
+        return json.loads(text)
+
+    return told
+
+
+def an_event(kind):
+    """Return an event with something in every field."""
+    some = {"run_at": NOON, "first_run_at": NOON - 3600, "due_at": NOON * 1000, "open": True}
+    fields = {}
+    for field in msgspec.structs.fields(kind):
+        a_text = field.type is str or field.type == str | None
+        fields[field.name] = some.get(field.name, f"some {field.name}" if a_text else 7)
+    return kind(**fields)
+
+
+def name_of(kind):
+    return kind.__name__
+
+
+# -- every event
+
+
+@pytest.mark.req("W64")
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_every_event_is_one_object_with_all_that_it_says(told, kind):
+    event = an_event(kind)
+    found = told(event)
+    assert found["event"] == event.name
+    assert found["level"] == event.level
+    assert RFC_3339.fullmatch(found["at"])
+    said = {field.name for field in msgspec.structs.fields(kind)} - {"definition"}
+    assert found.keys() == {"at", "level", "event"} | said
+
+
+@pytest.mark.req("W64")
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_every_event_is_one_line_with_all_that_it_says(line, kind):
+    event = an_event(kind)
+    text = line(event)
+    assert re.match(rf"\d\d:\d\d:\d\d\.\d{{3}} {re.escape(event.name)} ", text)
+    for field in msgspec.structs.fields(kind):
+        if field.name == "schedule_id":
+            assert " some schedule_id" in text
+        elif field.name != "definition":
+            assert f" {field.name}=" in text
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_an_event_with_no_more_than_it_needs_is_told_too(line, told, kind):
+    needed = {
+        field.name: "x" if field.type is str else 7
+        for field in msgspec.structs.fields(kind)
+        if field.required
+    }
+    event = kind(**needed)
+    assert event.name in line(event)
+    assert told(event).keys() == {"at", "level", "event"} | needed.keys() - {"definition"}
+
+
+# -- times
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_times_are_told_as_rfc_3339(line, told, kind):
+    event = an_event(kind)
+    text, found = line(event), told(event)
+    for name in {"run_at", "first_run_at", "due_at"} & found.keys():
+        assert RFC_3339.fullmatch(found[name]), name
+        assert f" {name}={found[name]}" in text
+
+
+def test_a_tick_is_told_to_the_second_and_its_start_to_the_millisecond(told):
+    found = told(RunEnqueued("report", 1, NOON, NOON * 1000 + 250))
+    assert (found["run_at"], found["due_at"]) == (AT, "2026-01-01T12:00:00.250Z")
+
+
+def test_where_history_begins_is_told_as_rfc_3339(line, told):
+    event = HistoryPruned(NOON * 1000, 3)
+    assert told(event)["history_from"] == MS
+    assert f"history_from={MS}" in line(event)
+
+
+# -- reasons
+
+
+@pytest.mark.req("W64")
+@pytest.mark.parametrize(
+    ("event", "reasons"),
+    [
+        (RunSkipped("report", 7, NOON, "overlap", blocked_by=6), {"reason": "overlap", "blocked_by": 6}),
+        (RunSkipped("report", 7, NOON, "missed", NOON - 3600, 61), {"reason": "missed", "first_run_at": "2026-01-01T11:00:00Z", "tick_count": 61}),
+        (RunFailed("report", 7, NOON, 3, "exit", "exit code 2"), {"reason": "exit", "error": "exit code 2", "attempt": 3}),
+        (RunRetrying("report", 7, NOON, 1, NOON * 1000, "timeout", "still running"), {"reason": "timeout", "error": "still running", "due_at": MS}),
+        (RunCanceled("report", 7, NOON, "the schedule was deleted"), {"error": "the schedule was deleted"}),
+        (ScheduleParked("report", "InvalidSchedule: no"), {"error": "InvalidSchedule: no"}),
+        (SchedulePaused("report", "until Monday"), {"note": "until Monday"}),
+    ],
+    ids=lambda given: getattr(given, "name", None),
+)  # fmt: skip
+def test_a_line_says_why(line, told, event, reasons):
+    assert reasons.items() <= told(event).items()
+    text = line(event)
+    for name, value in reasons.items():
+        shown = json.dumps(value) if " " in str(value) else value
+        assert f" {name}={shown}" in text
+
+
+@pytest.mark.req("W64")
+def test_the_log_of_a_story_has_every_decision_every_start_and_every_reason():
+    stream = io.StringIO()
+    logs.set_up(level="info", as_json=True, stream=stream)
+    clock, node = ManualClock(), Node("node-1", "here", frozenset({"command"}))
+
+    def planned(schedule, run_at, unfinished, past, now):
+        return plan(schedule, run_at, unfinished, past, now=now)
+
+    async def story():
+        store = await SqliteStore.open(None, clock=clock, inline=True, listener=logs.tell)
+        await store.register(node)
+        await store.upsert([a_schedule("report", every="1h")])
+        clock.advance("1h")
+        (attempt,) = (await store.plan_due(planned, limit=10, node=node, slots=1)).attempts
+        clock.advance("1h")
+        await store.plan_due(planned, limit=10)
+        await store.finish([Finished(attempt, Failed("exit code 1", "exit", exit_code=1))])
+        await store.close()
+
+    asyncio.run(story())
+    found = [json.loads(text) for text in stream.getvalue().splitlines()]
+    names = ("event", "run_at", "reason", "error")
+    assert [tuple(each.get(name) for name in names) for each in found] == [
+        ("node.started", None, None, None),
+        ("schedule.created", "2026-01-01T13:00:00Z", None, None),
+        ("run.enqueued", "2026-01-01T13:00:00Z", None, None),
+        ("run.started", "2026-01-01T13:00:00Z", None, None),
+        ("run.skipped", "2026-01-01T14:00:00Z", "overlap", None),
+        ("run.failed", "2026-01-01T13:00:00Z", "exit", "exit code 1"),
+    ]
+
+
+# -- how loudly
+
+
+def test_only_what_is_loud_enough_is_told(written):
+    claimed = RunClaimed("report", 7, NOON, "node-1", 1)
+    started = RunStarted("report", 7, NOON, 1, "node-1", 1)
+    failed = RunFailed("report", 7, NOON, 1, "exit")
+    gate = GateChanged(open=False)
+    every = (claimed, started, gate, failed)
+
+    def names(level):
+        text = written(*every, as_json=True, level=level)
+        return [json.loads(each)["event"] for each in text.splitlines()]
+
+    assert names("debug") == ["run.claimed", "run.started", "gate.changed", "run.failed"]
+    assert names("info") == ["run.started", "gate.changed", "run.failed"]
+    assert names("warning") == ["gate.changed", "run.failed"]
+    assert names("error") == ["run.failed"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_the_level_of_an_event_is_one_that_logging_knows(kind):
+    assert kind.level in {"debug", "info", "warning", "error"}
+
+
+# -- lines that stay lines
+
+
+def test_a_long_definition_is_left_out(line, told):
+    event = ScheduleCreated("report", 1, '{"every":"1h","run":{"command":["true"]}}', NOON)
+    assert "command" not in line(event)
+    assert "definition" not in told(event)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "no data",
+        "a\n  b",
+        'it said "no" twice',
+        "naïve ☃",
+        "a\\b c",
+        "a\nb",
+        "a\rb",
+        "\x1b[2J",
+    ],
+)
+def test_whatever_an_error_says_it_stays_on_its_line(written, error):
+    text = written(RunFailed("report", 7, NOON, 1, "error", error))
+    assert len(text.splitlines()) == 1
+    assert text.rstrip("\n").isprintable()
+    machine = written(RunFailed("report", 7, NOON, 1, "error", error), as_json=True)
+    assert len(machine.splitlines()) == 1
+    assert json.loads(machine)["error"] == error
+
+
+def test_a_text_with_a_character_that_utf_8_cannot_say_is_told_in_json(told):
+    assert told(RunFailed("report", 7, NOON, 1, "error", "ol\udce9"))["error"] == "ol\udce9"
+
+
+# -- beside events
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_what_the_engine_logs_is_told_in_the_same_way(written, as_json):
+    stream = io.StringIO()
+    logs.set_up(level="info", as_json=as_json, stream=stream)
+    logging.getLogger("onbeat.engine").warning("no heartbeat: %s", "the disk is full")
+    text = stream.getvalue()
+    assert len(text.splitlines()) == 1
+    assert "no heartbeat: the disk is full" in text
+    if as_json:
+        assert json.loads(text)["level"] == "warning"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_exception_is_told_with_its_trace(as_json):
+    stream = io.StringIO()
+    logs.set_up(level="info", as_json=as_json, stream=stream)
+    broken = RuntimeError("boom")
+    logging.getLogger("onbeat.engine").error("the launcher of run %d failed", 7, exc_info=broken)
+    text = stream.getvalue()
+    if as_json:
+        assert "RuntimeError: boom" in json.loads(text)["trace"]
+    else:
+        assert text.splitlines()[0].endswith("the launcher of run 7 failed")
+        assert text.splitlines()[-1] == "RuntimeError: boom"
+
+
+def test_setting_up_twice_tells_once(written):
+    written(NodeStopped("node-1"))
+    assert written(NodeStopped("node-1")).count("node.stopped") == 1
+
+
+def test_it_says_nothing_to_the_loggers_of_the_program_around_it(caplog, written):
+    written(NodeStopped("node-1"))
+    assert caplog.records == []
+
+
+def test_a_program_that_sets_up_its_own_logging_hears_of_events(caplog):
+    caplog.set_level("INFO")
+    logs.tell([RunSkipped("report", 7, NOON, "overlap")])
+    assert [record.name for record in caplog.records] == ["onbeat"]
+    assert caplog.records[0].told["reason"] == "overlap"
+
+
+@pytest.mark.req("W64")
+def test_and_reads_there_what_happened_to_what_and_why(caplog):
+    caplog.set_level("INFO")
+    logs.tell([RunFailed("report", 7, NOON, 1, "exit", "exit code 2")])
+    message = caplog.records[0].getMessage()
+    for word in ("run.failed", "report", "exit code 2"):
+        assert word in message
