@@ -308,6 +308,14 @@ class _Node:
                 raise AssertionError(f"a part of the node ended: {error!r}") from error
             self.faults.dead = True
 
+    def end_if_nobody_took_over(self):
+        """Die on waking up if the lock is free and still this node's: no file has two nodes."""
+        mine = self.world.looking.execute(
+            "SELECT 1 FROM nodes WHERE node_id = ?", (self.node.node_id,)
+        ).fetchone()
+        if mine and self.store is not None and self.store._lock is None:
+            self.faults.die("waking up alone")
+
     def tasks(self):
         if self.engine is None:
             return []
@@ -380,6 +388,7 @@ class _Calls:
         stalled = node.stalled_until - node.world.loop.time()
         if stalled > 0:
             await asyncio.sleep(stalled)
+            node.end_if_nobody_took_over()
 
 
 class _Launcher:
