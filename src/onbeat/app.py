@@ -106,21 +106,22 @@ class Onbeat:
 
     async def serve(self) -> None:
         """Do the same inside a running event loop; a second signal ends what still runs at once."""
+        stopped = self.catch_signals()
         async with self:
-            await self.until_signalled()
+            await self.until(stopped)
 
-    async def until_signalled(self) -> None:
-        """Wait for SIGINT or SIGTERM, or raise what made the engine fail."""
+    def catch_signals(self) -> asyncio.Event:
+        """Return what SIGINT or SIGTERM will set; a second one ends what still runs."""
         stopped, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def on_signal() -> None:
-            if stopped.is_set():
-                self._opened.hurry()
+            if stopped.is_set() and self._open is not None:
+                self._open.hurry()
             stopped.set()
 
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, on_signal)
-        await self.until(stopped)
+        return stopped
 
     async def until(self, stopped: asyncio.Event) -> None:
         """Wait until told to stop, or raise what made the engine fail."""

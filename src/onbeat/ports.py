@@ -228,7 +228,7 @@ class Store(Protocol):
         """Say that a node is alive."""
 
     async def unregister(self, node: Node) -> None:
-        """Take a node off the list; what it had claimed or announced, and not launched, is free."""
+        """Take a node off the list; what it had claimed is free again, what it announced is not."""
 
     async def plan_due(
         self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0

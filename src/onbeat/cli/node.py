@@ -58,6 +58,7 @@ def up(settings: Settings, file: Path | None, detach: bool, as_json: bool) -> No
 
 async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> None:
     beat = Onbeat(settings=settings)
+    stopped = beat.catch_signals()
     definitions = None if file is None else read_file(file)  # before anything is touched
     service = await beat.open()
     try:
@@ -74,7 +75,7 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> Non
             n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
             click.echo(f"onbeat {__version__} is up on {settings.database}: {n}")
         sys.stdout.flush()
-        await beat.until_signalled()
+        await beat.until(stopped)
     finally:
         await beat.close()
 

@@ -201,6 +201,12 @@ class Dispatcher:
             self.end_all()
             await self._idle.wait()
 
+    async def free_unlaunched(self) -> None:
+        """Hand back what was announced and not launched, in the last moment."""
+        unlaunched, self._unlaunched = self._unlaunched, []
+        if unlaunched:
+            await self._store.hand_back(unlaunched)
+
     def end_all(self) -> None:
         """End what is running."""
         for task in list(self._running.values()):

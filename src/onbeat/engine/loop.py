@@ -66,7 +66,9 @@ class Engine:
         await asyncio.gather(*self._starting, return_exceptions=True)
         await self.dispatcher.drain(grace)
         await _end(self._serving)
-        await self._store.unregister(self._node)
+        if not self.failed.done():  # else the next start decides what this one left
+            await self.dispatcher.free_unlaunched()
+            await self._store.unregister(self._node)
 
     async def settle(self) -> None:
         """Wait until everything that is due by the clock has been decided, run and recorded."""

@@ -287,10 +287,10 @@ def heartbeat(tx: Transaction, node: Node) -> None:
 
 
 def unregister(tx: Transaction, node: Node) -> None:
-    """Take a node off the list, and free what it holds and did not launch."""
+    """Take a node off the list, and free what it had claimed."""
     held = tx.all(
         "SELECT run_id, fence FROM schedule_runs INDEXED BY unfinished_runs "
-        "WHERE finished_at IS NULL AND leased_by = ?",
+        "WHERE finished_at IS NULL AND status = 'ENQUEUED' AND leased_by = ?",
         (node.node_id,),
     )
     for row in tx.all(HAND_BACK, (tx.now, _json(held))):

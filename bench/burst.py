@@ -1,0 +1,213 @@
+"""Ten thousand schedules due at once, to the last durable SUCCESS: `python -m bench.burst`.
+
+Onbeat works as shipped: a SQLite file with synchronous FULL, events, indexes, overlap `skip`; a run
+counts when its SUCCESS is committed. APScheduler 3 keeps its jobs in memory and loses them with the
+process; a job counts when it says that it was executed, and the faster of its executors is taken.
+Bare asyncio tasks show what the machine could do.
+
+All have the same hourly cron; single times, which APScheduler only has to forget, are shown too.
+Rounds are interleaved and a figure is the median of its rounds. Lateness is from when all were due
+until a function was called. The run fails when the ratio is below the bound printed beside it.
+"""
+
+import asyncio
+import gc
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import apsw
+from apscheduler.events import EVENT_JOB_EXECUTED
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.schedulers.base import BaseScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
+
+from onbeat import Onbeat, at
+from onbeat.core.instants import rfc3339
+from onbeat.core.schedules import read_schedule
+
+ROUNDS = 3
+BOUND = 3.0  # times APScheduler in memory
+LONG = 3600  # seconds
+POLL = 0.002
+UNFINISHED = "SELECT 1 FROM schedule_runs WHERE finished_at IS NULL LIMIT 1"
+SUCCEEDED = "SELECT count(*) FROM schedule_runs WHERE status = 'SUCCESS'"
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """What one round of one contender took."""
+
+    rate: float  # a second
+    lateness: list[float]  # seconds, sorted
+
+    def late(self, percent: int) -> float:
+        return self.lateness[min(len(self.lateness) * percent // 100, len(self.lateness) - 1)]
+
+
+class Clock:
+    """The machine's clock, set forth when everything is ready."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000 + self._ahead
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def set_to(self, second: int) -> None:
+        self._ahead = second * 1000 - time.time_ns() // 1_000_000
+
+
+class Progress:
+    """When each function was called, and whether all have ended."""
+
+    def __init__(self, n: int) -> None:
+        self._left, self._loop = n, asyncio.get_running_loop()
+        self.called: list[float] = []
+        self.all_ended = asyncio.Event()
+
+    async def note(self) -> None:
+        self.called.append(time.perf_counter())
+
+    def note_in_thread(self) -> None:
+        self.called.append(time.perf_counter())
+
+    async def note_and_end(self) -> None:
+        self.called.append(time.perf_counter())
+        self.end()
+
+    def end(self, _: object = None) -> None:
+        self._left -= 1
+        if not self._left:
+            self._loop.call_soon_threadsafe(self.all_ended.set)
+
+
+async def onbeat(n: int, kind: str) -> Burst:
+    progress, clock = Progress(n), Clock()
+    due, hourly = _in_half_an_hour()
+    with tempfile.TemporaryDirectory(prefix="onbeat-burst-") as folder:
+        beat = Onbeat(f"sqlite:///{folder}/onbeat.db", clock=clock)
+        # A function is offered by a decoration: this one is not due before the end.
+        beat.schedule(at(rfc3339(due + LONG)), name="note")(progress.note_and_end)
+        async with beat:
+            when = {"cron": hourly} if kind == "cron" else {"at": rfc3339(due)}
+            fields = {**when, "run": {"python": "note"}}
+            await beat.define(*(read_schedule(f"s{i}", fields) for i in range(n)))
+            with closing(apsw.Connection(f"{folder}/onbeat.db")) as connection:
+                began = _begin()
+                clock.set_to(due)
+                beat.wake()
+                await beat.until(progress.all_ended)
+                while connection.execute(UNFINISHED).get is not None:  # noqa: ASYNC110 - the file says what is committed
+                    await asyncio.sleep(POLL)
+                took = time.perf_counter() - began
+                assert connection.execute(SUCCEEDED).get == n, "not all are a success"
+    return _burst(n, took, began, progress)
+
+
+async def apscheduler_asyncio(n: int, kind: str) -> Burst:
+    progress = Progress(n)
+    return await _apscheduler(AsyncIOScheduler(timezone=UTC), progress.note, progress, n, kind)
+
+
+async def apscheduler_threads(n: int, kind: str) -> Burst:
+    progress, scheduler = Progress(n), BackgroundScheduler(timezone=UTC)
+    return await _apscheduler(scheduler, progress.note_in_thread, progress, n, kind)
+
+
+async def _apscheduler(
+    scheduler: BaseScheduler, note: Callable[[], object], progress: Progress, n: int, kind: str
+) -> Burst:
+    scheduler.add_listener(progress.end, EVENT_JOB_EXECUTED)
+    scheduler.start(paused=True)
+    due, (_, hourly) = datetime.now(UTC), _in_half_an_hour()
+    for i in range(n):
+        trigger = CronTrigger.from_crontab(hourly, UTC) if kind == "cron" else DateTrigger(due, UTC)
+        scheduler.add_job(
+            note, trigger, id=f"s{i}", next_run_time=due, misfire_grace_time=LONG, coalesce=True
+        )
+    began = _begin()
+    scheduler.resume()
+    await progress.all_ended.wait()
+    took = time.perf_counter() - began
+    scheduler.shutdown()
+    return _burst(n, took, began, progress)
+
+
+async def bare_tasks(n: int, _: str) -> Burst:
+    progress = Progress(n)
+    began = _begin()
+    await asyncio.gather(*(asyncio.create_task(progress.note()) for _ in range(n)))
+    return _burst(n, time.perf_counter() - began, began, progress)
+
+
+def _in_half_an_hour() -> tuple[int, str]:
+    """Return an instant that is surely to come, and the hourly cron that has it."""
+    due = (int(time.time()) // 60 + 30) * 60
+    return due, f"{due // 60 % 60} * * * *"
+
+
+def _begin() -> float:
+    gc.collect()  # what others left is not on this one's time
+    return time.perf_counter()
+
+
+def _burst(n: int, took: float, began: float, progress: Progress) -> Burst:
+    assert len(progress.called) == n, "some were called twice, or not at all"
+    return Burst(n / took, sorted(t - began for t in progress.called))
+
+
+def measure(n: int, kind: str) -> dict[str, list[Burst]]:
+    """Return the rounds of each contender, interleaved."""
+    found: dict[str, list[Burst]] = {name: [] for name in CONTENDERS}
+    for _ in range(ROUNDS):
+        for name, contender in CONTENDERS.items():
+            found[name].append(asyncio.run(contender(n, kind)))
+    return found
+
+
+def show(title: str, found: dict[str, list[Burst]], bound: float | None) -> bool:
+    """Print a table, and return whether the ratio is at least its bound."""
+    rates = {name: statistics.median(each.rate for each in found[name]) for name in found}
+    peer = max((name for name in rates if name.startswith("APScheduler")), key=rates.__getitem__)
+    print(f"\n{title}, median of {ROUNDS}")
+    print(f"  {'':22}{'rate':>12}{'onbeat is':>12}{'late p50':>12}{'p99':>12}")
+    for name, bursts in found.items():
+        ratio = rates["onbeat"] / rates[name]
+        p50, p99 = (statistics.median(each.late(p) for each in bursts) * 1e3 for p in (50, 99))
+        verdict = f"  must be {bound:g}" if bound is not None and name == peer else ""
+        print(
+            f"  {name:22}{rates[name]:10,.0f}/s{ratio:10.2f} x{p50:9.1f} ms{p99:9.1f} ms{verdict}"
+        )
+    return bound is None or rates["onbeat"] / rates[peer] >= bound
+
+
+CONTENDERS: dict[str, Callable[[int, str], Awaitable[Burst]]] = {
+    "onbeat": onbeat,
+    "APScheduler, asyncio": apscheduler_asyncio,
+    "APScheduler, threads": apscheduler_threads,
+    "bare asyncio tasks": bare_tasks,
+}
+
+
+def main() -> None:
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it is not measured by what it logs
+    ok = show("1,000 hourly crons due at once", measure(1_000, "cron"), None)
+    ok &= show("10,000 hourly crons due at once", measure(10_000, "cron"), BOUND)
+    ok &= show("10,000 single times due at once", measure(10_000, "at"), None)
+    sys.exit(0 if ok else "\nthe ratio is below its bound")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,435 @@
+"""The judge: what the rows, the events and the witness of the targets say about each other.
+
+It knows the rules of DESIGN 2, 4 and 5 by itself: ticks are counted here by plain arithmetic, and
+of the product only the key of a run and the form of its events are used.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+
+from onbeat.core.runs import run_key
+from onbeat.events import AnyEvent, decode_events
+
+UNFINISHED = ("ENQUEUED", "STARTED")
+LAUNCHED_FOR_SURE = ("success", "exit")  # an attempt that ended so did run
+SURELY_NOT = ("handed back", "launch_failed")
+
+COLUMNS = (
+    "run_id", "schedule_id", "run_at", "request_id", "status", "reason", "attempt", "iteration",
+    "tick_count", "first_run_at",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run as the store has it in the end."""
+
+    run_id: int
+    schedule_id: str
+    run_at: int
+    request_id: str
+    status: str
+    reason: str | None
+    attempt: int
+    iteration: int
+    tick_count: int
+    first_run_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A line of the witness: an attempt that was really launched."""
+
+    run_id: int
+    attempt: int
+    key: str
+    schedule_id: str
+
+
+@dataclass(slots=True)
+class History:
+    """All that is left in the end."""
+
+    rows: dict[int, Row]
+    events: list[tuple[int, AnyEvent]]  # in the order of commits, with their time
+    witness: list[Seen]
+    live: set[str]  # the schedules that are there
+    due: Counter[str]  # their due rows
+    damage: list[str] = field(default_factory=list)  # what SQLite finds wrong with the file
+    orphans: list[str] = field(default_factory=list)  # processes that no living node had started
+    broken_off: list[str] = field(default_factory=list)  # what ended, or was refused, by itself
+    manual: set[tuple[str, str]] = field(default_factory=set)  # acknowledged: schedule, request
+    tokens: set[str] = field(default_factory=set)  # acknowledged: notes of pauses, marks of edits
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What is wrong, by kind, and what was counted on the way."""
+
+    wrong: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    runs: int = 0
+    ticks: int = 0  # that were to have a row
+    ranges: int = 0  # rows that stand for several ticks
+    attempts: int = 0  # announced
+    handed_back: int = 0
+    lost: int = 0  # attempts announced, and then silence
+    lost_launched: int = 0  # of those, how many did run
+
+    def say(self, kind: str, text: str) -> None:
+        self.wrong[kind].append(text)
+
+
+def read(database: Path, witness: Path) -> History:
+    """Read what is left."""
+    with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
+        rows = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM schedule_runs").fetchall()
+        told = connection.execute("SELECT at, body FROM events ORDER BY event_id").fetchall()
+        due = connection.execute("SELECT schedule_id FROM due").fetchall()
+        live = connection.execute("SELECT schedule_id FROM schedules WHERE deleted_at IS NULL")
+        found = [text for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
+        keys = [f"foreign key: {row}" for row in connection.execute("PRAGMA foreign_key_check")]
+        return History(
+            rows={row[0]: Row(*row) for row in rows},
+            events=[(at, event) for at, body in told for event in decode_events(str(body))],
+            witness=[_seen(line) for line in witness.read_text().splitlines()],
+            live={str(name) for (name,) in live},
+            due=Counter(str(name) for (name,) in due),
+            damage=found + keys,
+        )
+
+
+def _seen(line: str) -> Seen:
+    run_id, attempt, key, schedule_id = line.split()
+    return Seen(int(run_id), int(attempt), key, schedule_id)
+
+
+def judge(history: History) -> Verdict:
+    """Hold a history against every rule."""
+    verdict = Verdict(runs=len(history.rows))
+    lives = _walk(history, verdict)
+    _check_launches(history, lives, verdict)
+    _check_keys(history, verdict)
+    _check_ticks(history, verdict)
+    _check_ends(history, lives, verdict)
+    return verdict
+
+
+# -- the way of each run, by the events
+
+
+@dataclass(slots=True)
+class _Life:
+    """A run, as its events tell it."""
+
+    run_id: int
+    schedule_id: str
+    run_at: int
+    due_at: int = 0
+    manual: bool = False
+    status: str = ""
+    attempt: int = 0
+    fence: int = 0
+    claimed_by: str = ""
+    ends: dict[int, str] = field(default_factory=dict)  # how each attempt that was announced ended
+    birth: int = 0  # how often its schedule had been created by then
+
+    @property
+    def in_the_way(self) -> bool:
+        """Whether it may stand in the way of a fresh tick."""
+        waits = self.status == "ENQUEUED" and not self.attempt
+        return not self.manual and (waits or self.status == "STARTED")
+
+
+class _World:
+    """What was true at a commit."""
+
+    def __init__(self) -> None:
+        self.lives: dict[int, _Life] = {}
+        self.started: dict[str, set[int]] = defaultdict(set)  # tick runs, by schedule
+        self.last_first: dict[str, int] = {}  # the latest tick that was started first, by schedule
+        self.policy: dict[str, dict[str, object]] = {}
+        self.births: Counter[str] = Counter()
+        self.paused: set[str] = set()
+        self.is_open = True
+
+
+def _walk(history: History, verdict: Verdict) -> dict[int, _Life]:
+    """Follow the events, and hold each against what was true when it was committed."""
+    world = _World()
+    for at, event in history.events:
+        name = event.name
+        if name.startswith("run."):
+            life = _life(world, history, event, at, verdict)
+            _step(world, life, event, at, verdict)
+        elif name in ("schedule.created", "schedule.changed"):
+            world.policy[event.schedule_id] = json.loads(event.definition)
+            if name == "schedule.created":
+                world.births[event.schedule_id] += 1
+                world.paused.discard(event.schedule_id)
+        elif name == "schedule.paused":
+            world.paused.add(event.schedule_id)
+        elif name == "schedule.resumed":
+            world.paused.discard(event.schedule_id)
+        elif name == "schedule.parked":
+            verdict.say("illegal", f"{event.schedule_id} was parked: {event.error}")
+        elif name == "gate.changed":
+            world.is_open = event.open
+        elif name == "node.stopped":
+            left = [life.run_id for life in world.lives.values() if life.status == "STARTED"]
+            if left:
+                verdict.say("left behind", f"a node stopped in good order with {left} started")
+    return world.lives
+
+
+def _life(world: _World, history: History, event: AnyEvent, at: int, verdict: Verdict) -> _Life:
+    life = world.lives.get(event.run_id)
+    if life is None:
+        if event.name not in ("run.enqueued", "run.skipped"):
+            verdict.say("illegal", f"run {event.run_id} begins with {event.name}")
+        row = history.rows.get(event.run_id)
+        life = _Life(event.run_id, event.schedule_id, event.run_at, getattr(event, "due_at", at))
+        life.manual = row is not None and row.request_id != ""
+        life.birth = world.births[event.schedule_id]
+        world.lives[event.run_id] = life
+    return life
+
+
+LEGAL = {  # from which states an event may come
+    "run.enqueued": ("", "ENQUEUED"),
+    "run.skipped": ("", "ENQUEUED"),
+    "run.released": ("ENQUEUED",),
+    "run.claimed": ("ENQUEUED",),
+    "run.started": ("ENQUEUED",),
+    "run.handed_back": ("ENQUEUED", "STARTED"),
+    "run.succeeded": ("STARTED",),
+    "run.retrying": ("STARTED",),
+    "run.failed": ("ENQUEUED", "STARTED"),
+    "run.canceled": ("ENQUEUED", "STARTED"),
+}
+
+
+def _step(world: _World, life: _Life, event: AnyEvent, at: int, verdict: Verdict) -> None:
+    name, was = event.name, life.status
+    if was not in LEGAL[name]:
+        verdict.say("illegal", f"run {life.run_id}: {name} when it was {was or 'not there'}")
+    fence = getattr(event, "fence", None)
+    if fence is not None:
+        if fence < life.fence:
+            verdict.say("illegal", f"run {life.run_id}: fence {fence} after {life.fence}")
+        life.fence = fence
+    match name:
+        case "run.enqueued":
+            life.status = "ENQUEUED"
+        case "run.skipped":
+            life.status = "SKIPPED"
+            _check_blocker(world, event, verdict)
+        case "run.claimed":
+            life.claimed_by = event.node_id
+        case "run.started":
+            _check_start(world, life, event, at, verdict)
+            life.status, life.attempt = "STARTED", event.attempt
+            if not life.manual:
+                world.started[life.schedule_id].add(life.run_id)
+        case "run.succeeded" | "run.failed" | "run.canceled" | "run.retrying":
+            if was == "STARTED":
+                reason = getattr(event, "reason", "canceled")
+                life.ends[life.attempt] = "success" if name == "run.succeeded" else reason
+            life.status = "ENQUEUED" if name == "run.retrying" else name
+            life.due_at = getattr(event, "due_at", life.due_at)
+        case "run.handed_back":
+            verdict.handed_back += 1
+            if was == "STARTED":
+                life.ends[life.attempt] = "handed back"
+                life.attempt -= 1
+            life.status = "ENQUEUED"
+    if life.status != "STARTED":
+        world.started[life.schedule_id].discard(life.run_id)
+
+
+def _check_start(world: _World, life: _Life, event: AnyEvent, at: int, verdict: Verdict) -> None:
+    """Nothing starts early, unasked, unclaimed, beside another, or out of turn."""
+    verdict.attempts += 1
+    told = f"attempt {event.attempt} at run {life.run_id} of {life.schedule_id}"
+    if event.attempt != life.attempt + 1:
+        verdict.say("illegal", f"{told} follows attempt {life.attempt}")
+    if at < max(life.due_at, life.run_at * 1000):
+        verdict.say("early", f"{told} was announced before it was due")
+    if life.claimed_by not in ("", event.node_id):
+        verdict.say("illegal", f"{told} was announced by another node than claimed it")
+    life.claimed_by = ""
+    if not world.is_open:
+        verdict.say("started while held", f"{told}: the gate was closed")
+    if life.manual:
+        return
+    if life.schedule_id in world.paused:
+        verdict.say("started while held", f"{told}: it was paused")
+    overlap = world.policy[life.schedule_id].get("overlap", "skip")
+    others = world.started[life.schedule_id] - {life.run_id}
+    if overlap != "allow" and others:
+        verdict.say("overlap", f"{told} was started beside {sorted(others)}")
+    first = event.attempt == 1 and 1 not in life.ends
+    if overlap == "queue" and first:
+        if life.run_at < world.last_first.get(life.schedule_id, 0):
+            verdict.say("out of turn", f"{told} was started after a later tick")
+        world.last_first[life.schedule_id] = life.run_at
+
+
+def _check_blocker(world: _World, event: AnyEvent, verdict: Verdict) -> None:
+    """A tick that was skipped because of another run has one that was in the way."""
+    if event.reason != "overlap":
+        return
+    blocker = world.lives.get(event.blocked_by)
+    if blocker is None or not blocker.in_the_way:
+        state = "not there" if blocker is None else f"{blocker.status}, attempt {blocker.attempt}"
+        verdict.say("no blocker", f"run {event.run_id} names {event.blocked_by}, which was {state}")
+
+
+# -- the launches, by the witness
+
+
+def _check_launches(history: History, lives: dict[int, _Life], verdict: Verdict) -> None:
+    """Every attempt that was announced was launched once; a lost one at most once."""
+    launched = Counter((seen.run_id, seen.attempt) for seen in history.witness)
+    announced = {(life.run_id, attempt) for life in lives.values() for attempt in life.ends}
+    for run_id, attempt in sorted(launched.keys() | announced):
+        times = launched[run_id, attempt]
+        life = lives.get(run_id)
+        end = life.ends.get(attempt) if life is not None else None
+        if life is not None and end is None and (life.status, life.attempt) == ("STARTED", attempt):
+            end = "not ended"
+        told = f"attempt {attempt} at run {run_id} ({life and life.schedule_id}, {end})"
+        if end is None:
+            verdict.say("unannounced", f"{told} was launched {times} times")
+        if times > 1 or (times and end in SURELY_NOT):
+            verdict.say("doubled", f"{told} was launched {times} times")
+        if not times and end in LAUNCHED_FOR_SURE:
+            verdict.say("unlaunched", f"{told} was not launched")
+        if end == "lost":
+            verdict.lost += 1
+            verdict.lost_launched += times
+
+
+def _check_keys(history: History, verdict: Verdict) -> None:
+    """A run has one key, on each of its attempts: the one that can be computed from its row."""
+    for seen in history.witness:
+        row = history.rows.get(seen.run_id)
+        if row is None:
+            continue  # it is unannounced
+        key = run_key(row.schedule_id, row.run_at, row.request_id)
+        if (seen.key, seen.schedule_id) != (key, row.schedule_id):
+            verdict.say("wrong key", f"attempt {seen.attempt} at run {seen.run_id} had {seen.key}")
+
+
+# -- the ticks, by arithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A definition, from after one second up to another."""
+
+    every: int  # seconds; 0: no ticks before the end
+    after: int
+    until: int
+
+    def ticks(self, first: int, last: int) -> Iterator[int]:
+        first, last = max(first, self.after + 1), min(last, self.until)
+        if self.every:
+            yield from range(-(-first // self.every) * self.every, last + 1, self.every)
+
+
+def _check_ticks(history: History, verdict: Verdict) -> None:
+    """Each tick of each definition, from its creation on, is covered by exactly one row."""
+    for schedule_id, stretches in _stretches(history).items():
+        needed = {tick for each in stretches for tick in each.ticks(0, each.until)}
+        covered: Counter[int] = Counter()
+        verdict.ticks += len(needed)
+        for row in history.rows.values():
+            if row.schedule_id != schedule_id or row.request_id:
+                continue
+            first = row.run_at if row.first_run_at is None else row.first_run_at
+            ticks = [tick for each in stretches for tick in each.ticks(first, row.run_at)]
+            verdict.ranges += row.first_run_at is not None
+            covered.update(ticks or [row.run_at])
+            if len(ticks) != row.tick_count and row.run_at in needed:
+                told = f"run {row.run_id} of {schedule_id} says {row.tick_count} ticks"
+                verdict.say("miscounted", f"{told}, but there are {len(ticks)}")
+        for tick in sorted(needed - covered.keys()):
+            verdict.say("silent", f"{schedule_id} has no row for its tick {tick}")
+        for tick, times in sorted(covered.items()):
+            if tick not in needed:
+                verdict.say("uncalled for", f"{schedule_id} has a row for {tick}, which is no tick")
+            elif times > 1:
+                verdict.say("doubled", f"{schedule_id} has {times} rows for its tick {tick}")
+
+
+def _stretches(history: History) -> dict[str, list[_Stretch]]:
+    """Return by which definition the ticks of each schedule are to be counted, and when."""
+    found: dict[str, list[_Stretch]] = defaultdict(list)
+    current: dict[str, tuple[int, int]] = {}
+    end = max((at for at, _ in history.events), default=0) // 1000
+    for at, event in history.events:
+        if event.name in ("schedule.created", "schedule.changed"):
+            every, now = _seconds(event.definition), at // 1000
+            if event.schedule_id in current and current[event.schedule_id][0] != every:
+                found[event.schedule_id].append(_Stretch(*current.pop(event.schedule_id), now))
+            current.setdefault(event.schedule_id, (every, now))
+        elif event.name == "schedule.deleted":
+            found[event.schedule_id].append(_Stretch(*current.pop(event.schedule_id), at // 1000))
+    for schedule_id, (every, after) in current.items():
+        # The last definition has no ticks of its own, so nothing is undecided in the end.
+        found[schedule_id].append(_Stretch(every, after, end))
+    return found
+
+
+def _seconds(definition: str) -> int:
+    every = json.loads(definition).get("every")
+    return 0 if every is None else int(every.removesuffix("s"))
+
+
+# -- the end
+
+
+def _check_ends(history: History, lives: dict[int, _Life], verdict: Verdict) -> None:
+    """Nothing is stuck, nothing acknowledged is gone, rows and events agree, and the file is whole."""
+    iterations = Counter()
+    for row in history.rows.values():
+        life = lives.get(row.run_id)
+        if row.status in UNFINISHED:
+            told = f"run {row.run_id} of {row.schedule_id} is {row.status}, attempt {row.attempt}"
+            verdict.say("stuck", told)
+        if life is None or life.attempt != row.attempt:
+            verdict.say("illegal", f"run {row.run_id} has attempt {row.attempt} without its event")
+        elif row.attempt:
+            iterations[row.schedule_id, life.birth, row.iteration] += 1
+    for run_id in lives.keys() - history.rows.keys():
+        verdict.say("gone", f"run {run_id} has events, but no row")
+    for (schedule_id, _, iteration), times in iterations.items():
+        if times > 1:
+            verdict.say("illegal", f"{times} runs of {schedule_id} are its {iteration}th")
+    for schedule_id in sorted(history.live):
+        if history.due[schedule_id] != 1:
+            verdict.say("stuck", f"{schedule_id} has {history.due[schedule_id]} due rows")
+    requested = Counter(
+        (r.schedule_id, r.request_id) for r in history.rows.values() if r.request_id
+    )
+    for request in sorted(history.manual - requested.keys()):
+        verdict.say("gone", f"the run {request} was acknowledged")
+    told = {getattr(event, "note", "") for _, event in history.events}
+    for _, event in history.events:
+        if event.name in ("schedule.created", "schedule.changed"):
+            told.add(json.loads(event.definition).get("description", ""))
+    for token in sorted(history.tokens - told):
+        verdict.say("gone", f"the pause or edit {token} was acknowledged")
+    for kind, texts in (
+        ("damaged", history.damage),
+        ("orphaned", history.orphans),
+        ("broken off", history.broken_off),
+    ):
+        if texts:
+            verdict.wrong[kind] = list(texts)

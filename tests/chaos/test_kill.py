@@ -1,0 +1,196 @@
+"""A short run of chaos on each change; `python -m tests.chaos --kills 200` is the long one."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from onbeat.cli import UNAVAILABLE
+from onbeat.events import NodeStopped, SchedulePaused
+from tests.chaos.checker import judge
+from tests.chaos.driver import Driver
+from tests.chaos.node import POINTS, WAYS
+
+KILLS = 25
+PATIENCE = 5  # seconds that a broken node has to settle, which some never do
+FEW = ("launch:after", "finish:before", "plan_due:after")  # points where a broken node shows itself
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """What is left of a node that was killed at each point, and who killed it."""
+    driver = Driver(tmp_path_factory.mktemp("killed"), seed=1)
+    return driver, driver.run(KILLS)
+
+
+@pytest.mark.req("C2", "C44", "C45", "W5", "W55", "W57")
+def test_a_node_killed_at_every_point_leaves_nothing_doubled_silent_or_stuck(killed):
+    driver, history = killed
+    verdict = judge(history)
+    assert dict(verdict.wrong) == {}
+    assert set(POINTS) - driver.kills.keys() == set()
+    assert verdict.lost > 0
+    assert verdict.attempts > 2 * KILLS
+
+
+def test_a_node_stopped_while_it_announces_runs_leaves_none_of_them_behind(tmp_path):
+    assert dict(judge(Driver(tmp_path, seed=1).stop_at("stop")).wrong) == {}
+
+
+def test_a_node_that_cannot_record_outcomes_ends_and_launches_nothing_twice(tmp_path):
+    history = Driver(tmp_path, seed=1).stop_at("refuse", code=UNAVAILABLE)
+    assert dict(judge(history).wrong) == {}
+
+
+def test_a_broken_node_is_found_out(tmp_path):
+    def kill(way):
+        folder = tmp_path / way
+        folder.mkdir()
+        return judge(Driver(folder, seed=2, broken=way, patience=PATIENCE).run(len(FEW), FEW)).wrong
+
+    with ThreadPoolExecutor(len(WAYS)) as pool:
+        found = dict(zip(WAYS, pool.map(kill, WAYS), strict=True))
+    for way, (_, kind) in WAYS.items():
+        assert kind in found[way], f"{way}: {dict(found[way])}"
+
+
+# -- the checker: each case takes away, adds or changes one thing of a history in which nothing is wrong
+
+
+def without_a_row(history):
+    del history.rows[_a_success(history).run_id]
+
+
+def with_a_row_twice(history):
+    row, new = _a_success(history), max(history.rows) + 1
+    history.rows[new] = replace(row, run_id=new)
+
+
+def with_a_row_for_no_tick(history):
+    row, new = _a_success(history), max(history.rows) + 1
+    history.rows[new] = replace(row, run_id=new, run_at=4_000_000_000)
+
+
+def with_a_wrong_count(history):
+    row = _a_success(history)
+    history.rows[row.run_id] = replace(row, tick_count=row.tick_count + 1)
+
+
+def with_a_launch_twice(history):
+    history.witness.append(history.witness[0])
+
+
+def without_a_launch(history):
+    row = _a_success(history)
+    history.witness = [seen for seen in history.witness if seen.run_id != row.run_id]
+
+
+def without_an_announcement(history):
+    row = _a_success(history)
+    _drop(history, "run.started", row.run_id)
+
+
+def with_another_key(history):
+    history.witness[0] = replace(history.witness[0], key="0" * 64)
+
+
+def with_a_run_that_never_ends(history):
+    row = _a_success(history)
+    history.rows[row.run_id] = replace(row, status="STARTED")
+
+
+def without_a_due_row(history):
+    history.due = Counter()
+
+
+def with_an_early_start(history):
+    row = _a_success(history)
+    at = next(i for i, (_, e) in enumerate(history.events) if _is(e, "run.started", row.run_id))
+    history.events[at] = (row.run_at * 1000 - 1, history.events[at][1])
+
+
+def with_a_start_during_a_pause(history):
+    row = _a_success(history)
+    at = next(i for i, (_, e) in enumerate(history.events) if _is(e, "run.started", row.run_id))
+    paused = SchedulePaused(row.schedule_id)
+    history.events.insert(at, (history.events[at][0], paused))
+
+
+def with_a_skip_that_nothing_caused(history):
+    at = next(i for i, (_, e) in enumerate(history.events) if getattr(e, "reason", "") == "overlap")
+    moment, event = history.events[at]
+    history.events[at] = (moment, structs.replace(event, blocked_by=None))
+
+
+def with_a_stop_that_leaves_a_run_behind(history):
+    at = next(i for i, (_, e) in enumerate(history.events) if e.name == "run.started")
+    history.events.insert(at + 1, (history.events[at][0], NodeStopped("a-node")))
+
+
+def with_two_at_a_time(history):
+    """Forget that a run of a queue ended before the next one of it began."""
+    ended = next(e for _, e in history.events if _ended_before_another(history, e))
+    _drop(history, "run.succeeded", ended.run_id)
+
+
+def with_an_acknowledged_run_gone(history):
+    history.manual.add(("plain", "never-there"))
+
+
+def with_an_acknowledged_pause_gone(history):
+    history.tokens.add("never-there")
+
+
+CASES = {
+    without_a_row: "silent",
+    with_a_row_twice: "doubled",
+    with_a_row_for_no_tick: "uncalled for",
+    with_a_wrong_count: "miscounted",
+    with_a_launch_twice: "doubled",
+    without_a_launch: "unlaunched",
+    without_an_announcement: "unannounced",
+    with_another_key: "wrong key",
+    with_a_run_that_never_ends: "stuck",
+    without_a_due_row: "stuck",
+    with_an_early_start: "early",
+    with_a_start_during_a_pause: "started while held",
+    with_a_skip_that_nothing_caused: "no blocker",
+    with_a_stop_that_leaves_a_run_behind: "left behind",
+    with_two_at_a_time: "overlap",
+    with_an_acknowledged_run_gone: "gone",
+    with_an_acknowledged_pause_gone: "gone",
+}
+
+
+@pytest.mark.parametrize("change", CASES, ids=lambda change: change.__name__)
+def test_the_checker_finds_a_history(killed, change):
+    history = deepcopy(killed[1])
+    change(history)
+    assert CASES[change] in judge(history).wrong
+
+
+def _a_success(history):
+    return next(
+        row for row in history.rows.values()
+        if (row.status, row.request_id, row.first_run_at, row.attempt) == ("SUCCESS", "", None, 1)
+    )  # fmt: skip
+
+
+def _ended_before_another(history, event):
+    if event.name != "run.succeeded" or event.schedule_id != "queued":
+        return False
+    later = [row for row in history.rows.values() if row.schedule_id == "queued" and row.attempt]
+    return any(row.run_id > event.run_id for row in later)
+
+
+def _is(event, name, run_id):
+    return event.name == name and event.run_id == run_id
+
+
+def _drop(history, name, run_id):
+    history.events = [
+        (at, event) for at, event in history.events if not _is(event, name, run_id)
+    ]  # fmt: skip
