@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -22,7 +23,12 @@ from onbeat.core.ticks import Trigger
 from onbeat.engine.loop import Engine
 from onbeat.errors import InvalidSchedule, StoreHeld
 from onbeat.launchers.function import Function, FunctionLauncher
-from onbeat.launchers.process import PASSED, ProcessLauncher, output_path
+from onbeat.launchers.process import (
+    PASSED,
+    ProcessLauncher,
+    forget_output,
+    output_path,
+)
 from onbeat.ports import Clock, Launcher, Node, RunRow, ScheduleRow, Upserted
 from onbeat.service import Service
 from onbeat.settings import Settings
@@ -276,10 +282,11 @@ class _Opened:
         launchers: Mapping[str, Launcher],
         functions: FunctionLauncher,
         *,
+        output: Path,
         new_id: Callable[[], str],
     ) -> None:
         self._settings, self._clock, self._store = settings, clock, store
-        self._functions = functions
+        self._functions, self._output = functions, output
         self._launchers, self._new_id = launchers, new_id
         self.service = Service(store, launchers, new_id=new_id)
         self.engine: Engine | None = None
@@ -295,14 +302,16 @@ class _Opened:
     ) -> Self:
         store = await SqliteStore.open(settings.database_path, clock=clock, listener=logs.tell)
         output = settings.output_folder or Path(tempfile.gettempdir()) / f"onbeat-{store.store_id}"
+        # A copy of the file has the same id: it must not end what the original has running.
+        inode = f"-{store.path.stat().st_ino:x}" if store.path is not None else ""
         commands = ProcessLauncher(
             output,
-            store_id=store.store_id,
+            store_id=f"{store.store_id}{inode}",
             environment=os.environ,
             passed=(*PASSED, *settings.pass_env),
         )
         launchers: dict[str, Launcher] = {"command": commands, "python": functions, **own}
-        return cls(settings, clock, store, launchers, functions, new_id=new_id)
+        return cls(settings, clock, store, launchers, functions, output=output, new_id=new_id)
 
     async def begin(self) -> None:
         offers = {name for launcher in self._launchers.values() for name in launcher.offers()}
@@ -319,6 +328,7 @@ class _Opened:
             concurrency=self._settings.concurrency,
             catchup_per_second=self._settings.catchup_per_second,
             keep=self._settings.keep,
+            forget=partial(forget_output, self._output),
         )
         await engine.start()
         self.engine = engine

@@ -17,7 +17,12 @@ from onbeat.core.runs import Canceled, Failed, Succeeded
 from onbeat.core.schedules import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers import process
-from onbeat.launchers.process import ProcessLauncher, end_leftovers, output_path
+from onbeat.launchers.process import (
+    ProcessLauncher,
+    end_leftovers,
+    forget_output,
+    output_path,
+)
 from onbeat.ports import Attempt
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
@@ -771,3 +776,14 @@ def test_a_target_that_can_be_launched_is_not_refused(tmp_path):
     launcher = a_launcher(tmp_path)
     launcher.check(Target("command", fields))
     assert list(launcher.offers()) == ["command"]
+
+
+def test_output_that_is_old_is_forgotten(tmp_path):
+    old, new = output_path(tmp_path, 1, 1), output_path(tmp_path, 2001, 1)
+    for file in (old, new):
+        file.parent.mkdir(parents=True)
+        file.write_text("printed")
+    os.utime(old, (1_000, 1_000))
+    assert forget_output(tmp_path, before=2_000_000) == 1
+    assert not old.parent.exists()
+    assert new.exists()

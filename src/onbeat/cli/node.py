@@ -35,10 +35,15 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("-d", "--detach", is_flag=True, help="Run in the background.")
 @click.option("--concurrency", metavar="N", help="Runs at once. [default: 256]")
 @click.option("--stop-grace", metavar="LENGTH", help="How long runs may finish. [default: 30s]")
+@click.option("--output", metavar="FOLDER", help="For what runs print. [default: by the database]")
+@click.option("--lease", metavar="LENGTH", help="How long a silent node keeps runs. [default: 5s]")
+@click.option("--catchup-per-second", metavar="N", help="Missed ticks to start. [default: 100]")
+@click.option("--keep", metavar="LENGTH", help="How long history is kept. [default: 30d]")
+@click.option("--pass-env", metavar="NAMES", help="Variables that commands get, with commas.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--log-format", metavar="FORMAT", help="auto, text or json.")
 @JSON
-@with_settings("concurrency", "stop_grace", "log_level", "log_format")
+@with_settings(*(name for name in Settings.__dataclass_fields__ if name != "database"))
 def up(settings: Settings, file: Path | None, detach: bool, as_json: bool) -> None:
     """Plan and run schedules, until stopped by Ctrl-C or `onbeat down`."""
     if settings.database_path is None and detach:

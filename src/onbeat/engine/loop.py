@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.planner import Planner
@@ -29,9 +29,11 @@ class Engine:
         concurrency: int = 256,
         catchup_per_second: int = 100,
         keep: int = 30 * 86_400_000,
+        forget: Callable[[int], object] | None = None,
     ) -> None:
+        """`forget` removes what else is older than an instant, such as files; it may block."""
         self._store, self._clock, self._node, self._keep = store, clock, node, keep
-        self._launchers = launchers
+        self._launchers, self._forget = launchers, forget
         self.dispatcher = Dispatcher(store, clock, node, launchers, concurrency=concurrency)
         self.planner = Planner(
             store, clock, node, self.dispatcher, catchup_per_second=catchup_per_second
@@ -110,6 +112,8 @@ class Engine:
                 while removed:
                     removed = await self._store.prune(before=self._clock.now() - self._keep)
                     await asyncio.sleep(0.1)
+                if self._forget is not None:
+                    await asyncio.to_thread(self._forget, self._clock.now() - self._keep)
             except StoreFailed as broken:
                 log.warning("history was not pruned: %s", broken)
             await asyncio.sleep(PRUNE_EVERY)

@@ -45,6 +45,20 @@ def output_path(output: Path, run_id: int, attempt: int) -> Path:
     return output / f"{run_id // 1000:06}" / f"{run_id}-{attempt}.log"
 
 
+def forget_output(output: Path, before: int) -> int:
+    """Remove what was printed before an instant in milliseconds; return how many files went."""
+    removed = 0
+    for folder in output.glob("[0-9]*"):
+        for file in folder.glob("*.log"):
+            with suppress(OSError):  # another run, or a person, may be at it
+                if file.stat().st_mtime * 1000 < before:
+                    file.unlink()
+                    removed += 1
+        with suppress(OSError):  # unless it is empty
+            folder.rmdir()
+    return removed
+
+
 def end_leftovers(store_id: str) -> int:
     """Kill what the runs of a store left running when their scheduler was killed; return how many.
 
