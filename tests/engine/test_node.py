@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
+from onbeat import Onbeat, every
 from onbeat.core.plan import plan
 from onbeat.core.runs import Succeeded
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.loop import Engine
 from onbeat.engine.planner import Allowance, Planner
+from onbeat.errors import StoreUnusable
 from onbeat.ports import Finished, Node
 from onbeat.service import run_fields
 from onbeat.settings import Settings
@@ -154,3 +156,59 @@ def test_times_are_told_with_their_offset():
         return run_fields(row)["run_at"]
 
     assert played(story) == "2026-01-01T13:00:00Z"
+
+
+@pytest.mark.req("K53")
+def test_a_tick_that_is_skipped_because_a_run_is_going_is_logged(caplog):
+    async def story():
+        clock, going = ManualClock("2026-01-01T12:00:00Z"), asyncio.Event()
+        beat = Onbeat("sqlite://", clock=clock)
+
+        @beat.schedule(every("1h"))
+        async def slow():
+            await going.wait()
+
+        async with beat:
+            for _ in range(2):
+                clock.advance("1h")
+                beat.wake()
+                while len(await beat.runs()) <= _:  # noqa: ASYNC110 - the rows are what is asked
+                    await asyncio.sleep(0.005)
+            going.set()
+
+    caplog.set_level("DEBUG", logger="onbeat")
+    asyncio.run(story())
+    assert any("run.skipped" in line and "reason=overlap" in line for line in caplog.messages)
+
+
+def test_nothing_is_claimed_once_it_is_being_stopped():
+    async def story(store, clock):
+        launcher = RecordingLauncher()
+        engine = Engine(store, clock, NODE, {"command": launcher})
+        await engine.start()
+        await asyncio.sleep(0.05)
+        await store.upsert([a_schedule()])
+        await store.enqueue("a-schedule", request_id="by-hand")
+        await engine.stop(1)
+        return launcher.attempts
+
+    assert played(story) == []
+
+
+def test_a_node_whose_recorder_dies_ends_instead_of_hanging():
+    async def story(store, clock):
+        class Refusing(Listening):
+            async def finish(self, finished):
+                raise StoreUnusable("the database is damaged")
+
+        engine = Engine(Refusing(store), clock, NODE, {"command": RecordingLauncher()})
+        await engine.start()
+        await store.upsert([a_schedule(every="1s", overlap="allow")])
+        for _ in range(5):
+            clock.advance("1s")
+            engine.planner.wake()
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(engine.stop(1), 5)
+        return type(engine.failed.exception())
+
+    assert played(story) is StoreUnusable

@@ -92,7 +92,7 @@ class World:
             await self._one_node(ends - self.loop.time())
             await asyncio.sleep(self.rng.choice([0.05, 0.3, 2, 5, 40, 150]))
         await users
-        self.quiet, self.quiet_at = True, self.clock.now()
+        self.quiet = True
         users = self.loop.create_task(self._restless_users())
         await self._one_node(QUIET)
         await users

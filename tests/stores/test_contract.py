@@ -492,14 +492,16 @@ class TestOverlap:
         await world.tick("1h")
         assert await world.runs("status reason") == [("FAILED", "superseded"), ("ENQUEUED", None)]
 
-    async def test_a_claimed_retry_that_was_superseded_is_not_launched(self, world):
+    async def test_a_claimed_retry_is_about_to_start_and_stands_in_the_way(self, world):
         await world.end(await world.going(retry=["59m"]), BROKEN)
         world.clock.advance("59m")
         claimed = await world.claim()
-        assert len(claimed) == 1
         await world.tick("1m")
-        assert await world.announce(claimed) == []
-        assert await world.runs("status") == ["FAILED", "ENQUEUED"]
+        assert await world.runs("status reason blocked_by") == [
+            ("ENQUEUED", "error", None),
+            ("SKIPPED", "overlap", claimed[0].run_id),
+        ]
+        assert len(await world.announce(claimed)) == 1
 
     @pytest.mark.parametrize(
         ("overlap", "becomes"), [("skip", ("SKIPPED", "overlap")), ("queue", ("ENQUEUED", None))]

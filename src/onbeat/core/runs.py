@@ -43,11 +43,12 @@ class Run(msgspec.Struct, frozen=True):
     request_id: str = ""  # of a manual start; empty for a tick
     attempt: int = 0  # announcements so far
     blocked_by: int | None = None  # it is queued behind this run
+    leased: bool = False  # a node has claimed it
 
     @property
     def awaits_retry(self) -> bool:
         """Whether an attempt failed and the next one is to come."""
-        return self.status is Status.ENQUEUED and self.attempt > 0
+        return self.status is Status.ENQUEUED and self.attempt > 0 and not self.leased
 
     @property
     def was_deferred(self) -> bool:
@@ -59,7 +60,8 @@ class Run(msgspec.Struct, frozen=True):
         if self.request_id or self.blocked_by is not None or self.awaits_retry:
             return False
         # One that was due when it was decided stays so, even if the clock is set back.
-        return self.status is Status.STARTED or self.due_at <= max(now, self.created_at)
+        due = self.due_at <= max(now, self.created_at)
+        return due or self.leased or self.status is Status.STARTED
 
 
 def run_key(schedule_id: str, run_at: int, request_id: str = "") -> str:

@@ -36,7 +36,7 @@ class Dispatcher:
         self.recorded = 0  # how many times outcomes were recorded
         self._finished: list[Finished] = []
         self._unlaunched: list[Attempt] = []
-        self._stopping, self._backlog = False, False
+        self._stopping, self._backlog, self._recording = False, False, False
         self._claimed_at = clock.monotonic()
         self._later: asyncio.TimerHandle | None = None
         self._wake, self._to_record = asyncio.Event(), asyncio.Event()
@@ -98,6 +98,8 @@ class Dispatcher:
         while not self._stopping:
             await self._wake.wait()
             self._wake.clear()
+            if self._stopping:
+                return
             try:
                 if await self.claim_once():
                     self.wake()  # there may be more
@@ -145,13 +147,14 @@ class Dispatcher:
 
     async def record(self) -> None:
         """Record outcomes until cancelled: whatever has come in since the last time, at once."""
+        self._recording = True
         try:
             while True:
                 await self._to_record.wait()
                 self._to_record.clear()
                 await self.record_once()
         finally:
-            self._idle.set()  # whoever waits for the last run would wait for ever
+            self._recording = False
 
     async def record_once(self) -> None:
         """Record what has come in, and free what was not launched."""
@@ -195,6 +198,10 @@ class Dispatcher:
 
     async def drain(self, grace: float) -> None:
         """Wait for what is running; end what still runs after `grace` seconds."""
+        if not self._recording:  # nobody would ever say that the last has ended
+            self.end_all()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            return
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except TimeoutError:

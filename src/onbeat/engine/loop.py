@@ -132,6 +132,8 @@ class Engine:
             )
             self.failed.set_exception(broken)
             self.failed.exception()  # told; whoever waits for it gets it too
+            self.planner.stop()
+            self.dispatcher.stop()
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

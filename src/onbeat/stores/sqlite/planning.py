@@ -89,7 +89,8 @@ SELECT d.schedule_id, d.run_at, s.definition, t.decided_until, t.decided_run_at,
 """
 
 UNFINISHED = """
-SELECT schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by
+SELECT schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by,
+       leased_by IS NOT NULL
   FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND schedule_id IN (SELECT value FROM json_each(?))
  ORDER BY run_at, run_id
@@ -347,9 +348,10 @@ def unfinished_of(tx: Transaction, schedule_ids: Iterable[str]) -> dict[str, lis
 
 
 def _run(row: Row) -> Run:
-    _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by = row
+    _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by, leased = row
     return Run(
-        run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by
+        run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by,
+        leased=bool(leased),
     )  # fmt: skip
 
 

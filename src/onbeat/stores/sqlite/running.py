@@ -139,6 +139,9 @@ def claim(tx: Transaction, node: Node, *, limit: int) -> list[Attempt]:
                     attempt.schedule_id, attempt.run_id, attempt.run_at, node.node_id, attempt.fence
                 )
             )
+            if attempt.attempt > 1:  # the next of its schedule is judged with it in flight
+                tx.many(CLAIM, claims)
+                claims.clear()
     tx.many(CLAIM, claims)
     return attempts
 
