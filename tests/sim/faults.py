@@ -2,6 +2,12 @@
 
 import apsw
 
+RARE = [
+    f"{side} of {call}"
+    for side in ("call", "answer")
+    for call in ("register", "plan_due", "claim", "announce", "hand_back", "finish")
+] + ["launch", "launched", "outcome", "commit"]
+
 
 class Crash(BaseException):
     """The process is gone. Nothing may catch this and go on."""
@@ -15,6 +21,8 @@ class Faults:
         self.dead = False
         self.quiet = False  # no more faults: everything has to come right now
         self.countdown = self._draw()
+        # Most points are statements: now and then one of the rare ones is aimed at.
+        self._aim, self._passes = rng.choice([None, *RARE]), rng.randint(1, 12)
         self._failing = rng.choice([0, 0.0004, 0.003])  # how likely a statement is to fail
 
     def _draw(self):
@@ -28,7 +36,8 @@ class Faults:
         if self.quiet:
             return
         self.countdown -= 1
-        if self.countdown <= 0:
+        self._passes -= point == self._aim
+        if self.countdown <= 0 or not self._passes:
             self.die(point)
 
     def die(self, point):
