@@ -35,7 +35,7 @@ from onbeat.core.instants import rfc3339
 from onbeat.core.schedules import read_schedule
 
 ROUNDS = 3
-BOUND = 1.0  # times APScheduler in memory: what a change must not fall below
+BOUND = 0.8  # times APScheduler in memory: what a change must not fall below
 WANTED = 3.0  # what is promised, and not reached yet
 LONG = 3600  # seconds
 POLL = 0.002

@@ -234,7 +234,8 @@ class Driver:
         found = []
         for pid in [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]:
             environ = _of_process(pid, "environ").split(b"\0")
-            if mark in environ and node not in set(_line(pid)):
+            ours = any(each.startswith(mark) for each in environ)  # with the file's own number
+            if ours and node not in set(_line(pid)):
                 run = next(each for each in environ if each.startswith(b"ONBEAT_RUN_ID="))
                 found.append(f"{pid} {run.decode()}")
         return found

@@ -231,7 +231,10 @@ TIMINGS = [
 CALENDARS = {"company": ("12-24..12-31", "2026-05-01")}
 LENGTHS = st.integers(1, 10**7).map(lambda seconds: f"{seconds}s")
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3),
     max_leaves=5,
 )
