@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -253,11 +253,15 @@ async def client(settings: Settings) -> AsyncIterator[Service]:
 
 def check_target(schedule: Schedule) -> None:
     """Refuse a schedule whose target could never be launched, without a store."""
-    launchers: dict[str, Launcher] = {
+    _launchers_that_check()[schedule.target.kind].check(schedule.target)
+
+
+@cache
+def _launchers_that_check() -> Mapping[str, Launcher]:
+    return {
         "command": ProcessLauncher(Path(), environment={}),
         "python": FunctionLauncher(),
     }
-    launchers[schedule.target.kind].check(schedule.target)
 
 
 def holder(settings: Settings) -> Holder | None:

@@ -109,14 +109,15 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
     limit = time.monotonic() + START_LIMIT
-    while child.poll() is None and time.monotonic() < limit:
-        text = log.read_bytes()[begins:]
-        if b" is up on " in text:
-            break
+    while b" is up on " not in (told := log.read_bytes()[begins:]):
+        if child.poll() is not None:
+            click.echo(told.decode(errors="replace").strip(), err=True)
+            sys.exit(child.returncode or FAILED)
+        if time.monotonic() > limit:
+            slow = f"process {child.pid} is not up after {START_LIMIT:.0f} s"
+            click.echo(f"onbeat: {slow} (its log is {log}; onbeat down stops it)", err=True)
+            sys.exit(FAILED)
         time.sleep(0.02)
-    if child.poll() is not None:
-        click.echo(log.read_bytes()[begins:].decode(errors="replace").strip(), err=True)
-        sys.exit(child.returncode or FAILED)
     if as_json:
         write_json({"database": settings.database, "pid": child.pid, "log": str(log)})
     else:
