@@ -8,7 +8,7 @@ from typing import ClassVar
 import msgspec
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="name"):
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="name", gc=False):
     """Something that happened. `level` is how loudly a log tells of it."""
 
     level: ClassVar[str] = "info"

@@ -15,6 +15,12 @@ from onbeat.events import Event
 log = logging.getLogger("onbeat")
 log.addHandler(logging.NullHandler())  # a program that sets up no logging is not written to
 
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 INSTANTS = {
     "run_at": rfc3339,
     "first_run_at": rfc3339,
@@ -26,11 +32,12 @@ UNTOLD = {"name", "definition"}  # too long for a line
 
 def tell(events: Sequence[Event]) -> None:
     """Log what happened, each event at its own level."""
+    told_of = {name for name, level in LEVELS.items() if log.isEnabledFor(level)}
     for event in events:
-        level = logging.getLevelNamesMapping()[event.level.upper()]
-        if log.isEnabledFor(level):
+        if event.level in told_of:
             told = _fields(event)
-            log.log(level, "%s", _line(event.name, told), extra={"event": event.name, "told": told})
+            extra = {"event": event.name, "told": told}
+            log.log(LEVELS[event.level], "%s", _line(event.name, told), extra=extra)
 
 
 def set_up(*, level: str, as_json: bool, stream: TextIO | None = None) -> None:

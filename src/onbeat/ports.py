@@ -41,7 +41,7 @@ class Node:
     version: str = ""
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One attempt at a run, claimed by a node under a fence: all that a launcher needs."""
 
     run_id: int
@@ -67,7 +67,7 @@ class Attempt(msgspec.Struct, frozen=True):
         return run_key(self.schedule_id, self.run_at, self.request_id)
 
 
-class Finished(msgspec.Struct, frozen=True):
+class Finished(msgspec.Struct, frozen=True, gc=False):
     """An attempt, what came of it, and the last of what it printed."""
 
     attempt: Attempt
@@ -75,7 +75,7 @@ class Finished(msgspec.Struct, frozen=True):
     log_tail: str = ""
 
 
-class Planned(msgspec.Struct, frozen=True):
+class Planned(msgspec.Struct, frozen=True, gc=False):
     """What one call of `plan_due` did."""
 
     ticks: int  # how many due rows were taken

@@ -36,7 +36,7 @@ class Settings:
 
     database: str = "sqlite:///onbeat.db"
     output: str = ""  # the folder for what runs print; empty: beside the database
-    concurrency: int = 256  # runs at once on this node
+    concurrency: int = 512  # runs at once on this node
     lease: int = 5_000  # how long a silent node keeps its runs
     stop_grace: int = 30_000  # how long `down` lets runs finish
     catchup_per_second: int = 100  # missed ticks that this node starts in a second

@@ -774,7 +774,7 @@ class TestJudging:
     def test_a_retry_is_judged_like_any_other(self):
         retry = retrying("12:50", due="13:00")
         assert words(self.judged(retry)) == "launch 12:50"
-        assert words(self.judged(retry, a_run("12:55"))) == "skip 12:50 overlap 12:55"
+        assert words(self.judged(retry, a_run("12:55"))) == "skip 12:50 superseded 12:55"
 
 
 @pytest.mark.req("W21", "W76")

@@ -102,7 +102,7 @@ class TestTarget:
 
     def test_inputs_are_what_it_is_passed(self):
         assert a_schedule(run=RUN | {"inputs": {"limit": 100}}).target.inputs == {"limit": 100}
-        assert a_schedule(run=RUN).target.inputs is None
+        assert a_schedule(run=RUN).target.inputs == {}
 
     def test_it_holds_plain_values_that_are_its_own(self):
         inputs = {"days": [1, 2], "until": "2026-12-25"}
@@ -212,7 +212,7 @@ class TestDefinition:
 
     def test_what_the_store_keeps_is_checked_like_anything_else(self):
         with pytest.raises(InvalidSchedule, match=r"^evry: no field has this name"):
-            from_definition("a", '{"evry": "1h"}')
+            from_definition("a", '{"evry": "1h", "run": {"command": ["ls"]}}')
 
 
 TIMINGS = [
@@ -444,9 +444,9 @@ def test_single_times_are_told_from_others():
 
 
 def test_what_max_runs_ends_is_told_from_what_nothing_ends():
-    assert a_schedule(max_runs=1).counts_runs
-    assert a_schedule(max_runs=1, exclude=["12-25"]).counts_runs
-    assert not a_schedule(end_at="2099-01-01T00:00Z").counts_runs
+    assert a_schedule(max_runs=1).trigger.counts_runs
+    assert a_schedule(max_runs=1, exclude=["12-25"]).trigger.counts_runs
+    assert not a_schedule(end_at="2099-01-01T00:00Z").trigger.counts_runs
 
 
 def test_a_mapping_of_any_kind_will_do():

@@ -103,14 +103,54 @@ def test_a_node_catches_up_no_more_than_a_hundred_schedules_a_second():
     assert played(story) == [100, 200, 250]
 
 
+def test_a_run_that_has_not_begun_when_all_is_ended_is_handed_back():
+    async def story(store, clock):
+        launcher = RecordingLauncher()
+        engine = Engine(store, clock, NODE, {"command": launcher})
+        await engine.start()
+        await store.upsert([a_schedule()])
+        clock.advance("1h")
+        planned = await store.plan_due(engine.planner._plan, limit=9, node=NODE, slots=9)
+        engine.dispatcher.launch(planned.attempts, clock.monotonic())
+        engine.dispatcher.end_all()
+        await asyncio.wait_for(engine.stop(1), 5)
+        (run,) = await store.runs()
+        return launcher.attempts, run.status, run.attempt, run.leased_by
+
+    assert played(story) == ([], "ENQUEUED", 0, None)
+
+
+def test_a_node_that_stops_waits_until_what_it_did_not_launch_is_handed_back():
+    class Slow(Listening):
+        async def hand_back(self, attempts):
+            await asyncio.sleep(0.01)
+            await self._store.hand_back(attempts)
+
+    async def story(store, clock):
+        engine = Engine(Slow(store), clock, NODE, {"command": RecordingLauncher()})
+        await engine.start()
+        await store.upsert([a_schedule()])
+        clock.advance("1h")
+        planned = await store.plan_due(engine.planner._plan, limit=9, node=NODE, slots=9)
+        engine.dispatcher.launch(planned.attempts, clock.monotonic() - NODE.lease)
+        await asyncio.sleep(0.001)
+        await asyncio.wait_for(engine.stop(1), 5)
+        (run,) = await store.runs()
+        return run.status, run.attempt, run.leased_by
+
+    assert played(story) == ("ENQUEUED", 0, None)
+
+
 def test_an_allowance_is_for_each_second():
     clock = ManualClock()
     allowance = Allowance(clock, 3)
-    allowance.take(3)
+    allowance.left -= 3
     clock.advance(999)
-    assert allowance.left() == 0
+    allowance.renew()
+    assert allowance.left == 0
     clock.advance(1)
-    assert allowance.left() == 3
+    allowance.renew()
+    assert allowance.left == 3
 
 
 @pytest.mark.req("W88")

@@ -1,6 +1,8 @@
 """Mutants of the product: each is one defect put in, and the checker has to find every one.
 
-`python -m tests.sim.mutants` puts each into a copy of the source and plays seeds until one fails.
+`python -m tests.sim.mutants` puts each into a copy of the source and plays seeds until one fails;
+with `--contract` it runs the stores' contract suite instead, for those that are in a store or in
+what a store decides by.
 """
 
 import argparse
@@ -83,8 +85,8 @@ MUTANTS = [
     ),
     Mutant(
         "finish without the fence", f"{STORE}/running.py",
-        "    ON r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1 AND r.status = 'STARTED'\n",
-        "    ON r.run_id = given.value ->> 0\n",
+        "    ON r.run_id = given.run_id AND r.fence = given.fence AND r.status = 'STARTED'\n",
+        "    ON r.run_id = given.run_id\n",
     ),
     Mutant(
         "announce without the fence", f"{STORE}/running.py",
@@ -111,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "a retry that comes too soon", "core/plan.py",
-        "return Retry(now + delays[run.attempt - 1], outcome.reason)",
+        "return Retry(now + policy.retry[run.attempt - 1], outcome.reason)",
         "return Retry(now, outcome.reason)",
     ),
     Mutant(
@@ -120,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lost run is tried again unasked", "core/plan.py",
-        'if schedule.policy.on_lost == "retry" and not superseded:', "if not superseded:",
+        'if policy.on_lost == "retry" and not superseded:', "if not superseded:",
     ),
     Mutant(
         "a skip without a blocker", "core/plan.py",
@@ -204,7 +206,7 @@ MUTANTS = [
     ),
     Mutant(
         "a deletion leaves what waits", f"{STORE}/defining.py",
-        '            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now))\n'
+        '            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None))\n'
         "            tx.tell(RunCanceled(",
         "            (RunCanceled(",
     ),
@@ -232,25 +234,31 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def kill(mutant, seeds):
-    """Return how the checker found a mutant, or None if it lives."""
+SIMULATION = ["-m", "tests.sim", "--stop", "--quiet", "--workers", "1", "--seeds"]
+CONTRACT = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+
+
+def kill(mutant, command):
+    """Return how a mutant was found, or None if it lives."""
     with tempfile.TemporaryDirectory(prefix="onbeat-mutant-") as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         plant(mutant, source)
-        command = [sys.executable, "-m", "tests.sim", "--seeds", str(seeds), "--stop", "--quiet", "--workers", "1"]  # fmt: skip
         paths = os.pathsep.join([str(source), str(ROOT)])
         environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=folder, env=environment
-        )
+            [sys.executable, *command],
+            capture_output=True, text=True, check=False, cwd=folder, env=environment,
+        )  # fmt: skip
     if done.returncode == 0:
         return None
-    found = re.search(r"seed (\d+): ([^:]+):", done.stdout)
+    found = re.search(
+        r"seed \d+: [^:]+(?=:)|(?<=^FAILED )\S+(?: \S+\])?", done.stdout, re.MULTILINE
+    )
     if found:
-        return f"seed {found[1]}: {found[2]}"
+        return found[0]
     last = done.stderr.strip().splitlines()
-    return f"the simulation broke: {last[-1] if last else done.stdout[-200:]}"
+    return f"it broke: {last[-1] if last else done.stdout[-200:]}"
 
 
 def plant(mutant, source):
@@ -267,13 +275,16 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--only", default="", help="those whose name has this in it")
+    parser.add_argument("--contract", action="store_true", help="by the contract suite")
     given = parser.parse_args(arguments)
+    command = [*SIMULATION, str(given.seeds)]
     chosen = [mutant for mutant in MUTANTS if given.only in mutant.name]
+    if given.contract:
+        command = [*CONTRACT, str(ROOT / "tests" / "stores" / "test_contract.py")]
+        chosen = [mutant for mutant in chosen if mutant.file.startswith((STORE, "core/plan"))]
     alive = 0
     with ThreadPoolExecutor(2) as pool:
-        for mutant, how in zip(
-            chosen, pool.map(lambda m: kill(m, given.seeds), chosen), strict=True
-        ):
+        for mutant, how in zip(chosen, pool.map(lambda m: kill(m, command), chosen), strict=True):
             print(
                 f"{'ALIVE ' if how is None else 'killed'}  {mutant.name}: {how or 'nothing found it'}"
             )

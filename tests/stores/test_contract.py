@@ -648,6 +648,15 @@ class TestClaiming:
         assert await world.names_told() == ["run.claimed"]
         assert await world.claim() == []
 
+    async def test_a_claim_has_a_fence_that_nobody_had(self, world):
+        await world.waiting()
+        fences = [(await world.row()).fence]
+        for _ in range(3):
+            (attempt,) = await world.claim()
+            await world.store.hand_back([attempt])
+            fences += [attempt.fence, (await world.row()).fence]
+        assert fences == sorted(set(fences))
+
     async def test_runs_are_claimed_as_they_are_due_then_by_name(self, world):
         await world.define("z", cron="30 * * * *")
         await world.tick("30m")

@@ -34,6 +34,10 @@ class Open(Trigger):
         return self.trigger.needs_past
 
     @property
+    def counts_runs(self) -> bool:
+        return self.trigger.counts_runs
+
+    @property
     def cost(self) -> int:
         return self.trigger.cost * (200 if self._moves else 32)  # looks at the closed times
 
@@ -181,6 +185,10 @@ class Limited(Trigger):
     @property
     def needs_past(self) -> bool:
         return self.trigger.needs_past
+
+    @property
+    def counts_runs(self) -> bool:
+        return self.max_runs is not None or self.trigger.counts_runs
 
     def allows(self, t: int) -> bool:
         """Return whether `t` is between `start_at` and `end_at`."""

@@ -14,7 +14,7 @@ NOTHING_ENDED: Mapping[Ending, int] = MappingProxyType({})
 NO_OTHER_ENDED: Mapping[tuple[str, Ending], int] = MappingProxyType({})
 
 
-class Past(msgspec.Struct, frozen=True):
+class Past(msgspec.Struct, frozen=True, gc=False):
     """What has happened to a schedule, as far as triggers depend on it. Instants are seconds."""
 
     created_at: int | None = None  # when the schedule was first defined

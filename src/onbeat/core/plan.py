@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from onbeat.core.model import Past
 from onbeat.core.runs import Canceled, Failed, Lost, Outcome, Reason, Run, Status, Succeeded
-from onbeat.core.schedules import Schedule
+from onbeat.core.schedules import Policy, Schedule
 
 MOST_DECISIONS = 100  # of one schedule in one plan: the rest is due again at once
 QUEUE_LIMIT = 100
 POSTPONED = 1000  # how long a catch-up waits that was over the allowance
 
 
-class Tick(msgspec.Struct, frozen=True):
+class Tick(msgspec.Struct, frozen=True, gc=False):
     """One planned instant, or a range of them that one row stands for."""
 
     run_at: int  # of the latest
@@ -31,14 +31,14 @@ class Tick(msgspec.Struct, frozen=True):
     count: int = 1
 
 
-class Launch(msgspec.Struct, frozen=True):
+class Launch(msgspec.Struct, frozen=True, gc=False):
     """Start a run as soon as its `due_at` is reached."""
 
     tick: Tick
     triggered_by: Literal["timer", "catchup"] = "timer"
 
 
-class Queue(msgspec.Struct, frozen=True):
+class Queue(msgspec.Struct, frozen=True, gc=False):
     """Start a run when those before it have ended. `behind` is the `run_at` of one in flight."""
 
     tick: Tick
@@ -46,7 +46,7 @@ class Queue(msgspec.Struct, frozen=True):
     triggered_by: Literal["timer", "catchup"] = "timer"
 
 
-class Skip(msgspec.Struct, frozen=True):
+class Skip(msgspec.Struct, frozen=True, gc=False):
     """Start nothing, for a reason. `blocked_by` is the `run_at` of the run in the way."""
 
     tick: Tick
@@ -54,13 +54,13 @@ class Skip(msgspec.Struct, frozen=True):
     blocked_by: int | None = None
 
 
-class Supersede(msgspec.Struct, frozen=True):
+class Supersede(msgspec.Struct, frozen=True, gc=False):
     """End a run that waits for a retry: a fresh tick is here."""
 
     run: Run
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(msgspec.Struct, frozen=True, gc=False):
     """Let a queued run start: what it waited for was superseded."""
 
     run: Run
@@ -69,14 +69,14 @@ class Release(msgspec.Struct, frozen=True):
 Decision = Launch | Queue | Skip | Supersede | Release
 
 
-class Due(msgspec.Struct, frozen=True):
+class Due(msgspec.Struct, frozen=True, gc=False):
     """The due row of a schedule: its next undecided tick and when that is to be decided."""
 
     run_at: int
     due_at: int
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, gc=False):
     """What becomes of the ticks that are due, and of the schedule's due row."""
 
     decisions: tuple[Decision, ...]
@@ -109,7 +109,7 @@ def plan(
             return Plan((), next_due(schedule, max(run_at, now // 1000), past))
         run_at = found
     first_due = due_at(schedule, run_at, past)
-    if not unfinished and now - policy.grace <= first_due <= now and not schedule.counts_runs:
+    if not unfinished and now - policy.grace <= first_due <= now and not trigger.counts_runs:
         following = next_due(schedule, run_at, past)
         if following is None or following.due_at > now:  # the common case, without ado
             return Plan((Launch(Tick(run_at, first_due)),), following)
@@ -151,6 +151,32 @@ def set_aside(
     if first is None:
         return None
     return Skip(_ticks(schedule, first, first if last is None else last, past), reason)
+
+
+def set_stale_aside(
+    schedule: Schedule, unfinished: Iterable[Run], *, now: int
+) -> tuple[list[Run], list[Run]]:
+    """Return the runs that waited beyond their grace, and the others: so a pause ends for runs."""
+    stale: list[Run] = []
+    others: list[Run] = []
+    for run in unfinished:
+        waits = run.status is Status.ENQUEUED and not run.request_id
+        late = run.due_at < now - schedule.policy.grace
+        (stale if waits and late else others).append(run)
+    return stale, others
+
+
+def defined_late(schedule: Schedule, past: Past, *, now: int) -> tuple[Skip | None, int]:
+    """Decide the single times that were past when they were defined; return up to where.
+
+    Those within their grace are still meant, and left to be planned.
+    """
+    since = (now - schedule.policy.grace + 999) // 1000  # the first second within the grace
+    gone = schedule.trigger.between(0, since, past)
+    first, last = gone.first, gone.last
+    if first is None or last is None:
+        return None, since - 1
+    return Skip(_ticks(schedule, first, last, past), "missed"), since - 1
 
 
 def decide_all(
@@ -214,7 +240,7 @@ def due_at(schedule: Schedule, run_at: int, past: Past) -> int:
     return at + int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """A run is over."""
 
     status: Status
@@ -222,7 +248,7 @@ class Ended(msgspec.Struct, frozen=True):
     release: Run | None = None  # the queued run that may start now
 
 
-class Retry(msgspec.Struct, frozen=True):
+class Retry(msgspec.Struct, frozen=True, gc=False):
     """A run is to be attempted again, under the same key."""
 
     due_at: int
@@ -230,13 +256,15 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 def after(
-    schedule: Schedule, run: Run, outcome: Outcome, unfinished: Sequence[Run], *, now: int
+    schedule: Schedule | None, run: Run, outcome: Outcome, unfinished: Sequence[Run], *, now: int
 ) -> Ended | Retry:
     """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
 
     A failure is attempted again while the policy has delays left, unless a newer tick waits in the
-    queue: that one takes its turn.
+    queue: that one takes its turn. A schedule that was deleted, or cannot be read, is None: nothing
+    of it is attempted again.
     """
+    policy = schedule.policy if schedule is not None else Policy()
     release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)
     superseded = not run.request_id and any(other.blocked_by is not None for other in unfinished)
     match outcome:
@@ -245,13 +273,12 @@ def after(
         case Canceled():
             return Ended(Status.CANCELED, "canceled", release)
         case Lost():
-            if schedule.policy.on_lost == "retry" and not superseded:
+            if policy.on_lost == "retry" and not superseded:
                 return Retry(now, "lost")
             return Ended(Status.FAILED, "lost", release)
         case Failed():
-            delays = schedule.policy.retry
-            if outcome.retryable and not superseded and run.attempt <= len(delays):
-                return Retry(now + delays[run.attempt - 1], outcome.reason)
+            if outcome.retryable and not superseded and run.attempt <= len(policy.retry):
+                return Retry(now + policy.retry[run.attempt - 1], outcome.reason)
             return Ended(Status.FAILED, outcome.reason, release)
 
 
@@ -274,7 +301,7 @@ def judge(
         return Launch(tick)
     if schedule.policy.overlap == "queue":
         return Queue(tick, others[0].run_at)
-    return Skip(tick, "overlap", others[0].run_at)
+    return Skip(tick, "superseded" if run.attempt else "overlap", others[0].run_at)
 
 
 class _Deciding:
@@ -326,7 +353,7 @@ class _Deciding:
             self.decisions.append(Queue(tick, self._blocker, triggered_by))
             self._queued += 1
         self.catchups += triggered_by == "catchup"
-        if self.schedule.counts_runs:
+        if self.schedule.trigger.counts_runs:
             self.past = replace(self.past, runs_used=self.past.runs_used + 1)
 
 

@@ -6,7 +6,6 @@ ENQUEUED ──► STARTED ──► SUCCESS | FAILED | CANCELED
     └──► SKIPPED | CANCELED | FAILED
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from typing import Literal
@@ -32,7 +31,7 @@ class Status(StrEnum):
     SKIPPED = "SKIPPED"  # never started, for the reason it has
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """An unfinished run, as far as decisions depend on it."""
 
     run_id: int
@@ -49,6 +48,11 @@ class Run(msgspec.Struct, frozen=True):
     def awaits_retry(self) -> bool:
         """Whether an attempt failed and the next one is to come."""
         return self.status is Status.ENQUEUED and self.attempt > 0 and not self.leased
+
+    @property
+    def unstarted_end(self) -> "Status":
+        """What it becomes if it is ended while it waits, and not because somebody wished so."""
+        return Status.FAILED if self.attempt else Status.SKIPPED
 
     @property
     def was_deferred(self) -> bool:
@@ -70,15 +74,13 @@ def run_key(schedule_id: str, run_at: int, request_id: str = "") -> str:
     return sha256(text.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Succeeded:
+class Succeeded(msgspec.Struct, frozen=True):
     """The target did its work. `result` is what JSON can say."""
 
     result: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The target did not do its work; `retryable` says whether another attempt could."""
 
     error: str
@@ -87,15 +89,13 @@ class Failed:
     exit_code: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Canceled:
+class Canceled(msgspec.Struct, frozen=True):
     """It was ended from outside: asked to, or because its node was stopped."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """It was announced by a node that then fell silent: launched zero or one times."""
 
 

@@ -29,6 +29,7 @@ OnLost = Literal["fail", "retry"]
 ID = re.compile(r"[A-Za-z0-9._/-]{1,200}")
 LONGEST_RETRY = 100  # delays in one list
 LONGEST_DEFINITION = 256 * 1024
+LONGEST_REMEMBERED = 4 * 1024  # of a definition that is kept as read
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +52,19 @@ class Target:
 
     kind: str
     fields: Mapping[str, object]
+    # What a node has to offer for it: the kind, and the name of a registered function.
+    needs: str = field(init=False, repr=False, compare=False)
+    # What is passed to it: kept with a run from the moment it is decided.
+    inputs: Mapping[str, object] = field(init=False, repr=False, compare=False)
 
-    @property
-    def needs(self) -> str:
-        """What a node has to offer for it: the kind, and the name of a registered function."""
-        name = str(self.fields[self.kind])
-        return f"python:{name}" if self.kind == "python" and ":" not in name else self.kind
-
-    @property
-    def inputs(self) -> Mapping[str, object] | None:
-        """What is passed to the target: kept with a run from the moment it is decided."""
-        given = self.fields.get("inputs")
-        return given if isinstance(given, dict) else None
+    def __post_init__(self) -> None:
+        name, inputs = str(self.fields.get(self.kind)), self.fields.get("inputs")
+        registered = self.kind == "python" and ":" not in name
+        object.__setattr__(self, "needs", f"python:{name}" if registered else self.kind)
+        object.__setattr__(self, "inputs", inputs if isinstance(inputs, dict) else {})
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True, gc=False):
     """What to start, when, under which policy."""
 
     schedule_id: str
@@ -74,7 +72,7 @@ class Schedule:
     target: Target
     policy: Policy = Policy()
     description: str = ""
-    calendars: Calendars = field(default_factory=lambda: NO_CALENDARS)  # those that it uses
+    calendars: Calendars = NO_CALENDARS  # those that it uses
 
     @property
     def ticks_once(self) -> bool:
@@ -83,26 +81,29 @@ class Schedule:
             self.trigger.trigger if isinstance(self.trigger, Limited) else self.trigger, At
         )
 
-    @property
-    def counts_runs(self) -> bool:
-        """Whether `max_runs` ends it."""
-        return _counts_runs(self.trigger)
+    def is_timed_like(self, other: "Schedule") -> bool:
+        """Return whether it has the same ticks, due at the same times."""
+        return self.trigger == other.trigger and self.policy.jitter == other.policy.jitter
 
 
 def check_schedule(schedule: Schedule) -> Schedule:
     """Return a schedule that the engine can run, or refuse it."""
     check_id(schedule.schedule_id)
-    for part in _parts_of(schedule.trigger):
+    _check_trigger(schedule.trigger)
+    if len(definition(schedule)) > LONGEST_DEFINITION:
+        raise InvalidSchedule("", "the definition is too long", hint="256 KiB at most")
+    return schedule
+
+
+def _check_trigger(trigger: Trigger) -> None:
+    for part in _parts_of(trigger):
         if isinstance(part, Open) and part.within is not None and part.within.outside == "move":
             problem = "ticks of a part cannot be moved past those of another"
             hint = "put `within` around the whole schedule, or use outside: skip"
             raise InvalidSchedule("within.outside", problem, hint=hint)
-    if schedule.trigger.needs_past:
+    if trigger.needs_past:
         problem = "the scheduler does not run ticks that follow a start or another run yet"
         raise InvalidSchedule("trigger", problem, hint="a time: cron, calendar, every, at, daily")
-    if len(definition(schedule)) > LONGEST_DEFINITION:
-        raise InvalidSchedule("", "the definition is too long", hint="256 KiB at most")
-    return schedule
 
 
 def check_id(schedule_id: object) -> str:
@@ -126,27 +127,34 @@ def read_schedule(
     `timezone` holds where the fields name none; `calendars` are the names that `exclude` may use.
     """
     check_id(schedule_id)
+    given = _fields(given)
+    run, description = given.pop("run", None), given.pop("description", "")
+    trigger, policy, used = _read_timing(schedule_id, given, timezone, calendars)
+    with naming("run"):
+        target = read_target(run)
+    return check_schedule(
+        Schedule(schedule_id, trigger, target, policy, _text("description", description), used)
+    )
+
+
+def _fields(given: object) -> dict[str, object]:
     if not isinstance(given, Mapping):
         hint = "fields, such as every: 90m and run: {...}"
         raise InvalidSchedule("", f"{shown(given)} is no schedule", hint=hint)
-    given = dict(given)
+    return dict(given)
+
+
+def _read_timing(
+    key: str, given: dict[str, object], timezone: str, calendars: Calendars
+) -> tuple[Trigger, Policy, Calendars]:
+    """Return what fields say of when, and under which policy; and the calendars that they use."""
     own = given.pop("calendars", None)
     if own is not None:
         calendars = _own_calendars(own)
     timing, rest = split_timing(given)
-    trigger = decode(timing, timezone=timezone, key=schedule_id, calendars=calendars)
+    trigger = decode(timing, timezone=timezone, key=key, calendars=calendars)
     used = {name: calendars[name] for name in _names_used(timing) if name in calendars}
-    with naming("run"):
-        target = read_target(rest.get("run"))
-    schedule = Schedule(
-        schedule_id,
-        trigger,
-        target,
-        read_policy({name: rest[name] for name in rest if name in POLICIES}),
-        _text("description", rest.get("description", "")),
-        MappingProxyType(used),
-    )
-    return check_schedule(schedule)
+    return trigger, read_policy(rest), MappingProxyType(used)
 
 
 def definition(schedule: Schedule) -> str:
@@ -161,21 +169,37 @@ def definition(schedule: Schedule) -> str:
 
 
 def from_definition(schedule_id: str, text: str) -> Schedule:
-    """Return the schedule that the store keeps as `text`. Decoding the same text again is cheap."""
-    key = schedule_id if "H" in text else ""  # only a hash in a cron tells equal texts apart
-    kept = _decoded(text, key)
-    return Schedule(
-        schedule_id, kept.trigger, kept.target, kept.policy, kept.description, kept.calendars
-    )
+    """Return the schedule that the store keeps as `text`, which was checked when it was defined.
+
+    It is read for every tick, so texts are remembered; and of others, what they say of when, which
+    takes the longest to read and is the same for many.
+    """
+    read = _decoded if len(text) <= LONGEST_REMEMBERED else _decoded.__wrapped__
+    timing, target, description = read(text)
+    key = schedule_id if b"H" in timing else ""  # only a hash in a cron tells equal ones apart
+    trigger, policy, calendars = _decoded_timing(timing, key)
+    return Schedule(schedule_id, trigger, target, policy, description, calendars)
 
 
-@lru_cache(maxsize=4096)
-def _decoded(text: str, key: str) -> Schedule:
+@lru_cache(maxsize=16_384)
+def _decoded(text: str) -> tuple[bytes, Target, str]:
+    """Return the fields of when and how, as JSON again; the target, and the description."""
     try:
         given = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as broken:
         raise InvalidSchedule("", f"this is not JSON: {broken}", hint="{...}") from None
-    return read_schedule(key or "any", given)
+    fields = _fields(given)
+    run, description = fields.pop("run", None), fields.pop("description", "")
+    with naming("run"):
+        target = Target(_kind_of(run), _fields(run))
+    return msgspec.json.encode(fields), target, _text("description", description)
+
+
+@lru_cache(maxsize=4096)
+def _decoded_timing(timing: bytes, key: str) -> tuple[Trigger, Policy, Calendars]:
+    found = _read_timing(key or "any", msgspec.json.decode(timing), "UTC", NO_CALENDARS)
+    _check_trigger(found[0])
+    return found
 
 
 def split_timing(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
@@ -189,8 +213,8 @@ def split_timing(given: Mapping[str, object]) -> tuple[dict[str, object], dict[s
     return when, {name: value for name, value in given.items() if name not in timing}
 
 
-def read_target(given: object) -> Target:
-    """Return the target of `run: {command: [...]}`: its kind is the one field that names one."""
+def _kind_of(given: object) -> str:
+    """Return the kind of a target: the one of its fields that names a launcher."""
     if not isinstance(given, Mapping):
         problem = (
             "nothing is said about what to run" if given is None else f"{shown(given)} is no target"
@@ -206,6 +230,12 @@ def read_target(given: object) -> Target:
             )
         problem = f"{len(kinds)} targets" if kinds else "no target"
         raise InvalidSchedule("", problem, hint=f"one of {names}")
+    return str(kinds[0])
+
+
+def read_target(given: object) -> Target:
+    """Return the target of `run: {command: [...]}`, or refuse it."""
+    kind, given = _kind_of(given), _fields(given)
     inputs = given.get("inputs")
     if inputs is not None and not (
         isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs)
@@ -214,7 +244,7 @@ def read_target(given: object) -> Target:
     if not json_can_say(given):
         hint = "texts, finite numbers, lists, and names that are texts"
         raise InvalidSchedule("", "it holds more than JSON can say", hint=hint)
-    return Target(kinds[0], msgspec.json.decode(msgspec.json.encode(dict(given))))
+    return Target(kind, msgspec.json.decode(msgspec.json.encode(given)))
 
 
 def json_can_say(value: object, depth: int = 32) -> bool:
@@ -340,14 +370,6 @@ def _names_used(given: object) -> Iterator[str]:
     if isinstance(given, (list, tuple)):
         for value in given:
             yield from _names_used(value)
-
-
-def _counts_runs(trigger: Trigger) -> bool:
-    # By attribute: an abstract class is slow to ask, and this is asked for every tick.
-    inner = getattr(trigger, "trigger", None)
-    if inner is not None:
-        return getattr(trigger, "max_runs", None) is not None or _counts_runs(inner)
-    return any(map(_counts_runs, getattr(trigger, "triggers", ())))
 
 
 def _parts_of(trigger: Trigger) -> Iterator[Trigger]:

@@ -75,6 +75,11 @@ class Trigger(ABC):
         return self.next_after(t, past)
 
     @property
+    def counts_runs(self) -> bool:
+        """Whether `max_runs` ends it."""
+        return False
+
+    @property
     def cost(self) -> int:
         """How much work a question is, a plain trigger's being 1: it bounds how far searches go."""
         return 1
@@ -204,6 +209,10 @@ class Combined(Trigger):
     @property
     def needs_past(self) -> bool:
         return any(part.needs_past for part in self.parts)
+
+    @property
+    def counts_runs(self) -> bool:
+        return any(part.counts_runs for part in self.parts)
 
     @property
     def cost(self) -> int:

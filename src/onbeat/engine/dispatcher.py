@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import TypeVar
 
 from onbeat.core.runs import Canceled, Failed, Outcome
@@ -30,13 +31,14 @@ class Dispatcher:
         self, store: Store, clock: Clock, node: Node, launchers: Launchers, *, concurrency: int
     ) -> None:
         self._store, self._clock, self._node = store, clock, node
-        self._launchers, self._concurrency = launchers, concurrency
+        self._launchers, self.concurrency = launchers, concurrency
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._reserved = 0
+        self._reserved, self._unrecorded = 0, 0
         self.recorded = 0  # how many times outcomes were recorded
         self._finished: list[Finished] = []
         self._unlaunched: list[Attempt] = []
-        self._stopping, self._backlog, self._recording = False, False, False
+        self._stopping, self._ending = False, False
+        self._backlog, self._records_no_more = False, False
         self._claimed_at = clock.monotonic()
         self._later: asyncio.TimerHandle | None = None
         self._wake, self._to_record = asyncio.Event(), asyncio.Event()
@@ -46,12 +48,12 @@ class Dispatcher:
     @property
     def running(self) -> int:
         """How many attempts are launched and not yet recorded."""
-        return len(self._running)
+        return len(self._running) + self._unrecorded
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs, is about to be launched, or waits to be recorded."""
-        return not (self._running or self._reserved or self._finished or self._unlaunched)
+        return not (self.running or self._reserved or self._unlaunched)
 
     def wake(self) -> None:
         """Look for runs to claim."""
@@ -84,11 +86,13 @@ class Dispatcher:
         self._stopping = True
         self.wake()
 
-    async def wait_for_place(self, longest: float) -> None:
-        """Wait until another run could be launched, but not longer than so many seconds."""
+    async def wait_for_places(self, enough: int, longest: float) -> None:
+        """Wait until so many runs could be launched, but not longer than so many seconds."""
+        if self._free >= enough:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(longest):
-                while self._free < 1 and not self._stopping:
+                while self._free < enough and not self._stopping:
                     self._place.clear()
                     await self._place.wait()
 
@@ -133,28 +137,26 @@ class Dispatcher:
 
     def launch(self, announced: Sequence[Attempt], sent: float) -> None:
         """Launch attempts that were announced at once, or hand them back if it got too late."""
-        late = []
+        late, create_task = [], asyncio.get_running_loop().create_task
         for attempt in announced:
             if self._clock.monotonic() - sent > self._node.lease / 1000 * 2 / 3:
                 late.append(attempt)
                 continue
             self._idle.clear()
-            task = asyncio.create_task(self._attend(attempt))
-            self._running[attempt.run_id] = task
+            self._running[attempt.run_id] = create_task(self._attend(attempt))
         if late:
             log.warning("%d runs were announced too late to be launched: handed back", len(late))
             self._hand_back(late)
 
     async def record(self) -> None:
         """Record outcomes until cancelled: whatever has come in since the last time, at once."""
-        self._recording = True
         try:
             while True:
                 await self._to_record.wait()
                 self._to_record.clear()
                 await self.record_once()
         finally:
-            self._recording = False
+            self._records_no_more = True
 
     async def record_once(self) -> None:
         """Record what has come in, and free what was not launched."""
@@ -163,16 +165,15 @@ class Dispatcher:
         if unlaunched:
             await self._surely(partial(self._store.hand_back, unlaunched))
         if batch:
-            held = await self._finish(batch)
+            held = set(await self._finish(batch))
+            self._unrecorded -= len(batch)
             for each in batch:
-                self._running.pop(each.attempt.run_id, None)
                 if each.attempt.run_id not in held:
                     log.warning("run %d was not this node's any more", each.attempt.run_id)
         self.recorded += 1
-        self._place.set()
         self.wake_soon()
         self.on_recorded()
-        if not self._running:
+        if not self.running and not self._unlaunched:
             self._idle.set()
 
     async def _finish(self, batch: list[Finished]) -> list[int]:
@@ -198,7 +199,7 @@ class Dispatcher:
 
     async def drain(self, grace: float) -> None:
         """Wait for what is running; end what still runs after `grace` seconds."""
-        if not self._recording:  # nobody would ever say that the last has ended
+        if self._records_no_more:  # nobody would ever say that the last has ended
             self.end_all()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
             return
@@ -208,27 +209,27 @@ class Dispatcher:
             self.end_all()
             await self._idle.wait()
 
-    async def free_unlaunched(self) -> None:
-        """Hand back what was announced and not launched, in the last moment."""
-        unlaunched, self._unlaunched = self._unlaunched, []
-        if unlaunched:
-            await self._store.hand_back(unlaunched)
-
     def end_all(self) -> None:
-        """End what is running."""
+        """End what is running; what has not begun will not."""
+        self._ending = True
         for task in list(self._running.values()):
-            task.cancel()
+            if getcoroutinestate(task.get_coro()) != CORO_CREATED:  # type: ignore[arg-type]
+                task.cancel()
 
     async def idle(self) -> None:
-        """Wait until nothing runs and every outcome is recorded."""
+        """Wait until nothing runs, every outcome is recorded and all else is handed back."""
         await self._idle.wait()
 
     @property
     def _free(self) -> int:
-        return self._concurrency - len(self._running) - self._reserved
+        return self.concurrency - len(self._running) - self._reserved
 
     async def _attend(self, attempt: Attempt) -> None:
         """See one attempt through, whatever its launcher does."""
+        if self._ending:
+            del self._running[attempt.run_id]
+            self._hand_back([attempt])
+            return
         tail = ""
         outcome: Outcome
         try:
@@ -247,12 +248,17 @@ class Dispatcher:
         self._came_in(attempt, outcome, tail)
 
     def _came_in(self, attempt: Attempt, outcome: Outcome, tail: str) -> None:
+        """Keep an outcome until it is recorded; its place is free for another at once."""
+        del self._running[attempt.run_id]
+        self._unrecorded += 1
         self._finished.append(Finished(attempt, outcome, tail))
+        self._place.set()
         self._to_record.set()
 
     def _hand_back(self, attempts: Sequence[Attempt]) -> None:
         """Have runs freed that were claimed and will not be launched."""
         if attempts:
+            self._idle.clear()
             self._unlaunched += attempts
             self._to_record.set()
 

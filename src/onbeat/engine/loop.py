@@ -26,7 +26,7 @@ class Engine:
         node: Node,
         launchers: Launchers,
         *,
-        concurrency: int = 256,
+        concurrency: int = 512,
         catchup_per_second: int = 100,
         keep: int = 30 * 86_400_000,
         forget: Callable[[int], object] | None = None,
@@ -69,7 +69,6 @@ class Engine:
         await self.dispatcher.drain(grace)
         await _end(self._serving)
         if not self.failed.done():  # else the next start decides what this one left
-            await self.dispatcher.free_unlaunched()
             await self._store.unregister(self._node)
 
     async def settle(self) -> None:

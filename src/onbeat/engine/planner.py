@@ -35,7 +35,7 @@ class Planner:
         self._store, self._clock, self._node, self._dispatcher = store, clock, node, dispatcher
         self._allowance = Allowance(clock, catchup_per_second)
         self._wake = asyncio.Event()
-        self._stopping = False
+        self._stopping, self._is_behind = False, False
         self.next_due: int | None = None  # until then there is nothing to do, unless it is woken
 
     def stop(self) -> None:
@@ -72,9 +72,11 @@ class Planner:
 
     async def plan_once(self) -> Planned:
         """Decide one batch of what is due, and have it launched."""
-        await self._dispatcher.wait_for_place(PATIENCE)
+        most = min(BATCH, self._dispatcher.concurrency)
+        await self._dispatcher.wait_for_places(min(most, FEW) if self._is_behind else 1, PATIENCE)
+        self._allowance.renew()
         sent = self._clock.monotonic()
-        with self._dispatcher.reserved(BATCH) as slots:
+        with self._dispatcher.reserved(most) as slots:
             # No more than can be launched at once, if that is a good many; if it is not, ticks are
             # decided all the same, and their runs wait: none is late because the node is busy.
             limit = slots if slots >= FEW else BATCH
@@ -82,13 +84,14 @@ class Planner:
                 self._plan, limit=limit, node=self._node, slots=slots
             )
             self._dispatcher.launch(planned.attempts, sent)
+        self._is_behind = planned.is_full
         return planned
 
     def _plan(
         self, schedule: Schedule, run_at: int, unfinished: Sequence[Run], past: Past, now: int
     ) -> Plan:
-        found = plan(schedule, run_at, unfinished, past, now=now, allowance=self._allowance.left())
-        self._allowance.take(found.catchups)
+        found = plan(schedule, run_at, unfinished, past, now=now, allowance=self._allowance.left)
+        self._allowance.left -= found.catchups
         return found
 
     async def _sleep(self) -> None:
@@ -108,14 +111,9 @@ class Allowance:
 
     def __init__(self, clock: Clock, per_second: int) -> None:
         self._clock, self._per_second = clock, per_second
-        self._second, self._used = clock.monotonic(), 0
+        self._second, self.left = clock.monotonic(), per_second
 
-    def left(self) -> int:
-        """Return how many are left."""
+    def renew(self) -> None:
+        """Allow as many again if a second has passed."""
         if self._clock.monotonic() - self._second >= 1:
-            self._second, self._used = self._clock.monotonic(), 0
-        return self._per_second - self._used
-
-    def take(self, n: int) -> None:
-        """Use some up."""
-        self._used += n
+            self._second, self.left = self._clock.monotonic(), self._per_second

@@ -51,17 +51,17 @@ class FunctionLauncher:
             raise InvalidSchedule("python", f"{shown(name)} names no function", hint=hint)
         function = self._registered.get(str(name))
         if function is not None:
-            _check_names(function, frozenset(target.inputs or ()))
+            _takes_run(function, frozenset(target.inputs))
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         name = str(attempt.target.fields["python"])
         try:
             function = self._find(name)
             given = dict(attempt.inputs)
-            _check_names(function, frozenset(given))
+            takes_run = _takes_run(function, frozenset(given))
         except (Exception, SystemExit) as broken:  # noqa: BLE001 - importing runs what a module says
             return Failed(f"{name}: {broken}", "launch_failed", retryable=False), _trace(broken)
-        if "run" in _parameters(function):
+        if takes_run:
             given["run"] = attempt
         try:
             if attempt.timeout is None:
@@ -108,7 +108,8 @@ class _Threads:
     """Threads for plain functions. One that hangs does not keep the process from ending."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._idle, self._all = most, 0, 0
+        self._most, self._all = most, 0
+        self._idle = threading.Semaphore(0)  # as often as a thread waits for work
         self._asked: queue.SimpleQueue[tuple[Function, asyncio.Future[Answer]]] = (
             queue.SimpleQueue()
         )
@@ -116,10 +117,10 @@ class _Threads:
     async def call(self, function: Function) -> object:
         """Call a function in a thread; raise what it raises."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._asked.put((function, future))
-        if self._asked.qsize() > self._idle and self._all < self._most:
+        if not self._idle.acquire(blocking=False) and self._all < self._most:
             self._all += 1
             threading.Thread(target=self._serve, name="onbeat-run", daemon=True).start()
+        self._asked.put((function, future))
         found, broken = await future
         if broken is not None:
             raise broken
@@ -127,9 +128,7 @@ class _Threads:
 
     def _serve(self) -> None:
         while True:
-            self._idle += 1
             function, future = self._asked.get()
-            self._idle -= 1
             answer: Answer
             try:
                 answer = function(), None
@@ -140,6 +139,7 @@ class _Threads:
             with suppress(RuntimeError):  # the loop is closed: nobody waits
                 future.get_loop().call_soon_threadsafe(_settle, future, answer)
             del function, future, answer
+            self._idle.release()
 
 
 def _settle(future: "asyncio.Future[Answer]", answer: Answer) -> None:
@@ -148,8 +148,8 @@ def _settle(future: "asyncio.Future[Answer]", answer: Answer) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _check_names(function: Function, given: frozenset[str]) -> None:
-    """Refuse inputs that the function does not take, or that leave out what it needs."""
+def _takes_run(function: Function, given: frozenset[str]) -> bool:
+    """Refuse inputs that a function cannot be called with; return whether it takes the attempt."""
     parameters = _parameters(function)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in sorted(given):
@@ -163,9 +163,9 @@ def _check_names(function: Function, given: frozenset[str]) -> None:
         )
         if needed and name not in given and name != "run":
             raise InvalidSchedule(f"inputs.{name}", "the function needs it", hint=f"{name}: ...")
+    return "run" in parameters
 
 
-@lru_cache(maxsize=1024)
 def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from onbeat.core.plan import (
     Decision,
     Due,
-    Skip,
-    Tick,
     catch_up,
     decide_all,
+    defined_late,
     next_due,
     set_aside,
+    set_stale_aside,
     to_release,
 )
 from onbeat.core.runs import Reason, Run, Status
@@ -24,8 +24,6 @@ from onbeat.events import (
     GateChanged,
     RunCanceled,
     RunEnqueued,
-    RunFailed,
-    RunSkipped,
     ScheduleChanged,
     ScheduleCreated,
     ScheduleDeleted,
@@ -35,9 +33,11 @@ from onbeat.events import (
 from onbeat.ports import Upserted
 from onbeat.stores.sqlite.database import Row, Transaction
 from onbeat.stores.sqlite.planning import (
+    END_WAITING,
     Decided,
     State,
     carry_out,
+    end_waiting,
     gate_is_open,
     inputs_text,
     release,
@@ -67,13 +67,6 @@ INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
     ON CONFLICT (schedule_id) DO UPDATE SET decided_until = ?2, iteration = 0, runs_used = 0,
        last_run_at = NULL, last_success_at = NULL, last_failure_at = NULL, last_exit = NULL,
        last_missed_at = NULL, last_miss_reason = NULL, consecutive_failures = 0
-"""
-
-END_WAITING = """
-UPDATE schedule_runs
-   SET status = ?2, reason = ?3, finished_at = ?4, updated_at = ?4, blocked_by = NULL,
-       leased_by = NULL, fence = fence + 1
- WHERE run_id = ?1 AND status = 'ENQUEUED'
 """
 
 
@@ -118,11 +111,7 @@ def _upsert(tx: Transaction, schedule: Schedule, source: str, user_id: str) -> U
         return Upserted(schedule.schedule_id, "unchanged", known.state.revision)
     before = known.schedule()
     revision = known.state.revision + 1
-    retimed = (
-        before is None
-        or before.trigger != schedule.trigger
-        or before.policy.jitter != schedule.policy.jitter
-    )
+    retimed = before is None or not schedule.is_timed_like(before)
     if before is not None and retimed:
         known = _decide_before_edit(tx, known, before)
     tx.run(
@@ -159,24 +148,11 @@ def _create(
     tx.run(CREATE_STATE, (schedule.schedule_id, until))
     state = State(until, decided, 0, 0, tx.now, revision, user_id)
     if old is None and schedule.ticks_once:
-        until = _decide_single_times(tx, schedule, state)
+        missed, until = defined_late(schedule, state.past, now=tx.now)
+        carry_out(tx, [Decided(schedule, state, [missed])] if missed is not None else [])
     run_at = _go_on(tx, schedule, state, until, held=False)
     tx.tell(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id))
     return Upserted(schedule.schedule_id, "created", revision)
-
-
-def _decide_single_times(tx: Transaction, schedule: Schedule, state: State) -> int:
-    """Record single times that were past when they were defined; return up to where.
-
-    One within its grace is still meant: it is left for the planner.
-    """
-    since = (tx.now - schedule.policy.grace + 999) // 1000  # the first second within the grace
-    gone = schedule.trigger.between(0, since, state.past)
-    first, last = gone.first, gone.last
-    if first is not None and last is not None:
-        tick = Tick(last, last * 1000, first if first != last else None, len(gone))
-        carry_out(tx, [Decided(schedule, state, (Skip(tick, "missed"),))])
-    return min(state.decided_until, since - 1)
 
 
 def _decide_before_edit(tx: Transaction, known: _Known, schedule: Schedule) -> _Known:
@@ -264,7 +240,7 @@ def delete(tx: Transaction, schedule_id: str) -> bool:
             _carry_out(tx, known, schedule, [undecided] if undecided else [], unfinished)
     for run in unfinished:
         if run.status is Status.ENQUEUED:
-            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now))
+            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None))
             tx.tell(RunCanceled(schedule_id, run.run_id, run.run_at, "the schedule was deleted"))
     tx.run(
         "UPDATE schedules SET deleted_at = ?1, updated_at = ?1 WHERE schedule_id = ?2",
@@ -287,7 +263,7 @@ def enqueue(
     if there is not None:
         return int(there[0])
     schedule = from_definition(schedule_id, known.text)
-    given = {**(schedule.target.inputs or {}), **(inputs or {})}
+    given = {**schedule.target.inputs, **(inputs or {})}
     run_id, run_at, iteration = take_run_ids(tx, 1), tx.now // 1000, known.state.iteration + 1
     tx.run(
         "INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, "
@@ -307,7 +283,11 @@ def _reopen(
     tx: Transaction, known: _Known, schedule: Schedule, reason: Reason, *, catchup: bool
 ) -> int | None:
     """Go on after a pause or a closed gate: nothing of the past starts, unless it is asked for."""
-    _end_stale(tx, schedule, unfinished_of(tx, [known.schedule_id]), reason)
+    unfinished = unfinished_of(tx, [known.schedule_id]).get(known.schedule_id, [])
+    stale, others = set_stale_aside(schedule, unfinished, now=tx.now)
+    for run in stale:
+        end_waiting(tx, known.schedule_id, run, reason)
+    release(tx, known.schedule_id, to_release(others, now=tx.now))
     left = unfinished_of(tx, [known.schedule_id]).get(known.schedule_id, [])
     run_at, past = known.first_undecided(schedule), known.state.past
     aside = None
@@ -320,23 +300,6 @@ def _reopen(
     if run_at is not None and run_at <= tx.now // 1000:
         until = max(until, tx.now // 1000)
     return _go_on(tx, schedule, known.state, until, held=False)
-
-
-def _end_stale(
-    tx: Transaction, schedule: Schedule, unfinished: Mapping[str, Sequence[Run]], reason: Reason
-) -> None:
-    """End scheduled runs that waited beyond their grace, and let go who waited for them."""
-    left = []
-    for run in unfinished.get(schedule.schedule_id, ()):
-        waits = run.status is Status.ENQUEUED and not run.request_id
-        if not waits or run.due_at >= tx.now - schedule.policy.grace:
-            left.append(run)
-            continue
-        status = "FAILED" if run.attempt else "SKIPPED"
-        tx.run(END_WAITING, (run.run_id, status, reason, tx.now))
-        ids = (schedule.schedule_id, run.run_id, run.run_at)
-        tx.tell(RunFailed(*ids, run.attempt, reason) if run.attempt else RunSkipped(*ids, reason))
-    release(tx, schedule.schedule_id, to_release(left, now=tx.now))
 
 
 def _carry_out(

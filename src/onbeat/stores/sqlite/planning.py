@@ -6,7 +6,6 @@ The invariant everything rests on: a live schedule's due row is the first tick l
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -22,10 +21,9 @@ from onbeat.core.plan import (
     Supersede,
     Tick,
 )
-from onbeat.core.runs import Run, Status, TriggeredBy
+from onbeat.core.runs import Reason, Run, Status, TriggeredBy
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.events import (
-    Event,
     RunEnqueued,
     RunFailed,
     RunReleased,
@@ -39,7 +37,7 @@ from onbeat.stores.sqlite.database import Row, Transaction
 PARKED = 5 * 60_000  # how long a definition rests that cannot be read or planned
 
 
-class State(msgspec.Struct, frozen=True):
+class State(msgspec.Struct, frozen=True, gc=False):
     """A schedule's position, and what of its past decisions depend on."""
 
     decided_until: int
@@ -55,27 +53,19 @@ class State(msgspec.Struct, frozen=True):
         return Past(created_at=self.created_at // 1000, runs_used=self.runs_used)
 
 
-@dataclass(slots=True)
-class Decided:
+class Decided(msgspec.Struct, gc=False):
     """The decisions about one schedule, to be carried out."""
 
     schedule: Schedule
     state: State
     decisions: Sequence[Decision]
     unfinished: Sequence[Run] = ()
-    needs: str = ""
-    inputs: str | None = None
-
-    def __post_init__(self) -> None:
-        self.needs = self.schedule.target.needs
-        self.inputs = inputs_text(self.schedule.target.inputs)
 
 
-@dataclass(slots=True)
-class CarriedOut:
+class CarriedOut(msgspec.Struct):
     """What came of carrying out decisions."""
 
-    attempts: list[Attempt] = field(default_factory=list)  # announced for the node
+    attempts: list[Attempt] = []  # announced for the node
     enqueued: int = 0
 
 
@@ -96,30 +86,37 @@ SELECT schedule_id, run_id, run_at, status, due_at, created_at, request_id, atte
  ORDER BY run_at, run_id
 """
 
-INSERT_RUN = """
+INSERT_RUNS = """
 INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, reason,
        triggered_by, needs, attempt, iteration, revision, tick_count, first_run_at, blocked_by,
        leased_by, fence, started_at, finished_at, inputs, created_at, updated_at)
-VALUES (?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES {rows}
     ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
 """
 
-MOVE_STATE = """
-UPDATE schedule_state
-   SET decided_until = max(decided_until, ?1), decided_run_at = max(decided_run_at, ?1),
-       iteration = ?2, runs_used = ?3
- WHERE schedule_id = ?4
+MOVE_STATES = """
+  WITH given (run_at, iteration, runs_used, schedule_id) AS (VALUES {rows})
+UPDATE schedule_state AS t
+   SET decided_until = max(t.decided_until, given.run_at),
+       decided_run_at = max(t.decided_run_at, given.run_at),
+       iteration = given.iteration, runs_used = given.runs_used
+  FROM given
+ WHERE t.schedule_id = given.schedule_id
 """
 
-NOTE_MISS = (
-    "UPDATE schedule_state SET last_missed_at = ?, last_miss_reason = ? WHERE schedule_id = ?"
-)
+NOTE_MISSES = """
+  WITH given (at, reason, schedule_id) AS (VALUES {rows})
+UPDATE schedule_state AS t
+   SET last_missed_at = given.at, last_miss_reason = given.reason
+  FROM given
+ WHERE t.schedule_id = given.schedule_id
+"""
 
-SUPERSEDE = """
+END_WAITING = """
 UPDATE schedule_runs
-   SET status = 'FAILED', reason = 'superseded', finished_at = ?1, updated_at = ?1,
-       blocked_by = NULL, leased_by = NULL, fence = fence + 1
- WHERE run_id = ?2 AND status = 'ENQUEUED'
+   SET status = ?2, reason = ?3, finished_at = ?4, updated_at = ?4, blocked_by = ?5,
+       leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?1 AND status = 'ENQUEUED'
 """
 
 
@@ -184,97 +181,101 @@ class _Writing:
         self._next_id = take_run_ids(tx, most) if most else 0
         self._rows: list[Row] = []
         self._states: list[Row] = []
-        self._misses: list[Row] = []
-        self._superseded: list[Row] = []
-        self._told: dict[int, list[Event]] = {}  # by run
+        self._misses: dict[str, Row] = {}  # by schedule
+        self._told: list[RunEnqueued | RunSkipped | RunStarted] = []
         self._done = CarriedOut()
 
     def add(self, each: Decided) -> None:
         """Turn the decisions about one schedule into rows."""
-        schedule, state = each.schedule, each.state
+        schedule_id, state = each.schedule.schedule_id, each.state
         ids = {run.run_at: run.run_id for run in each.unfinished if not run.request_id}
-        iteration, last, begun = state.iteration, 0, 0
+        iteration, last = state.iteration, 0
         for decision in each.decisions:
             if isinstance(decision, Supersede):
-                self._supersede(schedule.schedule_id, decision.run)
+                end_waiting(self._tx, schedule_id, decision.run, "superseded")
                 continue
             if isinstance(decision, Release):
-                release(self._tx, schedule.schedule_id, decision.run)
+                release(self._tx, schedule_id, decision.run)
                 continue
             run_id, self._next_id = self._next_id, self._next_id + 1
             ids[decision.tick.run_at] = run_id
             last = max(last, decision.tick.run_at)
-            if not isinstance(decision, Skip):
-                iteration, begun = iteration + 1, begun + 1
-            self._write(each, decision, run_id=run_id, iteration=iteration, ids=ids)
-        self._states.append((last, iteration, state.runs_used + begun, schedule.schedule_id))
+            if isinstance(decision, Skip):
+                self._skip(each, decision, run_id, iteration, ids)
+            else:
+                iteration += 1
+                self._begin(each, decision, run_id, iteration, ids)
+        begun = iteration - state.iteration
+        self._states.append((last, iteration, state.runs_used + begun, schedule_id))
 
     def finish(self) -> CarriedOut:
         """Write it all."""
         tx = self._tx
-        tx.many(SUPERSEDE, self._superseded)
-        if tx.many(INSERT_RUN, self._rows) < len(self._rows):
+        if tx.many(INSERT_RUNS, self._rows) < len(self._rows):
             self._keep_those_already_there()
-        tx.many(MOVE_STATE, self._states)
-        tx.many(NOTE_MISS, self._misses)
-        for events in self._told.values():
-            tx.events += events
+        tx.many(MOVE_STATES, self._states)
+        tx.many(NOTE_MISSES, list(self._misses.values()))
+        tx.events += self._told
         return self._done
 
-    def _write(
+    def _begin(
         self,
         each: Decided,
-        decision: Launch | Queue | Skip,
-        *,
+        decision: Launch | Queue,
         run_id: int,
         iteration: int,
         ids: Mapping[int, int],
     ) -> None:
-        now, tick, schedule_id = self._tx.now, decision.tick, each.schedule.schedule_id
-        by: TriggeredBy = "timer"
-        status, count, first = "ENQUEUED", tick.count, tick.first_run_at
-        reason = blocker = leased_by = finished_at = None
-        match decision:
-            case Launch():
-                by = decision.triggered_by
-                if self._node is not None and self._starts_here(decision, each.needs, self._node):
-                    status, leased_by = "STARTED", self._node.node_id
-            case Queue():
-                by, blocker = decision.triggered_by, ids[decision.behind]
-            case Skip():
-                status, reason, finished_at = "SKIPPED", decision.reason, now
-                blocker = ids.get(decision.blocked_by) if decision.blocked_by is not None else None
-                self._misses.append((now, reason, schedule_id))
-        started = int(leased_by is not None)
-        self._rows.append((
-            run_id, schedule_id, tick.run_at, tick.due_at, status, reason, by, each.needs, started,
-            iteration, each.state.revision, count, first, blocker, leased_by, started,
-            now if started else None, finished_at, each.inputs, now, now,
-        ))  # fmt: skip
-        if status == "SKIPPED":
-            told: Event = RunSkipped(
-                schedule_id, run_id, tick.run_at, str(reason), first, count, blocker
+        """Enqueue a run, and announce it at once for the node that plans: one write less."""
+        now, tick, by, node = self._tx.now, decision.tick, decision.triggered_by, self._node
+        schedule_id, target = each.schedule.schedule_id, each.schedule.target
+        blocker = ids[decision.behind] if isinstance(decision, Queue) else None
+        self._told.append(
+            RunEnqueued(
+                schedule_id, run_id, tick.run_at, tick.due_at, by, tick.first_run_at, tick.count,
+                blocker,
             )
-        else:
-            told = RunEnqueued(
-                schedule_id, run_id, tick.run_at, tick.due_at, by, first, count, blocker
-            )
-        self._told[run_id] = [told]
-        if leased_by is not None:
-            announced = RunStarted(schedule_id, run_id, tick.run_at, 1, leased_by, 1)
-            self._told[run_id].append(announced)
+        )  # fmt: skip
+        starts_here = (
+            node is not None
+            and blocker is None
+            and len(self._done.attempts) < self._slots
+            and tick.due_at <= now
+            and target.needs in node.offers
+        )
+        leased_by = None
+        if starts_here and node is not None:
+            leased_by = node.node_id
+            self._told.append(RunStarted(schedule_id, run_id, tick.run_at, 1, leased_by, 1))
             self._done.attempts.append(_first_attempt(each, tick, run_id, iteration, by))
-        elif status == "ENQUEUED":
+        else:
             self._done.enqueued += 1
+        self._rows.append((
+            run_id, schedule_id, tick.run_at, "", tick.due_at,
+            "STARTED" if starts_here else "ENQUEUED", None, by, target.needs, int(starts_here),
+            iteration, each.state.revision, tick.count, tick.first_run_at, blocker, leased_by,
+            int(starts_here), now if starts_here else None, None, inputs_text(target.inputs),
+            now, now,
+        ))  # fmt: skip
 
-    def _starts_here(self, decision: Launch, needs: str, node: Node) -> bool:
-        """Return whether the run is announced for the node that plans it: one write less."""
-        free = len(self._done.attempts) < self._slots
-        return free and decision.tick.due_at <= self._tx.now and needs in node.offers
-
-    def _supersede(self, schedule_id: str, run: Run) -> None:
-        self._superseded.append((self._tx.now, run.run_id))
-        self._tx.tell(RunFailed(schedule_id, run.run_id, run.run_at, run.attempt, "superseded"))
+    def _skip(
+        self, each: Decided, decision: Skip, run_id: int, iteration: int, ids: Mapping[int, int]
+    ) -> None:
+        now, tick, schedule_id = self._tx.now, decision.tick, each.schedule.schedule_id
+        blocker = ids.get(decision.blocked_by) if decision.blocked_by is not None else None
+        self._misses[schedule_id] = (now, decision.reason, schedule_id)
+        self._told.append(
+            RunSkipped(
+                schedule_id, run_id, tick.run_at, decision.reason, tick.first_run_at, tick.count,
+                blocker,
+            )
+        )  # fmt: skip
+        self._rows.append((
+            run_id, schedule_id, tick.run_at, "", tick.due_at, "SKIPPED", decision.reason, "timer",
+            each.schedule.target.needs, 0, iteration, each.state.revision, tick.count,
+            tick.first_run_at, blocker, None, 0, None, now,
+            inputs_text(each.schedule.target.inputs), now, now,
+        ))  # fmt: skip
 
     def _keep_those_already_there(self) -> None:
         """Forget the runs of ticks that had their row before: it stays as it is."""
@@ -286,36 +287,37 @@ class _Writing:
         counted: Counter[str] = Counter()
         for row in self._rows:
             if row[0] in missing:
-                del self._told[row[0]]
-                counted[row[1]] += row[4] != "SKIPPED"
+                counted[row[1]] += row[5] != "SKIPPED"
         self._states = [
             (last, iteration - counted[schedule_id], used - counted[schedule_id], schedule_id)
             for last, iteration, used, schedule_id in self._states
         ]
+        self._told = [event for event in self._told if event.run_id not in missing]
         self._done.attempts[:] = [a for a in self._done.attempts if a.run_id not in missing]
 
 
 def _first_attempt(
     each: Decided, tick: Tick, run_id: int, iteration: int, by: TriggeredBy
 ) -> Attempt:
-    schedule, state = each.schedule, each.state
+    schedule, target = each.schedule, each.schedule.target
     return Attempt(
-        run_id,
-        schedule.schedule_id,
-        tick.run_at,
-        tick.due_at,
-        attempt=1,
-        fence=1,
-        target=schedule.target,
-        triggered_by=by,
-        iteration=iteration,
-        tick_count=tick.count,
-        first_run_at=tick.first_run_at,
-        revision=state.revision,
-        inputs=schedule.target.inputs or {},
-        timeout=schedule.policy.timeout,
-        user_id=state.user_id,
-    )
+        run_id, schedule.schedule_id, tick.run_at, tick.due_at, 1, 1, target, "", by, iteration,
+        tick.count, tick.first_run_at, each.state.revision, target.inputs, schedule.policy.timeout,
+        each.state.user_id,
+    )  # fmt: skip
+
+
+def end_waiting(
+    tx: Transaction, schedule_id: str, run: Run, reason: Reason, *, blocked_by: int | None = None
+) -> None:
+    """End a run that will not start: after an attempt that is a failure, else it is skipped."""
+    status, ids = run.unstarted_end, (schedule_id, run.run_id, run.run_at)
+    blocker = blocked_by if status is Status.SKIPPED else None
+    tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker))
+    if status is Status.SKIPPED:
+        tx.tell(RunSkipped(*ids, reason, blocked_by=blocker))
+    else:
+        tx.tell(RunFailed(*ids, run.attempt, reason))
 
 
 def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
@@ -331,12 +333,15 @@ def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
 
 def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
     """Give each of these schedules its new due row, or none."""
-    rows = list(due)
-    tx.many("DELETE FROM due WHERE schedule_id = ?", [(schedule_id,) for schedule_id, _ in rows])
-    tx.many(
-        "INSERT INTO due (due_at, schedule_id, run_at) VALUES (?, ?, ?)",
-        [(each.due_at, schedule_id, each.run_at) for schedule_id, each in rows if each is not None],
-    )
+    over: list[Row] = []
+    rows: list[Row] = []
+    for schedule_id, each in due:
+        if each is None:
+            over.append((schedule_id,))
+        else:
+            rows.append((each.due_at, schedule_id, each.run_at))
+    tx.many("DELETE FROM due WHERE schedule_id IN (VALUES {rows})", over)
+    tx.many("REPLACE INTO due (due_at, schedule_id, run_at) VALUES {rows}", rows)
 
 
 def unfinished_of(tx: Transaction, schedule_ids: Iterable[str]) -> dict[str, list[Run]]:
@@ -377,7 +382,7 @@ def may_start(tx: Transaction, node: Node) -> bool:
     return there is not None and gate_is_open(tx)
 
 
-def inputs_text(inputs: Mapping[str, object] | None) -> str | None:
+def inputs_text(inputs: Mapping[str, object]) -> str | None:
     """Return the inputs of a run as they are kept."""
     return _JSON.encode(inputs).decode() if inputs else None
 

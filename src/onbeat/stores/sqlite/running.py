@@ -7,12 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from onbeat.core.durations import Duration
 from onbeat.core.model import Past
-from onbeat.core.plan import Ended, Launch, Queue, Retry, Skip, after, judge, next_due, to_release
+from onbeat.core.plan import Launch, Queue, Retry, Skip, after, judge, next_due, to_release
 from onbeat.core.runs import Canceled, Failed, Lost, Outcome, Run, Status, Succeeded
-from onbeat.core.schedules import Schedule, Target, from_definition
-from onbeat.core.triggers import Every
+from onbeat.core.schedules import Schedule, from_definition
 from onbeat.core.zones import VERSION
 from onbeat.errors import InvalidSchedule, StoreUnusable
 from onbeat.events import (
@@ -24,14 +22,19 @@ from onbeat.events import (
     RunFailed,
     RunHandedBack,
     RunRetrying,
-    RunSkipped,
     RunStarted,
     RunSucceeded,
 )
 from onbeat.ports import Attempt, Finished, Node, Registered
 from onbeat.stores.sqlite.database import Row, Transaction
-from onbeat.stores.sqlite.defining import END_WAITING
-from onbeat.stores.sqlite.planning import may_start, release, replace_due, unfinished_of
+from onbeat.stores.sqlite.planning import (
+    END_WAITING,
+    end_waiting,
+    may_start,
+    release,
+    replace_due,
+    unfinished_of,
+)
 
 LONGEST_TEXT = 64 * 1024  # of a result, an error and the last of what was printed
 
@@ -47,9 +50,12 @@ SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.reques
 """
 
 CLAIM = """
-UPDATE schedule_runs
-   SET leased_by = ?1, fence = ?2, revision = ?3, updated_at = ?4
- WHERE run_id = ?5
+  WITH given (node_id, fence, revision, at, run_id) AS (VALUES {rows})
+UPDATE schedule_runs AS r
+   SET leased_by = given.node_id, fence = given.fence, revision = given.revision,
+       updated_at = given.at
+  FROM given
+ WHERE r.run_id = given.run_id
 """
 
 ANNOUNCE = """
@@ -73,23 +79,32 @@ UPDATE schedule_runs AS r
 RETURNING schedule_id, run_id, run_at, fence
 """
 
-SUCCEED = """
-UPDATE schedule_runs
-   SET status = 'SUCCESS', reason = NULL, error = NULL, exit_code = 0, result = ?4, log_tail = ?5,
-       finished_at = ?1, updated_at = ?1, leased_by = NULL
- WHERE run_id = ?2 AND fence = ?3 AND status = 'STARTED'
+HELD_AND_ALONE = """
+  WITH given (run_id, fence) AS (VALUES {rows})
+SELECT json_group_array(r.run_id)
+  FROM given CROSS JOIN schedule_runs AS r
+    ON r.run_id = given.run_id AND r.fence = given.fence AND r.status = 'STARTED'
+ WHERE NOT EXISTS (
+        SELECT 1 FROM schedule_runs AS q INDEXED BY blocked_runs
+         WHERE q.schedule_id = r.schedule_id AND q.blocked_by IS NOT NULL AND q.finished_at IS NULL)
 """
 
-HELD = """
-SELECT r.run_id
-  FROM json_each(?) AS given CROSS JOIN schedule_runs AS r
-    ON r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1 AND r.status = 'STARTED'
+SUCCEED = """
+  WITH given (at, run_id, result, log_tail) AS (VALUES {rows})
+UPDATE schedule_runs AS r
+   SET status = 'SUCCESS', reason = NULL, error = NULL, exit_code = 0, result = given.result,
+       log_tail = given.log_tail, finished_at = given.at, updated_at = given.at, leased_by = NULL,
+       fence = r.fence + 1
+  FROM given
+ WHERE r.run_id = given.run_id
 """
 
 NOTE_SUCCESS = """
-UPDATE schedule_state
-   SET last_run_at = ?1, last_success_at = ?1, last_exit = 0, consecutive_failures = 0
- WHERE schedule_id = ?2
+  WITH given (at, schedule_id) AS (VALUES {rows})
+UPDATE schedule_state AS t
+   SET last_run_at = given.at, last_success_at = given.at, last_exit = 0, consecutive_failures = 0
+  FROM given
+ WHERE t.schedule_id = given.schedule_id
 """
 
 NOTE_FAILURE = """
@@ -101,16 +116,16 @@ UPDATE schedule_state
 
 END = """
 UPDATE schedule_runs
-   SET status = ?3, reason = ?4, error = ?5, exit_code = ?6, log_tail = ?7, finished_at = ?8,
-       updated_at = ?8, leased_by = NULL, fence = fence + 1
- WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
+   SET status = ?2, reason = ?3, error = ?4, exit_code = ?5, log_tail = ?6, finished_at = ?7,
+       updated_at = ?7, leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?1
 """
 
 TRY_AGAIN = """
 UPDATE schedule_runs
-   SET status = 'ENQUEUED', reason = ?3, error = ?4, exit_code = ?5, log_tail = ?6, due_at = ?7,
-       updated_at = ?8, leased_by = NULL, fence = fence + 1
- WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
+   SET status = 'ENQUEUED', reason = ?2, error = ?3, exit_code = ?4, log_tail = ?5, due_at = ?6,
+       updated_at = ?7, leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?1
 """
 
 STARTED = """
@@ -167,83 +182,56 @@ def hand_back(tx: Transaction, attempts: Iterable[Attempt]) -> None:
 
 def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     """Record outcomes. The contract is `Store.finish`."""
-    with_queue = {
-        schedule_id
-        for (schedule_id,) in tx.all(
-            "SELECT DISTINCT schedule_id FROM schedule_runs INDEXED BY blocked_runs "
-            "WHERE blocked_by IS NOT NULL AND finished_at IS NULL "
-            "AND schedule_id IN (SELECT value FROM json_each(?))",
-            (_json([each.attempt.schedule_id for each in finished]),),
-        )
-    }
+    alone: set[int] = set()
+    for text in tx.texts(HELD_AND_ALONE, [(f.attempt.run_id, f.attempt.fence) for f in finished]):
+        alone.update(msgspec.json.decode(text))
     plain: list[Finished] = []
     others: list[Finished] = []
     for each in finished:
-        simple = isinstance(each.outcome, Succeeded) and each.attempt.schedule_id not in with_queue
-        (plain if simple else others).append(each)
-    done = _succeed(tx, plain) if plain else []
+        if isinstance(each.outcome, Succeeded) and each.attempt.run_id in alone:
+            alone.remove(each.attempt.run_id)  # told twice, it is recorded once
+            plain.append(each)
+        else:
+            others.append(each)
+    _succeed(tx, plain)
+    done = [each.attempt.run_id for each in plain]
     for each in others:
         attempt = each.attempt
         row = tx.one(STARTED, (attempt.run_id, attempt.fence))
         if row is not None:
             run = Run(row[0], row[1], Status(row[2]), *row[3:])
-            _end(
-                tx,
-                attempt.schedule_id,
-                run,
-                each.outcome,
-                fence=attempt.fence,
-                log_tail=each.log_tail,
-            )
+            _end(tx, attempt.schedule_id, run, each.outcome, each.log_tail)
             done.append(attempt.run_id)
     return done
 
 
-def _succeed(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
-    """Record successes that nothing waits for, in one statement."""
-    held = {run_id for (run_id,) in tx.all(HELD, (_fences(each.attempt for each in finished),))}
-    kept = [each for each in finished if each.attempt.run_id in held]
-    tx.many(SUCCEED, [_success(tx, each.attempt, each.outcome, each.log_tail) for each in kept])
-    succeeded = [each.attempt for each in kept]
-    tx.many(NOTE_SUCCESS, [(tx.now, attempt.schedule_id) for attempt in succeeded])
-    tx.events += [RunSucceeded(a.schedule_id, a.run_id, a.run_at, a.attempt) for a in succeeded]
-    return [attempt.run_id for attempt in succeeded]
+def _succeed(tx: Transaction, finished: Sequence[Finished]) -> None:
+    """Record successes that nothing waits for, all at once."""
+    attempts = [each.attempt for each in finished]
+    tx.many(
+        SUCCEED,
+        [(tx.now, f.attempt.run_id, _result(f.outcome), _tail(f.log_tail)) for f in finished],
+    )
+    tx.many(NOTE_SUCCESS, [(tx.now, attempt.schedule_id) for attempt in attempts])
+    tx.events += [RunSucceeded(a.schedule_id, a.run_id, a.run_at, a.attempt) for a in attempts]
 
 
-def _success(tx: Transaction, attempt: Attempt, outcome: Outcome, log_tail: str) -> Row:
-    return tx.now, attempt.run_id, attempt.fence, _result(outcome), _tail(log_tail)
-
-
-def _end(
-    tx: Transaction,
-    schedule_id: str,
-    run: Run,
-    outcome: Outcome,
-    *,
-    fence: int,
-    log_tail: str = "",
-) -> None:
+def _end(tx: Transaction, schedule_id: str, run: Run, outcome: Outcome, log_tail: str = "") -> None:
     """Record one outcome, decide what follows, and release who waited."""
-    schedule, deleted = _definition(tx, schedule_id)
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
-    found = after(schedule, run, outcome, unfinished, now=tx.now)
-    if isinstance(found, Retry) and deleted:
-        found = Ended(Status.FAILED, found.reason)
+    found = after(_definition(tx, schedule_id), run, outcome, unfinished, now=tx.now)
     error, exit_code = _told(outcome)
     ids, tail = (schedule_id, run.run_id, run.run_at), _tail(log_tail)
     if isinstance(found, Retry):
-        tx.run(
-            TRY_AGAIN,
-            (run.run_id, fence, found.reason, error, exit_code, tail, found.due_at, tx.now),
-        )
+        tx.run(TRY_AGAIN, (run.run_id, found.reason, error, exit_code, tail, found.due_at, tx.now))
         tx.tell(RunRetrying(*ids, run.attempt, found.due_at, found.reason, error or ""))
         return
     if isinstance(outcome, Succeeded):
-        tx.run(SUCCEED, (tx.now, run.run_id, fence, _result(outcome), tail))
-        tx.run(NOTE_SUCCESS, (tx.now, schedule_id))
+        tx.many(SUCCEED, [(tx.now, run.run_id, _result(outcome), tail)])
+        tx.many(NOTE_SUCCESS, [(tx.now, schedule_id)])
         tx.tell(RunSucceeded(*ids, run.attempt))
     else:
-        tx.run(END, (run.run_id, fence, found.status, found.reason, error, exit_code, tail, tx.now))
+        tx.run(END, (run.run_id, found.status, found.reason, error, exit_code, tail, tx.now))
         if found.status is Status.CANCELED:
             tx.tell(RunCanceled(*ids, error or ""))
         else:
@@ -265,7 +253,7 @@ def register(tx: Transaction, node: Node) -> Registered:
         run = Run(run_id, run_at, Status(str(status)), *rest)
         counts[run.status] += 1
         if run.status is Status.STARTED:
-            _end(tx, str(schedule_id), run, Lost(), fence=fence)
+            _end(tx, str(schedule_id), run, Lost())
         else:
             free = tx.all(HAND_BACK, (tx.now, _json([(run_id, fence)])))
             tx.events += [RunHandedBack(*row) for row in free]
@@ -334,7 +322,7 @@ def _may_start(tx: Transaction, row: Row) -> bool:
     run = Run(run_id, run_at, Status.ENQUEUED, due_at, row[12], request_id, attempt)
     if run.request_id or not run.was_deferred:
         return True
-    schedule, _ = _definition(tx, str(schedule_id))
+    schedule = from_definition(str(schedule_id), str(row[13]))
     unfinished = unfinished_of(tx, [str(schedule_id)]).get(str(schedule_id), [])
     ids = {other.run_at: other.run_id for other in unfinished if not other.request_id}
     match judge(schedule, run, unfinished, now=tx.now):
@@ -350,24 +338,9 @@ def _may_start(tx: Transaction, row: Row) -> bool:
                     str(schedule_id), run.run_id, run.run_at, run.due_at, blocked_by=ids[behind]
                 )
             )
-        case Skip(blocked_by=blocked_by):
+        case Skip(reason=reason, blocked_by=blocked_by):
             blocker = ids.get(blocked_by) if blocked_by is not None else None
-            if run.attempt:
-                tx.run(END_WAITING, (run.run_id, "FAILED", "superseded", tx.now))
-                tx.tell(
-                    RunFailed(str(schedule_id), run.run_id, run.run_at, run.attempt, "superseded")
-                )
-            else:
-                tx.run(END_WAITING, (run.run_id, "SKIPPED", "overlap", tx.now))
-                tx.run(
-                    "UPDATE schedule_runs SET blocked_by = ? WHERE run_id = ?",
-                    (blocker, run.run_id),
-                )
-                tx.tell(
-                    RunSkipped(
-                        str(schedule_id), run.run_id, run.run_at, "overlap", blocked_by=blocker
-                    )
-                )
+            end_waiting(tx, str(schedule_id), run, reason, blocked_by=blocker)
     return False
 
 
@@ -402,23 +375,23 @@ def _attempt(row: Row) -> Attempt | None:
 def _refuse(tx: Transaction, row: Row) -> None:
     """End a waiting run whose schedule cannot be read any more."""
     run_id, schedule_id, run_at, _, attempt = row[:5]
-    tx.run(END_WAITING, (run_id, "FAILED", "invalid_target", tx.now))
+    tx.run(END_WAITING, (run_id, "FAILED", "invalid_target", tx.now, None))
     ids = (str(schedule_id), run_id, run_at, attempt)
     tx.tell(RunFailed(*ids, "invalid_target", "the schedule's definition cannot be read"))
     others = unfinished_of(tx, [str(schedule_id)]).get(str(schedule_id), [])
     release(tx, str(schedule_id), to_release(others, now=tx.now))
 
 
-def _definition(tx: Transaction, schedule_id: str) -> tuple[Schedule, bool]:
-    """Return what a schedule says, or defaults if that cannot be read, and if it was deleted."""
+def _definition(tx: Transaction, schedule_id: str) -> Schedule | None:
+    """Return what a schedule says, or None if it was deleted or cannot be read."""
     row = tx.one(
-        "SELECT definition, deleted_at FROM schedules WHERE schedule_id = ?", (schedule_id,)
+        "SELECT definition FROM schedules WHERE schedule_id = ? AND deleted_at IS NULL",
+        (schedule_id,),
     )
-    assert row is not None, "a run has its schedule"
     try:
-        return from_definition(schedule_id, str(row[0])), row[1] is not None
+        return None if row is None else from_definition(schedule_id, str(row[0]))
     except InvalidSchedule:
-        return Schedule(schedule_id, Every(Duration(seconds=60)), Target("command", {})), True
+        return None
 
 
 def _told(outcome: Outcome) -> tuple[str | None, int | None]:
@@ -448,7 +421,7 @@ def _result(outcome: Outcome) -> str | None:
 
 
 def _tail(text: str) -> str | None:
-    return _plain(text[-LONGEST_TEXT:]) or None
+    return _plain(text[-LONGEST_TEXT:]) if text else None
 
 
 def _plain(text: str) -> str:
