@@ -150,6 +150,22 @@ def test_a_function_of_a_module_is_imported(module):
     assert run(name="reports:build", limit=3) == (Succeeded(6), "")
 
 
+def test_while_it_is_imported_everything_else_goes_on(module):
+    module("import time\ntime.sleep(0.2)\ndef build():\n    return 1\n")
+
+    async def story():
+        launching = asyncio.create_task(a_launcher().launch(an_attempt("reports:build")))
+        turns = 0
+        while not launching.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        return launching.result(), turns
+
+    outcome, turns = asyncio.run(story())
+    assert outcome == (Succeeded(1), "")
+    assert turns > 10
+
+
 def test_so_is_one_that_is_deeper_in_it(module):
     module("class Weekly:\n    @staticmethod\n    def build():\n        return 'weekly'\n")
     assert run(name="reports:Weekly.build") == (Succeeded("weekly"), "")

@@ -70,8 +70,8 @@ MUTANTS = [
     ),
     Mutant(
         "the due row is left out after an edit", f"{STORE}/defining.py",
-        "run_at = _go_on(tx, schedule, known.state, until, held=known.paused)",
-        "run_at = _go_on(tx, schedule, known.state, until, held=True)",
+        "(run_at,) = _go_on(tx, [(schedule, known.state, until)], held=known.paused)",
+        "(run_at,) = _go_on(tx, [(schedule, known.state, until)], held=True)",
     ),
     Mutant(
         "an edit forgets what was due", f"{STORE}/defining.py",
@@ -186,8 +186,8 @@ MUTANTS = [
     ),
     Mutant(
         "a pause leaves no range", f"{STORE}/defining.py",
-        "    if aside is not None:\n        decisions = catch_up",
-        "    if aside is not None and catchup:\n        decisions = catch_up",
+        "        if aside is not None:\n            decisions = catch_up",
+        "        if aside is not None and catchup:\n            decisions = catch_up",
     ),
     Mutant(
         "a closed gate is not read by the planner", f"{STORE}/planning.py",
@@ -195,7 +195,7 @@ MUTANTS = [
     ),
     Mutant(
         "the dead node's claims are not freed", f"{STORE}/running.py",
-        "            free = tx.all(HAND_BACK, (tx.now, _json([(run_id, fence)])))\n"
+        "            free = tx.all(HAND_BACK, (tx.now, as_json([(run_id, fence)])))\n"
         "            tx.events += [RunHandedBack(*row) for row in free]\n",
         "            continue\n",
     ),

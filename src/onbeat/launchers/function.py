@@ -8,6 +8,7 @@ import asyncio
 import importlib
 import inspect
 import queue
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -56,7 +57,7 @@ class FunctionLauncher:
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         name = str(attempt.target.fields["python"])
         try:
-            function = self._find(name)
+            function = self._registered.get(name) or await self._imported(name)
             given = dict(attempt.inputs)
             takes_run = _takes_run(function, frozenset(given))
         except (Exception, SystemExit) as broken:  # noqa: BLE001 - importing runs what a module says
@@ -92,10 +93,10 @@ class FunctionLauncher:
         found = await self._threads.call(partial(function, **given))
         return await found if inspect.isawaitable(found) else found
 
-    def _find(self, name: str) -> Function:
-        if name in self._registered:
-            return self._registered[name]
+    async def _imported(self, name: str) -> Function:
         module, _, path = name.partition(":")
+        if module not in sys.modules:  # importing may take long, and everything else goes on
+            await self._threads.call(partial(importlib.import_module, module))
         found: object = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)

@@ -4,7 +4,7 @@ Whatever moves a due row here first decides the ticks that were planned up to no
 falls between two definitions and none of the past is fired.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from onbeat.core.plan import (
     Decision,
@@ -36,6 +36,7 @@ from onbeat.stores.sqlite.planning import (
     END_WAITING,
     Decided,
     State,
+    as_json,
     carry_out,
     end_waiting,
     gate_is_open,
@@ -47,12 +48,14 @@ from onbeat.stores.sqlite.planning import (
 )
 
 SCHEDULE = """
-SELECT s.definition, s.paused, s.deleted_at, s.source, d.run_at,
+SELECT s.schedule_id, s.definition, s.paused, s.deleted_at, s.source, d.run_at,
        t.decided_until, t.decided_run_at, t.iteration, t.runs_used,
        s.created_at, s.revision, s.user_id
   FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
  WHERE s.schedule_id = ?
 """
+
+SCHEDULES = SCHEDULE.replace("= ?", "IN (SELECT value FROM json_each(?)) ORDER BY s.schedule_id")
 
 CREATE = """
 INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, updated_at)
@@ -70,16 +73,26 @@ INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
 """
 
 
+SET_POSITIONS = """
+  WITH given (until, schedule_id) AS (VALUES {rows})
+UPDATE schedule_state AS t SET decided_until = given.until
+  FROM given
+ WHERE t.schedule_id = given.schedule_id
+"""
+
+REOPENED_AT_ONCE = 1000  # schedules, when the gate opens: that many are held in memory
+
+
 class _Known:
     """A schedule that is there: its row, and what it says."""
 
-    def __init__(self, schedule_id: str, row: Row) -> None:
-        text, paused, deleted_at, source, run_at = row[:5]
-        self.schedule_id, self.text = schedule_id, str(text)
+    def __init__(self, row: Row) -> None:
+        schedule_id, text, paused, deleted_at, source, run_at = row[:6]
+        self.schedule_id, self.text = str(schedule_id), str(text)
         self.paused, self.deleted = bool(paused), deleted_at is not None
         self.source = str(source)
         self.run_at: int | None = run_at  # of the due row
-        self.state = State(*row[5:])
+        self.state = State(*row[6:])
 
     def schedule(self) -> Schedule | None:
         """Return what it says, or None if that cannot be read."""
@@ -127,7 +140,7 @@ def _upsert(tx: Transaction, schedule: Schedule, source: str, user_id: str) -> U
     run_at = known.run_at
     if retimed:
         until = max(known.state.decided_run_at, tx.now // 1000)
-        run_at = _go_on(tx, schedule, known.state, until, held=known.paused)
+        (run_at,) = _go_on(tx, [(schedule, known.state, until)], held=known.paused)
     tx.tell(ScheduleChanged(schedule.schedule_id, revision, text, run_at, user_id))
     return Upserted(schedule.schedule_id, "changed", revision)
 
@@ -150,7 +163,7 @@ def _create(
     if old is None and schedule.ticks_once:
         missed, until = defined_late(schedule, state.past, now=tx.now)
         carry_out(tx, [Decided(schedule, state, [missed])] if missed is not None else [])
-    run_at = _go_on(tx, schedule, state, until, held=False)
+    (run_at,) = _go_on(tx, [(schedule, state, until)])
     tx.tell(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id))
     return Upserted(schedule.schedule_id, "created", revision)
 
@@ -194,13 +207,10 @@ def resume(tx: Transaction, schedule_id: str, *, catchup: bool) -> bool:
         "UPDATE schedules SET paused = 0, pause_note = '', updated_at = ? WHERE schedule_id = ?",
         (tx.now, schedule_id),
     )
-    schedule = known.schedule()
-    if schedule is None:  # it cannot be read: the planner will say so
+    next_ticks = _reopen(tx, [known], "paused", catchup=catchup)
+    if not next_ticks:  # it cannot be read: the planner will say so
         replace_due(tx, [(schedule_id, Due(tx.now // 1000, tx.now))])
-        tx.tell(ScheduleResumed(schedule_id))
-        return True
-    run_at = _reopen(tx, known, schedule, "paused", catchup=catchup)
-    tx.tell(ScheduleResumed(schedule_id, run_at))
+    tx.tell(ScheduleResumed(schedule_id, *next_ticks))
     return True
 
 
@@ -216,11 +226,9 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
             "AND r.status = 'ENQUEUED' AND NOT s.paused AND s.deleted_at IS NULL ORDER BY 1",
             (tx.now,),
         )
-        for (schedule_id,) in waited:
-            known = _existing(tx, str(schedule_id))
-            schedule = known.schedule()
-            if schedule is not None:
-                _reopen(tx, known, schedule, "gate_off", catchup=False)
+        for begin in range(0, len(waited), REOPENED_AT_ONCE):
+            ids = [str(row[0]) for row in waited[begin : begin + REOPENED_AT_ONCE]]
+            _reopen(tx, _find_all(tx, ids), "gate_off")
     else:
         tx.run("INSERT INTO meta (name, value) VALUES ('gate_closed_at', ?)", (tx.now,))
     tx.tell(GateChanged(is_open))
@@ -280,26 +288,41 @@ def enqueue(
 
 
 def _reopen(
-    tx: Transaction, known: _Known, schedule: Schedule, reason: Reason, *, catchup: bool
-) -> int | None:
-    """Go on after a pause or a closed gate: nothing of the past starts, unless it is asked for."""
-    unfinished = unfinished_of(tx, [known.schedule_id]).get(known.schedule_id, [])
-    stale, others = set_stale_aside(schedule, unfinished, now=tx.now)
-    for run in stale:
-        end_waiting(tx, known.schedule_id, run, reason)
-    release(tx, known.schedule_id, to_release(others, now=tx.now))
-    left = unfinished_of(tx, [known.schedule_id]).get(known.schedule_id, [])
-    run_at, past = known.first_undecided(schedule), known.state.past
-    aside = None
-    if run_at is not None:
+    tx: Transaction, stopped: Iterable[_Known], reason: Reason, *, catchup: bool = False
+) -> list[int | None]:
+    """Go on after a pause or a closed gate: nothing of the past starts, unless it is asked for.
+
+    Returns the next tick of each. What cannot be read is left as it is: the planner will say so.
+    """
+    readable = [(known, found) for known in stopped if (found := known.schedule()) is not None]
+    ids = [known.schedule_id for known, _ in readable]
+    unfinished = unfinished_of(tx, ids)
+    for known, schedule in readable:
+        stale, others = set_stale_aside(schedule, unfinished.get(known.schedule_id, ()), now=tx.now)
+        for run in stale:
+            end_waiting(tx, known.schedule_id, run, reason)
+        release(tx, known.schedule_id, to_release(others, now=tx.now))
+    unfinished = unfinished_of(tx, ids)
+    decided: list[Decided] = []
+    went_by: set[str] = set()  # those that had a tick in the meantime
+    for known, schedule in readable:
+        run_at, past = known.first_undecided(schedule), known.state.past
+        if run_at is None or run_at > tx.now // 1000:
+            continue
+        went_by.add(known.schedule_id)
         aside = set_aside(schedule, run_at, past, now=tx.now, reason=reason)
-    if aside is not None:
-        decisions = catch_up(schedule, aside, left, past, now=tx.now) if catchup else (aside,)
-        known = _carry_out(tx, known, schedule, decisions, left)
-    until = known.state.decided_until
-    if run_at is not None and run_at <= tx.now // 1000:
-        until = max(until, tx.now // 1000)
-    return _go_on(tx, schedule, known.state, until, held=False)
+        left = unfinished.get(known.schedule_id, ())
+        if aside is not None:
+            decisions = catch_up(schedule, aside, left, past, now=tx.now) if catchup else (aside,)
+            decided.append(Decided(schedule, known.state, decisions, left))
+    carry_out(tx, decided)
+    states = {known.schedule_id: known.state for known in _find_all(tx, ids)}
+    positions: list[tuple[Schedule, State, int]] = []
+    for _, schedule in readable:
+        state = states[schedule.schedule_id]
+        now = tx.now // 1000 if schedule.schedule_id in went_by else 0
+        positions.append((schedule, state, max(state.decided_until, now)))
+    return _go_on(tx, positions)
 
 
 def _carry_out(
@@ -316,21 +339,25 @@ def _carry_out(
 
 
 def _go_on(
-    tx: Transaction, schedule: Schedule, state: State, until: int, *, held: bool
-) -> int | None:
-    """Set a schedule's position and, unless it is held, its due row; return its next tick."""
-    tx.run(
-        "UPDATE schedule_state SET decided_until = ? WHERE schedule_id = ?",
-        (until, schedule.schedule_id),
-    )
-    due = next_due(schedule, until, state.past)
-    replace_due(tx, [(schedule.schedule_id, None if held else due)])
-    return None if due is None else due.run_at
+    tx: Transaction, positions: Sequence[tuple[Schedule, State, int]], *, held: bool = False
+) -> list[int | None]:
+    """Set where schedules are decided up to, and due rows unless held; return their next ticks."""
+    tx.many(SET_POSITIONS, [(until, schedule.schedule_id) for schedule, _, until in positions])
+    due = [
+        (schedule.schedule_id, next_due(schedule, until, state.past))
+        for schedule, state, until in positions
+    ]
+    replace_due(tx, [(schedule_id, None if held else each) for schedule_id, each in due])
+    return [None if each is None else each.run_at for _, each in due]
 
 
 def _find(tx: Transaction, schedule_id: str) -> _Known | None:
     row = tx.one(SCHEDULE, (schedule_id,))
-    return None if row is None else _Known(schedule_id, row)
+    return None if row is None else _Known(row)
+
+
+def _find_all(tx: Transaction, schedule_ids: Sequence[str]) -> list[_Known]:
+    return [_Known(row) for row in tx.all(SCHEDULES, (as_json(schedule_ids),))]
 
 
 def _existing(tx: Transaction, schedule_id: str) -> _Known:

@@ -347,7 +347,7 @@ def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
 def unfinished_of(tx: Transaction, schedule_ids: Iterable[str]) -> dict[str, list[Run]]:
     """Return the unfinished runs of these schedules, by schedule, in time order."""
     found: dict[str, list[Run]] = {}
-    for row in tx.all(UNFINISHED, (_JSON.encode(list(schedule_ids)).decode(),)):
+    for row in tx.all(UNFINISHED, (as_json(list(schedule_ids)),)):
         found.setdefault(str(row[0]), []).append(_run(row))
     return found
 
@@ -384,7 +384,12 @@ def may_start(tx: Transaction, node: Node) -> bool:
 
 def inputs_text(inputs: Mapping[str, object]) -> str | None:
     """Return the inputs of a run as they are kept."""
-    return _JSON.encode(inputs).decode() if inputs else None
+    return as_json(inputs) if inputs else None
+
+
+def as_json(value: object) -> str:
+    """Return a value as a statement takes it: a list for `json_each`, or what is kept."""
+    return _JSON.encode(value).decode()
 
 
 _JSON = msgspec.json.Encoder()

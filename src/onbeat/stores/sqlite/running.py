@@ -29,6 +29,7 @@ from onbeat.ports import Attempt, Finished, Node, Registered
 from onbeat.stores.sqlite.database import Row, Transaction
 from onbeat.stores.sqlite.planning import (
     END_WAITING,
+    as_json,
     end_waiting,
     may_start,
     release,
@@ -139,7 +140,7 @@ def claim(tx: Transaction, node: Node, *, limit: int) -> list[Attempt]:
     """Claim runs for a node. The contract is `Store.claim`."""
     if limit < 1 or not may_start(tx, node):
         return []
-    offers = _json(sorted(node.offers))
+    offers = as_json(sorted(node.offers))
     attempts: list[Attempt] = []
     claims: list[Row] = []
     for row in tx.all(CLAIMABLE, (tx.now, offers, limit)):
@@ -255,13 +256,13 @@ def register(tx: Transaction, node: Node) -> Registered:
         if run.status is Status.STARTED:
             _end(tx, str(schedule_id), run, Lost())
         else:
-            free = tx.all(HAND_BACK, (tx.now, _json([(run_id, fence)])))
+            free = tx.all(HAND_BACK, (tx.now, as_json([(run_id, fence)])))
             tx.events += [RunHandedBack(*row) for row in free]
     tx.run("DELETE FROM nodes")
     tx.run(
         "INSERT INTO nodes (node_id, name, offers, started_at, alive_until, version, tz) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (node.node_id, node.name, _json(sorted(node.offers)), tx.now, tx.now + node.lease,
+        (node.node_id, node.name, as_json(sorted(node.offers)), tx.now, tx.now + node.lease,
          node.version, VERSION),
     )  # fmt: skip
     found = Registered(counts[Status.STARTED], counts[Status.ENQUEUED])
@@ -273,7 +274,7 @@ def heartbeat(tx: Transaction, node: Node) -> None:
     """Say that a node is alive."""
     tx.run(
         "UPDATE nodes SET alive_until = ?, offers = ? WHERE node_id = ?",
-        (tx.now + node.lease, _json(sorted(node.offers)), node.node_id),
+        (tx.now + node.lease, as_json(sorted(node.offers)), node.node_id),
     )
 
 
@@ -284,7 +285,7 @@ def unregister(tx: Transaction, node: Node) -> None:
         "WHERE finished_at IS NULL AND status = 'ENQUEUED' AND leased_by = ?",
         (node.node_id,),
     )
-    for row in tx.all(HAND_BACK, (tx.now, _json(held))):
+    for row in tx.all(HAND_BACK, (tx.now, as_json(held))):
         tx.tell(RunHandedBack(*row))
     if tx.run("DELETE FROM nodes WHERE node_id = ?", (node.node_id,)):
         tx.tell(NodeStopped(node.node_id))
@@ -412,11 +413,13 @@ def _result(outcome: Outcome) -> str | None:
     if not isinstance(outcome, Succeeded) or outcome.result is None:
         return None
     try:
-        text = _json(outcome.result)
+        text = as_json(outcome.result)
     except (TypeError, ValueError, RecursionError):
-        return _json(f"<a {type(outcome.result).__name__}, which JSON cannot say>")
+        return as_json(f"<a {type(outcome.result).__name__}, which JSON cannot say>")
     return (
-        text if len(text) <= LONGEST_TEXT else _json(f"<{len(text)} characters of JSON, not kept>")
+        text
+        if len(text) <= LONGEST_TEXT
+        else as_json(f"<{len(text)} characters of JSON, not kept>")
     )
 
 
@@ -430,8 +433,4 @@ def _plain(text: str) -> str:
 
 
 def _fences(attempts: Iterable[Attempt]) -> str:
-    return _json([(attempt.run_id, attempt.fence) for attempt in attempts])
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return as_json([(attempt.run_id, attempt.fence) for attempt in attempts])
