@@ -1279,3 +1279,22 @@ async def test_the_outcome_of_a_launcher_may_be_anything_it_says(clock):
         await beat.define(a_schedule("report"))
         await passes(beat, clock)
         assert await runs(beat, "status result") == [("SUCCESS", {"rows": 3})]
+
+
+@awaited
+async def test_what_a_function_does_to_its_inputs_is_its_own(clock):
+    beat, given = a_beat(clock), []
+
+    @beat.schedule(every("1h"), inputs={"items": [], "cache": {}})
+    async def collect(run, items, cache):
+        given.append((list(items), dict(cache), dict(run.inputs["cache"])))
+        items.append(object())
+        cache["session"] = object()
+        run.inputs["cache"]["session"] = object()
+
+    async with beat:
+        for _ in range(3):
+            clock.advance("1h")
+            await beat.settle()
+        assert await runs(beat, "status inputs") == [("SUCCESS", {"items": [], "cache": {}})] * 3
+    assert given == [([], {}, {})] * 3

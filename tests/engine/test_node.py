@@ -141,6 +141,57 @@ def test_a_node_that_stops_waits_until_what_it_did_not_launch_is_handed_back():
     assert played(story) == ("ENQUEUED", 0, None)
 
 
+def test_a_stop_ends_though_the_recorder_fails_in_the_middle_of_it():
+    class Damaged(Listening):
+        async def finish(self, finished):
+            raise StoreUnusable("the database is damaged")
+
+    async def story(store, clock):
+        going = asyncio.Event()
+
+        class Endless(RecordingLauncher):
+            async def launch(self, attempt):
+                going.set()
+                return await asyncio.sleep(60)
+
+        engine = Engine(Damaged(store), clock, NODE, {"command": Endless()})
+        await engine.start()
+        await store.upsert([a_schedule()])
+        clock.advance("1h")
+        engine.planner.wake()
+        await going.wait()
+        await asyncio.wait_for(engine.stop(0.01), 5)
+        return type(engine.failed.exception()), (await store.runs())[0].status
+
+    assert played(story) == (StoreUnusable, "STARTED")
+
+
+def test_a_loop_may_begin_tasks_at_once():
+    def at_once(loop, coroutine, **_):
+        try:
+            coroutine.send(None)
+        except StopIteration as ended:
+            done = loop.create_future()
+            done.set_result(ended.value)
+            return done
+        raise AssertionError("it ends at once")
+
+    async def story(store, clock):
+        loop = asyncio.get_running_loop()
+        engine = Engine(store, clock, NODE, {"command": RecordingLauncher()})
+        await engine.start()
+        await store.upsert([a_schedule()])
+        clock.advance("1h")
+        planned = await store.plan_due(engine.planner._plan, limit=9, node=NODE, slots=9)
+        loop.set_task_factory(at_once)
+        engine.dispatcher.launch(planned.attempts, clock.monotonic())
+        loop.set_task_factory(None)
+        await asyncio.wait_for(engine.stop(1), 5)
+        return (await store.runs())[0].status
+
+    assert played(story) == "SUCCESS"
+
+
 def test_an_allowance_is_for_each_second():
     clock = ManualClock()
     allowance = Allowance(clock, 3)

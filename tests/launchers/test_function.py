@@ -142,6 +142,29 @@ def test_whatever_can_be_called_will_do():
     assert run(Report(), limit=3) == (Succeeded(3), "")
 
 
+def test_one_that_was_given_up_before_its_turn_is_never_called():
+    called = []
+    held = threading.Event()
+
+    def work(which):
+        called.append(which)
+        held.wait(SOON)
+
+    async def story():
+        launcher = FunctionLauncher(concurrency=1)
+        launcher.register("report", work)
+        first = asyncio.create_task(launcher.launch(an_attempt(which="first")))
+        await asyncio.sleep(0.01)
+        outcome, _ = await launcher.launch(an_attempt(timeout=20, which="second"))
+        held.set()
+        await first
+        await launcher.launch(an_attempt(which="third"))
+        return outcome.reason
+
+    assert asyncio.run(story()) == "timeout"
+    assert called == ["first", "third"]
+
+
 # -- functions that are imported
 
 

@@ -85,8 +85,8 @@ MUTANTS = [
     ),
     Mutant(
         "finish without the fence", f"{STORE}/running.py",
-        "    ON r.run_id = given.run_id AND r.fence = given.fence AND r.status = 'STARTED'\n",
-        "    ON r.run_id = given.run_id\n",
+        "        if isinstance(each.outcome, Succeeded) and fence in alone:\n            alone.remove(fence)",
+        "        if isinstance(each.outcome, Succeeded):\n            alone.discard(fence)",
     ),
     Mutant(
         "announce without the fence", f"{STORE}/running.py",

@@ -147,6 +147,13 @@ class TestDefining:
         assert sum(row.tick_count for row in rows) == 2
         assert (await world.schedule()).next_run_at == upcoming
 
+    async def test_one_whose_start_is_still_to_come_was_not_missed(self, world):
+        """By its jitter it starts later, though it was planned for a time long past."""
+        await world.define(at="2026-01-01T11:58:00Z", jitter="1h")
+        assert (await world.schedule()).next_run_at == at("11:58")
+        await world.tick("1h")
+        assert await world.runs("run_at status") == [(at("11:58"), "ENQUEUED")]
+
     async def test_what_changes_nothing_writes_nothing(self, world):
         await world.define()
         before, _ = await world.schedule(), await world.told()
@@ -792,6 +799,19 @@ class TestFinishing:
         assert (row.result, row.log_tail) == ({"rows": [1, 2]}, "done\n")
         assert row.finished_at == row.updated_at == world.clock.now()
         assert await world.names_told() == ["run.succeeded"]
+
+    @pytest.mark.parametrize("stale_first", [True, False])
+    async def test_of_two_attempts_told_at_once_the_one_whose_fence_holds_counts(
+        self, world, stale_first
+    ):
+        await world.waiting()
+        (stale,) = await world.claim()
+        await world.store.hand_back([stale])
+        held = await world.start_one()
+        told = [Finished(stale, Succeeded("stale")), Finished(held, Failed("the real one"))]
+        assert await world.store.finish(told if stale_first else told[::-1]) == [held.run_id]
+        row = await world.row()
+        assert (row.status, row.error, row.result) == ("FAILED", "the real one", None)
 
     async def test_a_failure_is_kept_with_its_reason(self, world):
         await world.end(await world.going(), Failed("exit code 3", "exit", exit_code=3))

@@ -153,10 +153,10 @@ def set_aside(
     return Skip(_ticks(schedule, first, first if last is None else last, past), reason)
 
 
-def set_stale_aside(
+def split_stale(
     schedule: Schedule, unfinished: Iterable[Run], *, now: int
 ) -> tuple[list[Run], list[Run]]:
-    """Return the runs that waited beyond their grace, and the others: so a pause ends for runs."""
+    """Return the runs that waited beyond their grace, which a pause ends; and the others."""
     stale: list[Run] = []
     others: list[Run] = []
     for run in unfinished:
@@ -171,12 +171,14 @@ def defined_late(schedule: Schedule, past: Past, *, now: int) -> tuple[Skip | No
 
     Those within their grace are still meant, and left to be planned.
     """
-    since = (now - schedule.policy.grace + 999) // 1000  # the first second within the grace
-    gone = schedule.trigger.between(0, since, past)
-    first, last = gone.first, gone.last
-    if first is None or last is None:
-        return None, since - 1
-    return Skip(_ticks(schedule, first, last, past), "missed"), since - 1
+    first = schedule.trigger.between(0, now // 1000 + 1, past).first
+    if first is None:
+        return None, now // 1000
+    limit = now - schedule.policy.grace
+    if due_at(schedule, first, past) >= limit:
+        return None, first - 1
+    last = _last_due_before(schedule, first, past, limit)
+    return Skip(_ticks(schedule, first, last, past), "missed"), last
 
 
 def decide_all(

@@ -54,14 +54,20 @@ class Target:
     fields: Mapping[str, object]
     # What a node has to offer for it: the kind, and the name of a registered function.
     needs: str = field(init=False, repr=False, compare=False)
-    # What is passed to it: kept with a run from the moment it is decided.
-    inputs: Mapping[str, object] = field(init=False, repr=False, compare=False)
+    # What is passed to it, as JSON: kept with a run from the moment it is decided.
+    inputs_text: str | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name, inputs = str(self.fields.get(self.kind)), self.fields.get("inputs")
         registered = self.kind == "python" and ":" not in name
+        text = msgspec.json.encode(inputs).decode() if inputs else None
         object.__setattr__(self, "needs", f"python:{name}" if registered else self.kind)
-        object.__setattr__(self, "inputs", inputs if isinstance(inputs, dict) else {})
+        object.__setattr__(self, "inputs_text", text)
+
+    @property
+    def inputs(self) -> dict[str, object]:
+        """What is passed to it: another copy each time, which whoever gets it may change."""
+        return msgspec.json.decode(self.inputs_text) if self.inputs_text is not None else {}
 
 
 class Schedule(msgspec.Struct, frozen=True, gc=False):
@@ -174,10 +180,11 @@ def from_definition(schedule_id: str, text: str) -> Schedule:
     It is read for every tick, so texts are remembered; and of others, what they say of when, which
     takes the longest to read and is the same for many.
     """
-    read = _decoded if len(text) <= LONGEST_REMEMBERED else _decoded.__wrapped__
-    timing, target, description = read(text)
+    brief = len(text) <= LONGEST_REMEMBERED
+    timing, target, description = (_decoded if brief else _decoded.__wrapped__)(text)
     key = schedule_id if b"H" in timing else ""  # only a hash in a cron tells equal ones apart
-    trigger, policy, calendars = _decoded_timing(timing, key)
+    read = _decoded_timing if len(timing) <= LONGEST_REMEMBERED else _decoded_timing.__wrapped__
+    trigger, policy, calendars = read(timing, key)
     return Schedule(schedule_id, trigger, target, policy, description, calendars)
 
 
@@ -230,17 +237,17 @@ def _kind_of(given: object) -> str:
             )
         problem = f"{len(kinds)} targets" if kinds else "no target"
         raise InvalidSchedule("", problem, hint=f"one of {names}")
+    inputs = given.get("inputs")
+    if inputs is not None and not (
+        isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs)
+    ):
+        raise InvalidSchedule("inputs", f"{shown(inputs)} is no set of names", hint="{limit: 100}")
     return str(kinds[0])
 
 
 def read_target(given: object) -> Target:
     """Return the target of `run: {command: [...]}`, or refuse it."""
     kind, given = _kind_of(given), _fields(given)
-    inputs = given.get("inputs")
-    if inputs is not None and not (
-        isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs)
-    ):
-        raise InvalidSchedule("inputs", f"{shown(inputs)} is no set of names", hint="{limit: 100}")
     if not json_can_say(given):
         hint = "texts, finite numbers, lists, and names that are texts"
         raise InvalidSchedule("", "it holds more than JSON can say", hint=hint)

@@ -143,7 +143,9 @@ class Dispatcher:
                 late.append(attempt)
                 continue
             self._idle.clear()
-            self._running[attempt.run_id] = create_task(self._attend(attempt))
+            task = create_task(self._attend(attempt))
+            if not task.done():  # a loop may be set up to begin a task at once
+                self._running[attempt.run_id] = task
         if late:
             log.warning("%d runs were announced too late to be launched: handed back", len(late))
             self._hand_back(late)
@@ -157,13 +159,15 @@ class Dispatcher:
                 await self.record_once()
         finally:
             self._records_no_more = True
+            self._idle.set()  # nobody else would ever wake those who wait
 
     async def record_once(self) -> None:
         """Record what has come in, and free what was not launched."""
-        unlaunched, self._unlaunched = self._unlaunched, []
+        unlaunched = list(self._unlaunched)
         batch, self._finished = self._finished, []
         if unlaunched:
             await self._surely(partial(self._store.hand_back, unlaunched))
+            del self._unlaunched[: len(unlaunched)]
         if batch:
             held = set(await self._finish(batch))
             self._unrecorded -= len(batch)
@@ -199,15 +203,14 @@ class Dispatcher:
 
     async def drain(self, grace: float) -> None:
         """Wait for what is running; end what still runs after `grace` seconds."""
-        if self._records_no_more:  # nobody would ever say that the last has ended
-            self.end_all()
-            await asyncio.gather(*self._running.values(), return_exceptions=True)
-            return
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except TimeoutError:
             self.end_all()
             await self._idle.wait()
+        if self._records_no_more:  # it could not say whether all have ended
+            self.end_all()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     def end_all(self) -> None:
         """End what is running; what has not begun will not."""
@@ -227,7 +230,7 @@ class Dispatcher:
     async def _attend(self, attempt: Attempt) -> None:
         """See one attempt through, whatever its launcher does."""
         if self._ending:
-            del self._running[attempt.run_id]
+            self._running.pop(attempt.run_id, None)
             self._hand_back([attempt])
             return
         tail = ""
@@ -249,7 +252,7 @@ class Dispatcher:
 
     def _came_in(self, attempt: Attempt, outcome: Outcome, tail: str) -> None:
         """Keep an outcome until it is recorded; its place is free for another at once."""
-        del self._running[attempt.run_id]
+        self._running.pop(attempt.run_id, None)
         self._unrecorded += 1
         self._finished.append(Finished(attempt, outcome, tail))
         self._place.set()

@@ -130,6 +130,9 @@ class _Threads:
     def _serve(self) -> None:
         while True:
             function, future = self._asked.get()
+            if future.done():  # given up before its turn came: it must not be called any more
+                self._idle.release()
+                continue
             answer: Answer
             try:
                 answer = function(), None

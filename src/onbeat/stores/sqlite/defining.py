@@ -14,7 +14,7 @@ from onbeat.core.plan import (
     defined_late,
     next_due,
     set_aside,
-    set_stale_aside,
+    split_stale,
     to_release,
 )
 from onbeat.core.runs import Reason, Run, Status
@@ -40,7 +40,6 @@ from onbeat.stores.sqlite.planning import (
     carry_out,
     end_waiting,
     gate_is_open,
-    inputs_text,
     release,
     replace_due,
     take_run_ids,
@@ -278,7 +277,7 @@ def enqueue(
         "triggered_by, needs, iteration, revision, inputs, created_at, updated_at) "
         "VALUES (?, ?, ?, ?, ?, 'ENQUEUED', 'manual', ?, ?, ?, ?, ?, ?)",
         (run_id, schedule_id, run_at, request_id, tx.now, schedule.target.needs, iteration,
-         known.state.revision, inputs_text(given), tx.now, tx.now),
+         known.state.revision, as_json(given) if given else None, tx.now, tx.now),
     )  # fmt: skip
     tx.run(
         "UPDATE schedule_state SET iteration = ? WHERE schedule_id = ?", (iteration, schedule_id)
@@ -298,7 +297,7 @@ def _reopen(
     ids = [known.schedule_id for known, _ in readable]
     unfinished = unfinished_of(tx, ids)
     for known, schedule in readable:
-        stale, others = set_stale_aside(schedule, unfinished.get(known.schedule_id, ()), now=tx.now)
+        stale, others = split_stale(schedule, unfinished.get(known.schedule_id, ()), now=tx.now)
         for run in stale:
             end_waiting(tx, known.schedule_id, run, reason)
         release(tx, known.schedule_id, to_release(others, now=tx.now))

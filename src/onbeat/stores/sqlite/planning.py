@@ -254,7 +254,7 @@ class _Writing:
             run_id, schedule_id, tick.run_at, "", tick.due_at,
             "STARTED" if starts_here else "ENQUEUED", None, by, target.needs, int(starts_here),
             iteration, each.state.revision, tick.count, tick.first_run_at, blocker, leased_by,
-            int(starts_here), now if starts_here else None, None, inputs_text(target.inputs),
+            int(starts_here), now if starts_here else None, None, target.inputs_text,
             now, now,
         ))  # fmt: skip
 
@@ -274,7 +274,7 @@ class _Writing:
             run_id, schedule_id, tick.run_at, "", tick.due_at, "SKIPPED", decision.reason, "timer",
             each.schedule.target.needs, 0, iteration, each.state.revision, tick.count,
             tick.first_run_at, blocker, None, 0, None, now,
-            inputs_text(each.schedule.target.inputs), now, now,
+            each.schedule.target.inputs_text, now, now,
         ))  # fmt: skip
 
     def _keep_those_already_there(self) -> None:
@@ -380,11 +380,6 @@ def may_start(tx: Transaction, node: Node) -> bool:
     """Return whether a node may start runs: the gate is open, and no other has taken its place."""
     there = tx.one("SELECT 1 FROM nodes WHERE node_id = ?", (node.node_id,))
     return there is not None and gate_is_open(tx)
-
-
-def inputs_text(inputs: Mapping[str, object]) -> str | None:
-    """Return the inputs of a run as they are kept."""
-    return as_json(inputs) if inputs else None
 
 
 def as_json(value: object) -> str:

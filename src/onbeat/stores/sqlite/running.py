@@ -82,7 +82,7 @@ RETURNING schedule_id, run_id, run_at, fence
 
 HELD_AND_ALONE = """
   WITH given (run_id, fence) AS (VALUES {rows})
-SELECT json_group_array(r.run_id)
+SELECT json_group_array(json_array(r.run_id, r.fence))
   FROM given CROSS JOIN schedule_runs AS r
     ON r.run_id = given.run_id AND r.fence = given.fence AND r.status = 'STARTED'
  WHERE NOT EXISTS (
@@ -91,13 +91,13 @@ SELECT json_group_array(r.run_id)
 """
 
 SUCCEED = """
-  WITH given (at, run_id, result, log_tail) AS (VALUES {rows})
+  WITH given (at, run_id, fence, result, log_tail) AS (VALUES {rows})
 UPDATE schedule_runs AS r
    SET status = 'SUCCESS', reason = NULL, error = NULL, exit_code = 0, result = given.result,
        log_tail = given.log_tail, finished_at = given.at, updated_at = given.at, leased_by = NULL,
        fence = r.fence + 1
   FROM given
- WHERE r.run_id = given.run_id
+ WHERE r.run_id = given.run_id AND r.fence = given.fence AND r.status = 'STARTED'
 """
 
 NOTE_SUCCESS = """
@@ -117,16 +117,16 @@ UPDATE schedule_state
 
 END = """
 UPDATE schedule_runs
-   SET status = ?2, reason = ?3, error = ?4, exit_code = ?5, log_tail = ?6, finished_at = ?7,
-       updated_at = ?7, leased_by = NULL, fence = fence + 1
- WHERE run_id = ?1
+   SET status = ?3, reason = ?4, error = ?5, exit_code = ?6, log_tail = ?7, finished_at = ?8,
+       updated_at = ?8, leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
 """
 
 TRY_AGAIN = """
 UPDATE schedule_runs
-   SET status = 'ENQUEUED', reason = ?2, error = ?3, exit_code = ?4, log_tail = ?5, due_at = ?6,
-       updated_at = ?7, leased_by = NULL, fence = fence + 1
- WHERE run_id = ?1
+   SET status = 'ENQUEUED', reason = ?3, error = ?4, exit_code = ?5, log_tail = ?6, due_at = ?7,
+       updated_at = ?8, leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
 """
 
 STARTED = """
@@ -183,14 +183,15 @@ def hand_back(tx: Transaction, attempts: Iterable[Attempt]) -> None:
 
 def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     """Record outcomes. The contract is `Store.finish`."""
-    alone: set[int] = set()
-    for text in tx.texts(HELD_AND_ALONE, [(f.attempt.run_id, f.attempt.fence) for f in finished]):
-        alone.update(msgspec.json.decode(text))
+    fences = [(each.attempt.run_id, each.attempt.fence) for each in finished]
+    alone: set[tuple[int, int]] = set()
+    for text in tx.texts(HELD_AND_ALONE, fences):
+        alone.update(_FENCES.decode(text))
     plain: list[Finished] = []
     others: list[Finished] = []
-    for each in finished:
-        if isinstance(each.outcome, Succeeded) and each.attempt.run_id in alone:
-            alone.remove(each.attempt.run_id)  # told twice, it is recorded once
+    for each, fence in zip(finished, fences, strict=True):
+        if isinstance(each.outcome, Succeeded) and fence in alone:
+            alone.remove(fence)  # told twice, it is recorded once
             plain.append(each)
         else:
             others.append(each)
@@ -201,7 +202,14 @@ def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
         row = tx.one(STARTED, (attempt.run_id, attempt.fence))
         if row is not None:
             run = Run(row[0], row[1], Status(row[2]), *row[3:])
-            _end(tx, attempt.schedule_id, run, each.outcome, each.log_tail)
+            _end(
+                tx,
+                attempt.schedule_id,
+                run,
+                each.outcome,
+                fence=attempt.fence,
+                log_tail=each.log_tail,
+            )
             done.append(attempt.run_id)
     return done
 
@@ -211,28 +219,39 @@ def _succeed(tx: Transaction, finished: Sequence[Finished]) -> None:
     attempts = [each.attempt for each in finished]
     tx.many(
         SUCCEED,
-        [(tx.now, f.attempt.run_id, _result(f.outcome), _tail(f.log_tail)) for f in finished],
+        [
+            (tx.now, f.attempt.run_id, f.attempt.fence, _result(f.outcome), _tail(f.log_tail))
+            for f in finished
+        ],
     )
     tx.many(NOTE_SUCCESS, [(tx.now, attempt.schedule_id) for attempt in attempts])
     tx.events += [RunSucceeded(a.schedule_id, a.run_id, a.run_at, a.attempt) for a in attempts]
 
 
-def _end(tx: Transaction, schedule_id: str, run: Run, outcome: Outcome, log_tail: str = "") -> None:
+def _end(
+    tx: Transaction,
+    schedule_id: str,
+    run: Run,
+    outcome: Outcome,
+    *,
+    fence: int,
+    log_tail: str = "",
+) -> None:
     """Record one outcome, decide what follows, and release who waited."""
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     found = after(_definition(tx, schedule_id), run, outcome, unfinished, now=tx.now)
     error, exit_code = _told(outcome)
-    ids, tail = (schedule_id, run.run_id, run.run_at), _tail(log_tail)
+    ids, held, tail = (schedule_id, run.run_id, run.run_at), (run.run_id, fence), _tail(log_tail)
     if isinstance(found, Retry):
-        tx.run(TRY_AGAIN, (run.run_id, found.reason, error, exit_code, tail, found.due_at, tx.now))
+        tx.run(TRY_AGAIN, (*held, found.reason, error, exit_code, tail, found.due_at, tx.now))
         tx.tell(RunRetrying(*ids, run.attempt, found.due_at, found.reason, error or ""))
         return
     if isinstance(outcome, Succeeded):
-        tx.many(SUCCEED, [(tx.now, run.run_id, _result(outcome), tail)])
+        tx.many(SUCCEED, [(tx.now, *held, _result(outcome), tail)])
         tx.many(NOTE_SUCCESS, [(tx.now, schedule_id)])
         tx.tell(RunSucceeded(*ids, run.attempt))
     else:
-        tx.run(END, (run.run_id, found.status, found.reason, error, exit_code, tail, tx.now))
+        tx.run(END, (*held, found.status, found.reason, error, exit_code, tail, tx.now))
         if found.status is Status.CANCELED:
             tx.tell(RunCanceled(*ids, error or ""))
         else:
@@ -254,7 +273,7 @@ def register(tx: Transaction, node: Node) -> Registered:
         run = Run(run_id, run_at, Status(str(status)), *rest)
         counts[run.status] += 1
         if run.status is Status.STARTED:
-            _end(tx, str(schedule_id), run, Lost())
+            _end(tx, str(schedule_id), run, Lost(), fence=fence)
         else:
             free = tx.all(HAND_BACK, (tx.now, as_json([(run_id, fence)])))
             tx.events += [RunHandedBack(*row) for row in free]
@@ -434,3 +453,6 @@ def _plain(text: str) -> str:
 
 def _fences(attempts: Iterable[Attempt]) -> str:
     return as_json([(attempt.run_id, attempt.fence) for attempt in attempts])
+
+
+_FENCES = msgspec.json.Decoder(list[tuple[int, int]])
