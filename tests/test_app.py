@@ -19,7 +19,7 @@ import pytest
 from onbeat import InvalidSchedule, Onbeat, after, cron, every, startup
 from onbeat.app import holder
 from onbeat.core.runs import Failed, Succeeded
-from onbeat.errors import NoSuchSchedule, StoreFailed
+from onbeat.errors import NoSuchSchedule, StoreFailed, StoreUnusable
 from onbeat.settings import Settings
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
@@ -657,8 +657,66 @@ async def test_a_second_one_joins_as_a_client_and_says_so_once(file, clock, capl
         async with a_beat(clock, file) as client:
             assert (node.is_node, client.is_node) == (True, False)
         (record,) = [r for r in caplog.records if r.levelname == "WARNING"]
-        assert record.getMessage().startswith("joined as a client: ")
+        assert record.getMessage().startswith("joined as a client, and takes over when that ends: ")
         assert "is held by" in record.getMessage()
+
+
+@awaited
+async def test_a_client_takes_over_when_the_node_ends(file, clock, launcher, monkeypatch):
+    monkeypatch.setattr("onbeat.app.TAKE_OVER_EVERY", 0.01)
+    node = a_beat(clock, file)
+    await node.__aenter__()
+    async with a_beat(clock, file, launcher=launcher) as client:
+        stopped = asyncio.Event()
+        waiting = asyncio.create_task(client.until(stopped))
+        await client.define(a_schedule("report"))
+        await asyncio.sleep(0.05)
+        assert not client.is_node
+        await node.close()
+        await until(lambda: client.is_node)
+        clock.advance("1h")
+        await client.settle()
+        assert [attempt.schedule_id for attempt in launcher.attempts] == ["report"]
+        assert not waiting.done()
+        client._open.engine.failed.set_exception(StoreUnusable("damaged"))
+        with pytest.raises(StoreUnusable):
+            await waiting
+
+
+@pytest.mark.parametrize("given", ["5s", print, None])
+def test_what_is_no_trigger_is_refused(beat, given):
+    with pytest.raises(InvalidSchedule, match=r"^trigger: .* is no trigger \(@beat.schedule"):
+        beat.schedule(given)
+
+
+@awaited
+async def test_what_this_node_does_not_offer_is_told_of_once(clock, caplog):
+    async with a_beat(clock) as beat:
+        await beat.define(a_schedule("report", run={"python": "nowhere"}))
+        for _ in range(3):
+            clock.advance("1h")
+            await beat.settle()
+    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert told == [
+        "python:nowhere is not offered here: runs that need it wait for a node that does"
+    ]
+
+
+def test_a_program_without_logging_has_what_happens_written(tmp_path):
+    program = (
+        "from onbeat import Onbeat, at\n"
+        "import os, signal\n"
+        "beat = Onbeat('sqlite://')\n"
+        "@beat.schedule(at('2099-01-01T00:00:00Z'))\n"
+        "async def report(): ...\n"
+        "import threading\n"
+        "threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+        "beat.run()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert '"event": "schedule.created"' in done.stderr
 
 
 @awaited

@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from onbeat import logs
 from onbeat.core.schedules import Schedule, check_schedule, read_policy, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.engine.loop import Engine
-from onbeat.errors import InvalidSchedule, StoreHeld
+from onbeat.errors import InvalidSchedule, InvalidSettings, StoreHeld, shown
 from onbeat.launchers.function import Function, FunctionLauncher
 from onbeat.launchers.process import (
     PASSED,
@@ -36,6 +36,8 @@ from onbeat.stores.sqlite import Holder, SqliteStore, who_holds
 
 F = TypeVar("F", bound=Function)
 log = logging.getLogger("onbeat.engine")
+
+TAKE_OVER_EVERY = 0.5  # seconds between two tries of a client to become the node
 
 
 class SystemClock:
@@ -52,7 +54,8 @@ class Onbeat:
     """A scheduler in your own program, or the one that `onbeat up` runs.
 
     Entered (`async with beat:`) it defines what was decorated and runs as a node. If another
-    process is the node of this database, it joins as a client: it can define, start and read.
+    process is the node of this database, it joins as a client: it can define, start and read, and
+    becomes the node when that one ends.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Onbeat:
         self._functions = FunctionLauncher(concurrency=self._settings.concurrency)
         self._decorated: dict[str, Schedule] = {}
         self._open: _Opened | None = None
+        self._taking_over: asyncio.Task[None] | None = None
 
     def schedule(
         self,
@@ -87,6 +91,9 @@ class Onbeat:
         **policy: object,
     ) -> Callable[[F], F]:
         """Run a function at the ticks of `trigger`, under a policy such as `overlap="queue"`."""
+        if not isinstance(trigger, Trigger):
+            hint = '@beat.schedule(every("5m")), or cron, daily, at, ...'
+            raise InvalidSchedule("trigger", f"{shown(trigger)} is no trigger", hint=hint)
 
         def decorate(function: F) -> F:
             schedule_id = name or function.__name__
@@ -107,7 +114,12 @@ class Onbeat:
         return decorate
 
     def run(self) -> None:
-        """Run until SIGINT or SIGTERM, then stop in good order."""
+        """Run until SIGINT or SIGTERM, then stop in good order.
+
+        A program that has set up no logging has what happens written to stderr.
+        """
+        if not logging.getLogger().handlers:
+            logs.set_up(level=self._settings.log_level, as_json=self._settings.logs_json)
         asyncio.run(self.serve())
 
     async def serve(self) -> None:
@@ -125,19 +137,22 @@ class Onbeat:
                 self._open.hurry()
             stopped.set()
 
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(each, on_signal)
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) is not signal.SIG_IGN:  # as `nohup` has it
+                loop.add_signal_handler(each, on_signal)
         return stopped
 
     async def until(self, stopped: asyncio.Event) -> None:
         """Wait until told to stop, or raise what made the engine fail."""
-        engine = self._opened.engine
         waiting = asyncio.ensure_future(stopped.wait())
-        both = {waiting} | ({engine.failed} if engine is not None else set())
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        while not stopped.is_set():
+            engine = self._opened.engine
+            other = engine.failed if engine is not None else self._taking_over
+            both = {waiting} | ({other} if other is not None else set())
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if other is not None and other.done():
+                other.result()
         waiting.cancel()
-        if engine is not None and engine.failed.done():
-            engine.failed.result()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -164,20 +179,25 @@ class Onbeat:
         return self._open.service
 
     async def begin(self, *, client: bool = True) -> None:
-        """Define what was decorated and run as a node; or stay a client, if that is allowed."""
+        """Define what was decorated and run as a node; or be a client until there is none."""
         opened = self._opened
         try:
             await opened.begin()
         except StoreHeld as held:
             if not client:
                 raise
-            log.warning("joined as a client: %s", held)
+            log.warning("joined as a client, and takes over when that ends: %s", held)
+            self._taking_over = asyncio.create_task(opened.take_over())
         if self._decorated:
             await opened.service.define(list(self._decorated.values()), source="python")
             opened.wake()
 
     async def close(self) -> None:
         """Stop in good order."""
+        if self._taking_over is not None:
+            self._taking_over.cancel()
+            await asyncio.wait([self._taking_over])
+            self._taking_over = None
         if self._open is not None:
             await self._open.close()
             self._open = None
@@ -264,6 +284,18 @@ def _launchers_that_check() -> Mapping[str, Launcher]:
     }
 
 
+def _make_writable(folder: Path) -> None:
+    """Make the folder that output goes to, or refuse one that cannot be written to."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as broken:
+        problem = f"{folder} cannot be made: {broken.strerror}"
+        raise InvalidSettings("output", problem, hint="a folder for what runs print") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        problem = f"{folder} cannot be written to"
+        raise InvalidSettings("output", problem, hint="a folder for what runs print")
+
+
 def holder(settings: Settings) -> Holder | None:
     """Return the node that has the database now, if one has."""
     return None if settings.database_path is None else who_holds(settings.database_path)
@@ -317,7 +349,16 @@ class _Opened:
         launchers: dict[str, Launcher] = {"command": commands, "python": functions, **own}
         return cls(settings, clock, store, launchers, functions, output=output, new_id=new_id)
 
+    async def take_over(self) -> None:
+        """Begin as soon as no other process is the node."""
+        while self.engine is None:
+            await asyncio.sleep(TAKE_OVER_EVERY)
+            with suppress(StoreHeld):
+                await self.begin()
+        log.warning("took over: this process is the node now")
+
     async def begin(self) -> None:
+        _make_writable(self._output)
         offers = {name for launcher in self._launchers.values() for name in launcher.offers()}
         offers |= set(self._functions.offers())  # whoever launches them
         name = f"{socket.gethostname()}:{os.getpid()}"

@@ -82,6 +82,7 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
     is_full: bool = False  # as many as were asked for: there may be more
     attempts: Sequence[Attempt] = ()  # announced for this node: launch them at once
     enqueued: int = 0  # runs that wait to be claimed
+    unoffered: frozenset[str] = frozenset()  # what was needed and the node does not offer
 
 
 @dataclass(frozen=True, slots=True)

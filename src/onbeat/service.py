@@ -61,9 +61,15 @@ class Service:
         request_id: str | None = None,
     ) -> RunRow:
         """Start a run now, beside the schedule's ticks. The same `request_id` is the same run."""
-        return await self._store.enqueue(
+        found = await self._store.enqueue(
             schedule_id, request_id=request_id or self._new_id(), inputs=inputs
         )
+        asked = msgspec.json.decode(msgspec.json.encode(inputs)) if inputs else {}
+        kept = found.inputs or {}
+        if any(name not in kept or kept[name] != value for name, value in asked.items()):
+            problem = f"run {found.run_id} has this request id, and other inputs"
+            raise InvalidSchedule("request_id", problem, hint="another request id")
+        return found
 
     async def set_gate(self, *, is_open: bool) -> bool:
         """Turn the switch that stops everything; return whether that is a change."""
@@ -90,11 +96,12 @@ class Service:
         limit: int = 50,
     ) -> list[RunRow]:
         """Return runs, latest first."""
-        if schedule_id is not None:
-            await self.schedule(schedule_id)
-        return await self._store.runs(
+        found = await self._store.runs(
             schedule_id=schedule_id, status=status, before=before, limit=min(limit, MOST_RUNS)
         )
+        if schedule_id is not None and not found:  # one that was deleted still has its history
+            await self.schedule(schedule_id)
+        return found
 
     async def run(self, run_id: int) -> RunRow:
         """Return one run."""

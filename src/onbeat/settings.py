@@ -5,6 +5,7 @@ unknown name or a wrong value is refused where it stands, even if a later place 
 """
 
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,11 @@ class Settings:
             **_from_flags(flags),
         }
         return cls(**found)  # type: ignore[arg-type]  # each reader gives what its field takes
+
+    @property
+    def logs_json(self) -> bool:
+        """Whether the log is written as JSON: unless a person reads it, if nothing else is said."""
+        return self.log_format == "json" or (self.log_format == "auto" and not sys.stderr.isatty())
 
     @property
     def database_path(self) -> Path | None:

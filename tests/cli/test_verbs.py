@@ -228,7 +228,7 @@ def test_list_has_the_documented_keys(two):
 
 
 def test_show_tells_of_one_schedule_and_its_last_runs(two):
-    ok("run", "report", "--request-id", "order-7")
+    as_json("run", "report", "--request-id", "order-7")
     text = ok("show", "report")
     assert text.startswith("report: every hour\n\nnext        ")
     assert "revision    1, from onbeat.yaml, changed " in text
@@ -292,7 +292,9 @@ def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to(two, verb
 
 
 def test_a_run_by_hand_waits_for_a_node(two):
-    assert ok("run", "report") == "run 1 of report is enqueued (onbeat logs -f 1)\n"
+    done = onbeat("run", "report")
+    assert done.stdout == "run 1 of report is enqueued (onbeat logs -f 1)\n"
+    assert done.stderr == "no node is up: it waits until one is (onbeat up)\n"
     found = as_json("run", "report", "--input", "limit=100", "--input", "kind=all", "--input", 'of=["a"]')  # fmt: skip
     assert found.keys() == RUN_KEYS
     assert found["inputs"] == {"limit": 100, "kind": "all", "of": ["a"]}
@@ -322,7 +324,7 @@ def test_an_input_that_is_none_is_a_mistake_of_the_call(two):
 
 def test_runs_can_be_picked(two):
     for name in ("report", "clean", "report"):
-        ok("run", name)
+        as_json("run", name)
     assert [run["run_id"] for run in as_json("runs", "report")] == [3, 1]
     assert [run["run_id"] for run in as_json("runs", "-n", "1")] == [3]
     assert [run["run_id"] for run in as_json("runs", "--before", "3")] == [2, 1]
@@ -380,7 +382,66 @@ def test_logs_are_there_without_their_files(copy):
 
 
 def test_following_the_logs_of_a_run_that_has_ended_ends(copy):
-    assert ok("logs", "-f", "fails") == "why\n"
+    run = as_json("runs", "fails", "-n", "1")[0]["run_id"]
+    assert ok("logs", "-f", run) == "why\n"
+    assert as_json("logs", "-f", run)["log"] == "why\n"
+
+
+def test_logs_of_a_run_that_printed_nothing_say_what_became_of_it(two):
+    as_json("run", "report")
+    ok("delete", "report")
+    done = onbeat("logs", "1")
+    assert (done.exit_code, done.stdout) == (0, "")
+    told = "CANCELED (canceled), and nothing that it printed is kept"
+    assert done.stderr == f"run 1 of report: {told}\n"
+
+
+def test_the_history_of_a_deleted_schedule_is_there_and_says_why(two):
+    as_json("run", "report")
+    ok("delete", "report")
+    assert "the schedule was deleted" in ok("runs", "report")
+    assert refused(1, "runs", "clen") == "no schedule is called 'clen' (did you mean 'clean'?)"
+
+
+def test_a_request_id_with_other_inputs_is_refused(two):
+    given = ("run", "report", "--request-id", "order-7", "--input")
+    first = as_json(*given, "limit=1")
+    assert as_json(*given, "limit=1")["run_id"] == first["run_id"]
+    told = "request_id: run 1 has this request id, and other inputs (another request id)"
+    assert refused(4, *given, "limit=2") == told
+
+
+def test_what_left_a_file_is_told_of(two):
+    write("schedules: {clean: {every: 2h, run: {command: [ls]}}}")
+    done = onbeat("apply")
+    assert done.exit_code == 0
+    assert done.stderr == (
+        "no longer in onbeat.yaml, and going on: report\n(onbeat delete report takes them away)\n"
+    )
+    assert names() == ["clean", "report"]
+
+
+def test_a_function_that_nothing_can_import_is_told_of(folder):
+    write("schedules: {add: {every: 1h, run: {python: tasks.add}}}")
+    done = onbeat("apply")
+    assert (done.exit_code, done.stdout) == (0, "created add, revision 1\n")
+    told = "add waits for a program that registers 'tasks.add' (module:function is imported)"
+    assert done.stderr == f"{told}\n"
+
+
+def test_who_reads_no_further_is_not_told_of_an_error(two):
+    verb = [sys.executable, "-m", "onbeat", "list"]
+    with subprocess.Popen(verb, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        reader.stdout.close()
+        assert reader.stderr.read() == b""
+        assert reader.wait() == 1
+
+
+def test_a_disk_that_is_full_is_told_of_in_one_line(two):
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        verb = [sys.executable, "-m", "onbeat", "list", "--json"]
+        done = subprocess.run(verb, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.stderr == b"onbeat: No space left on device\n"
 
 
 def test_logs_of_what_never_ran_are_refused(copy):
@@ -404,7 +465,7 @@ def test_list_and_show_say_how_the_last_run_went(copy):
 
 
 def test_status_says_how_things_stand(two):
-    ok("run", "report")
+    as_json("run", "report")
     text = ok("status")
     for line in ("database   sqlite:///onbeat.db", "node       none is up", "schedules  2", "runs       1 enqueued"):  # fmt: skip
         assert line in text.splitlines()
@@ -637,7 +698,7 @@ def a_folder(path):
         (a_damaged_database, "onbeat.db is damaged: "),
         (a_newer_database, "onbeat.db was written by a newer Onbeat (schema 999, this one knows "),
         (a_foreign_database, "onbeat.db is a database of something else (give Onbeat a file of its own)"),
-        (a_folder, "onbeat.db cannot be opened for writing"),
+        (a_folder, "onbeat.db is a folder (name a file in it)"),
     ],
     ids=lambda made: getattr(made, "__name__", ""),
 )  # fmt: skip
@@ -813,7 +874,7 @@ def test_waiting_for_a_run_ends_with_it_and_as_it_did(node):
     assert json.loads(ok("logs", "echo")) == {"limit": 2, "kind": "all"}
     failed = onbeat("run", "fails", "--wait")
     assert failed.exit_code == 1
-    assert re.fullmatch(r"run \d+ of fails: FAILED \(exit\)\n", failed.stdout)
+    assert re.fullmatch(r"run \d+ of fails: FAILED \(exit\): exit code 3\n", failed.stdout)
 
 
 def test_following_the_logs_of_a_run_shows_all_of_it(node):
@@ -826,8 +887,44 @@ def test_following_the_logs_shows_all_of_every_attempt(folder):
     script = "if [ $ONBEAT_ATTEMPT = 1 ]; then echo first; exit 1; fi; echo and here is the second"
     write(f"schedules: {{r: {{every: 1h, retry: [1s], run: {{command: [sh, -c, '{script}']}}}}}}")
     with a_node(folder):
-        ok("run", "r")
-        assert ok("logs", "-f", "r").endswith("\nand here is the second\n")
+        run = as_json("run", "r")["run_id"]
+        assert ok("logs", "-f", run).endswith("\nand here is the second\n")
+
+
+def test_the_logs_of_a_schedule_are_followed_from_run_to_run(folder):
+    write("schedules: {r: {every: 1h, run: {command: [sh, -c, 'echo run $ONBEAT_RUN_ID']}}}")
+    with a_node(folder):
+        verb = [sys.executable, "-m", "onbeat", "logs", "-f", "r"]
+        with subprocess.Popen(verb, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+            assert follower.stderr.readline() == b"r has not run yet: waiting\n"
+            for expected in (b"run 1\n", b"run 2\n"):
+                as_json("run", "r")
+                assert follower.stdout.readline() == expected
+            follower.terminate()
+
+
+def test_a_terminal_that_is_closed_stops_a_node_in_good_order(folder):
+    write(WORK)
+    with a_node(folder) as node:
+        node.send_signal(signal.SIGHUP)
+        assert node.wait(SOON) == 0
+    assert as_json("status")["nodes"] == []
+
+
+def test_a_node_whose_file_was_removed_ends_and_says_why(folder):
+    write(WORK)
+    with a_node(folder, "--lease", "1s") as node:
+        Path("onbeat.db").unlink()
+        assert node.wait(SOON) == 69
+        told = (folder / "stderr").read_text()
+    assert "onbeat.db was removed or replaced: what is written is lost" in told
+
+
+def test_an_output_folder_that_cannot_be_made_is_refused(two):
+    Path("file").write_text("")
+    done = command(".", "up", "--output", "file/below")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("onbeat: output: file/below cannot be made: Not a directory")
 
 
 def test_a_second_up_is_refused_and_says_who_is_there(node):
@@ -998,3 +1095,9 @@ def test_after_a_node_was_killed_the_next_goes_on_and_repeats_nothing(folder):
         assert statuses("quick") == ["SUCCESS"]
         (lost,) = as_json("runs", "slow")
         assert (lost["status"], lost["reason"]) == ("FAILED", "lost")
+
+
+def test_a_verb_that_is_nearly_one_is_told_of():
+    done = onbeat("stat")
+    assert done.exit_code == 2
+    assert "No such command 'stat': did you mean 'status'?" in done.output

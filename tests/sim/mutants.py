@@ -55,10 +55,10 @@ MUTANTS = [
     ),
     Mutant(
         "the due row is moved, the runs are written in another transaction", f"{STORE}/planning.py",
-        "    replace_due(tx, due)\n    return Planned(",
+        "    replace_due(tx, due)\n    unoffered =",
         "    replace_due(tx, due)\n    tx.connection.execute('RELEASE a_call')\n"
         "    tx.connection.execute('COMMIT')\n    tx.connection.execute('BEGIN IMMEDIATE')\n"
-        "    tx.connection.execute('SAVEPOINT a_call')\n    return Planned(",
+        "    tx.connection.execute('SAVEPOINT a_call')\n    unoffered =",
     ),
     Mutant(
         "the due row is moved before the run row, each by itself", f"{STORE}/planning.py",
@@ -206,7 +206,7 @@ MUTANTS = [
     ),
     Mutant(
         "a deletion leaves what waits", f"{STORE}/defining.py",
-        '            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None))\n'
+        '            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, told))\n'
         "            tx.tell(RunCanceled(",
         "            (RunCanceled(",
     ),

@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 import onbeat
+from onbeat.errors import meant
 
 FAILED, USAGE, INVALID_DEFINITION, UNAVAILABLE = 1, 2, 4, 69
 
@@ -42,6 +43,8 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
+            if (near := meant(cmd_name, VERBS)).startswith("did you mean"):
+                ctx.fail(f"No such command {cmd_name!r}: {near}")
             return None
         module, name = VERBS[cmd_name][0].split(":")
         command = getattr(import_module(module), name)

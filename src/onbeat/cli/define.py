@@ -13,7 +13,7 @@ from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment, took
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.core.words import words
-from onbeat.errors import InvalidSchedule, naming
+from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.ports import Overview, RunRow, ScheduleRow, Upserted
 from onbeat.service import Service, run_fields, schedule_fields
 from onbeat.settings import Settings
@@ -65,6 +65,7 @@ def apply_(settings: Settings, file: Path, as_json: bool) -> None:
     """Define the schedules of a file: all of them, or none if one is wrong."""
     definitions = read_file(file)  # before anything is touched
     done = ask(settings, lambda service: apply_definitions(service, definitions), create=True)
+    tell_of_names(definitions)
     if as_json:
         write_json([msgspec.to_builtins(each) for each in done])
         return
@@ -109,8 +110,28 @@ def read_file(path: Path) -> File:
 
 
 async def apply_definitions(service: Service, file: File) -> list[Upserted]:
-    """Define the schedules of a file, all or none."""
-    return await service.define(file.schedules, source=str(file.path.resolve()))
+    """Define the schedules of a file, all or none; tell of those that are no longer in it."""
+    source = str(file.path.resolve())
+    done = await service.define(file.schedules, source=source)
+    there = {schedule.schedule_id for schedule in file.schedules}
+    gone = [
+        row.schedule_id
+        for row in await service.schedules()
+        if row.source == source and row.schedule_id not in there
+    ]
+    if gone:
+        click.echo(f"no longer in {file.path}, and going on: {', '.join(gone)}", err=True)
+        click.echo(f"(onbeat delete {' '.join(gone)} takes them away)", err=True)
+    return done
+
+
+def tell_of_names(file: File) -> None:
+    """Say on stderr which functions cannot be imported: a program has to register them."""
+    for schedule in file.schedules:
+        if schedule.target.needs.startswith("python:"):
+            name = schedule.target.fields["python"]
+            told = f"{schedule.schedule_id} waits for a program that registers {shown(name)}"
+            click.echo(f"{told} (module:function is imported)", err=True)
 
 
 @click.command("list")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -33,7 +34,9 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
     help="Apply a file of schedules first. [default: onbeat.yaml, if it is there]",
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background.")
-@click.option("--concurrency", metavar="N", help="Runs at once. [default: 256]")
+@click.option(
+    "--concurrency", metavar="N", help=f"Runs at once. [default: {Settings().concurrency}]"
+)
 @click.option("--stop-grace", metavar="LENGTH", help="How long runs may finish. [default: 30s]")
 @click.option("--output", metavar="FOLDER", help="For what runs print. [default: by the database]")
 @click.option("--lease", metavar="LENGTH", help="How long a silent node keeps runs. [default: 5s]")
@@ -53,10 +56,7 @@ def up(settings: Settings, file: Path | None, detach: bool, as_json: bool) -> No
     if detach:
         _start_in_background(settings, as_json=as_json)
         return
-    as_text = settings.log_format == "text" or (
-        settings.log_format == "auto" and sys.stderr.isatty()
-    )
-    logs.set_up(level=settings.log_level, as_json=not as_text)
+    logs.set_up(level=settings.log_level, as_json=settings.logs_json)
     sys.path.insert(0, str(Path.cwd()))  # `python: "reports:build"` is beside the file
     asyncio.run(_serve(settings, file, as_json=as_json))
 
@@ -102,7 +102,7 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
     ]
     if not log.parent.is_dir():
         raise StoreUnusable(f"{log.parent} does not exist (make the folder first)")
-    with log.open("ab") as output:
+    with open(log, "ab", opener=partial(os.open, mode=0o600)) as output:  # it may tell secrets
         begins = output.tell()
         child = subprocess.Popen(  # noqa: S603 - this very program
             [sys.executable, "-m", "onbeat", "up", *arguments],
@@ -159,7 +159,8 @@ def status(settings: Settings, as_json: bool) -> None:
     found = ask(settings, lambda service: service.overview())
     if as_json:
         up_as = None if held is None else {"pid": held.pid, "name": held.name}
-        write_json({"database": settings.database, "node": up_as, **overview_fields(found)})
+        fields = {"database": settings.database, "node": up_as, **overview_fields(found)}
+        write_json(fields if held is not None else fields | {"nodes": []})
         return
     click.echo(f"database   {settings.database}")
     click.echo(f"node       {f'up: {held.name}, process {held.pid}' if held else 'none is up'}")

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -59,23 +60,35 @@ def runs(
 
 @click.command()
 @click.argument("which", metavar="RUN|NAME")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+@click.option("-f", "--follow", is_flag=True, help="Go on: to a run's end, or from run to run.")
 @JSON
 @with_settings()
 def logs(settings: Settings, which: str, follow: bool, as_json: bool) -> None:
     """Show what a run printed: one by its number, or the latest of a schedule."""
-
-    async def look(service: Service) -> RunRow:
-        return await _find(service, which)
-
-    run = ask(settings, look)
-    which = str(run.run_id)  # it stays this one, whatever runs next
+    one = which.isascii() and which.isdigit() and len(which) < 19
+    run = ask(settings, partial(_find, which=which, wait=follow and not one))
+    if follow and as_json:
+        run = ask(settings, partial(_until_ended, run=run))
     if as_json:
         write_json({**run_fields(run), "log": _printed(settings, run)})
-        return
-    if not follow:
-        click.echo(_printed(settings, run), nl=False)
-        return
+    elif not follow:
+        text = _printed(settings, run)
+        click.echo(text, nl=False)
+        if not text:
+            reason = f" ({run.reason})" if run.reason else ""
+            told = f"{run.status}{reason}, and nothing that it printed is kept"
+            click.echo(f"run {run.run_id} of {run.schedule_id}: {told}", err=True)
+    else:
+        _follow(settings, run)
+        while not one:
+            run = ask(settings, partial(_following, run=run))
+            _follow(settings, run)
+
+
+def _follow(settings: Settings, run: RunRow) -> None:
+    """Show what a run prints until it ends."""
+    if run.finished_at is None and holder(settings) is None:
+        click.echo("no node is up: it waits until one is (onbeat up)", err=True)
     shown_so_far, attempt = 0, run.attempt
     while True:
         ended = run.finished_at is not None
@@ -87,7 +100,7 @@ def logs(settings: Settings, which: str, follow: bool, as_json: bool) -> None:
         if ended:
             return
         time.sleep(LOOK_EVERY)
-        run = ask(settings, look)
+        run = ask(settings, partial(_again, run=run))
 
 
 @click.command()
@@ -112,7 +125,7 @@ def run(
         found = await service.start(name, inputs=given or None, request_id=request_id)
         if not as_json:
             tell_if_closed(await service.overview())
-        if wait and holder(settings) is None:
+        if not as_json and found.finished_at is None and holder(settings) is None:
             click.echo("no node is up: it waits until one is (onbeat up)", err=True)
         while wait and found.finished_at is None:
             await asyncio.sleep(LOOK_EVERY)
@@ -120,13 +133,16 @@ def run(
         return found
 
     found = ask(settings, work)
+    reason = f" ({found.reason})" if found.reason else ""
     if as_json:
         write_json(run_fields(found))
     elif wait:
-        reason = f" ({found.reason})" if found.reason else ""
-        click.echo(f"run {found.run_id} of {name}: {found.status}{reason}")
-    else:
+        error = f": {found.error.splitlines()[0]}" if found.error else ""
+        click.echo(f"run {found.run_id} of {name}: {found.status}{reason}{error}")
+    elif found.status == Status.ENQUEUED:
         click.echo(f"run {found.run_id} of {name} is enqueued (onbeat logs -f {found.run_id})")
+    else:
+        click.echo(f"run {found.run_id} of {name} was asked for before: {found.status}{reason}")
     if wait and found.status != Status.SUCCESS:
         sys.exit(FAILED)
 
@@ -173,17 +189,40 @@ def _tell(names: tuple[str, ...], changed: list[bool], done: str, *, as_json: bo
         click.echo(f"{done} {name}" if did else f"{name} {was}")
 
 
-async def _find(service: Service, which: str) -> RunRow:
+async def _find(service: Service, which: str, *, wait: bool = False) -> RunRow:
     """Return the run of a number, or the latest of a schedule that printed or prints something."""
     if which.isascii() and which.isdigit() and len(which) < 19:
         return await service.run(int(which))
-    found = await service.runs(schedule_id=which, limit=100)
-    for run in found:
-        if run.attempt:
-            return run
-    if found:
-        return found[0]
-    raise NoSuchRun(which)
+    told = False
+    while not (found := await service.runs(schedule_id=which, limit=100)):
+        if not wait:
+            raise NoSuchRun(which)
+        if not told:
+            click.echo(f"{which} has not run yet: waiting", err=True)
+        told = True
+        await asyncio.sleep(LOOK_EVERY)
+    return next((run for run in found if run.attempt), found[0])
+
+
+async def _again(service: Service, run: RunRow) -> RunRow:
+    return await service.run(run.run_id)
+
+
+async def _until_ended(service: Service, run: RunRow) -> RunRow:
+    while run.finished_at is None:
+        await asyncio.sleep(LOOK_EVERY)
+        run = await service.run(run.run_id)
+    return run
+
+
+async def _following(service: Service, run: RunRow) -> RunRow:
+    """Wait for the next run of the same schedule that starts, and return it."""
+    while True:
+        found = await service.runs(schedule_id=run.schedule_id, limit=100)
+        later = [other for other in found if other.run_id > run.run_id and other.attempt]
+        if later:
+            return later[-1]
+        await asyncio.sleep(LOOK_EVERY)
 
 
 def _printed(settings: Settings, run: RunRow) -> str:

@@ -56,8 +56,11 @@ def with_settings(*flags: str) -> Callable[[Callable[..., None]], Callable[..., 
             except UnicodeEncodeError:
                 click.echo("onbeat: what was given is not UTF-8", err=True)
                 sys.exit(USAGE)
+            except BrokenPipeError:
+                raise  # whoever read has seen enough: click ends in silence
             except OSError as broken:
-                click.echo(f"onbeat: {broken.filename}: {broken.strerror}", err=True)
+                where = f"{broken.filename}: " if broken.filename else ""
+                click.echo(f"onbeat: {where}{broken.strerror}", err=True)
                 sys.exit(UNAVAILABLE)
 
         return call

@@ -36,6 +36,7 @@ class Planner:
         self._allowance = Allowance(clock, catchup_per_second)
         self._wake = asyncio.Event()
         self._stopping, self._is_behind = False, False
+        self._told_of: frozenset[str] = frozenset()  # what was needed and is not offered
         self.next_due: int | None = None  # until then there is nothing to do, unless it is woken
 
     def stop(self) -> None:
@@ -85,6 +86,11 @@ class Planner:
             )
             self._dispatcher.launch(planned.attempts, sent)
         self._is_behind = planned.is_full
+        for needs in sorted(planned.unoffered - self._told_of):
+            log.warning(
+                "%s is not offered here: runs that need it wait for a node that does", needs
+            )
+        self._told_of |= planned.unoffered
         return planned
 
     def _plan(

@@ -16,7 +16,7 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as failed:
         problem = f"{path.name} cannot be read: {failed.strerror}"
-        raise InvalidSchedule("", problem, hint="a file that is there") from None
+        raise InvalidSchedule("", problem, hint="a file that this user may read") from None
     except UnicodeDecodeError:
         raise InvalidSchedule("", f"{path.name} is not in UTF-8", hint="save it in UTF-8") from None
     except ValueError:  # a NUL in the name

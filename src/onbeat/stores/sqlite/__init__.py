@@ -44,6 +44,7 @@ class SqliteStore:
         self.store_id = store_id  # made with the file, and told to the processes it starts
         self._worker = worker
         self._lock: int | None = None
+        self._file = _identity(path)
         self._seen: int | None = None
 
     @classmethod
@@ -117,6 +118,8 @@ class SqliteStore:
         return await self._worker.write(lambda tx: running.register(tx, node))
 
     async def heartbeat(self, node: Node) -> None:
+        if _identity(self.path) != self._file:
+            raise StoreUnusable(f"{self.path} was removed or replaced: what is written is lost")
         await self._worker.write(lambda tx: running.heartbeat(tx, node))
 
     async def unregister(self, node: Node) -> None:
@@ -200,6 +203,15 @@ class SqliteStore:
         os.ftruncate(lock, 0)
         os.pwrite(lock, msgspec.json.encode(Holder(os.getpid(), node.name, node.node_id)), 0)
         self._lock = lock
+
+
+def _identity(path: Path | None) -> tuple[int, int] | None:
+    """Return which file a path names now, if one."""
+    try:
+        found = path.stat() if path is not None else None
+    except FileNotFoundError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def _locked(lock: int) -> bool:

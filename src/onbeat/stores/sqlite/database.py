@@ -396,7 +396,10 @@ def _unusable(path: Path | None, broken: apsw.Error) -> StoreUnusable:
         case apsw.FullError():
             return StoreUnusable(f"{path} cannot be opened: the disk is full")
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
-            return StoreUnusable(f"{path} cannot be opened for writing")
+            if path is not None and path.is_dir():
+                return StoreUnusable(f"{path} is a folder (name a file in it)")
+            hint = "whoever only reads needs that too, for the file and its folder"
+            return StoreUnusable(f"{path} cannot be opened for writing ({hint})")
         case _:
             return StoreUnusable(f"{path}: {broken}")
 

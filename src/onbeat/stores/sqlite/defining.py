@@ -247,8 +247,9 @@ def delete(tx: Transaction, schedule_id: str) -> bool:
             _carry_out(tx, known, schedule, [undecided] if undecided else [], unfinished)
     for run in unfinished:
         if run.status is Status.ENQUEUED:
-            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None))
-            tx.tell(RunCanceled(schedule_id, run.run_id, run.run_at, "the schedule was deleted"))
+            told = "the schedule was deleted"
+            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, told))
+            tx.tell(RunCanceled(schedule_id, run.run_id, run.run_at, told))
     tx.run(
         "UPDATE schedules SET deleted_at = ?1, updated_at = ?1 WHERE schedule_id = ?2",
         (tx.now, schedule_id),

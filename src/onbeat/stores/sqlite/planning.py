@@ -115,7 +115,7 @@ UPDATE schedule_state AS t
 END_WAITING = """
 UPDATE schedule_runs
    SET status = ?2, reason = ?3, finished_at = ?4, updated_at = ?4, blocked_by = ?5,
-       leased_by = NULL, fence = fence + 1
+       error = coalesce(?6, error), leased_by = NULL, fence = fence + 1
  WHERE run_id = ?1 AND status = 'ENQUEUED'
 """
 
@@ -132,6 +132,7 @@ def plan_due(
     unfinished = unfinished_of(tx, (str(row[0]) for row in rows))
     decided: list[Decided] = []
     due: list[tuple[str, Due | None]] = []
+    needed: set[str] = set()
     for row in rows:
         schedule_id = str(row[0])
         try:
@@ -141,6 +142,7 @@ def plan_due(
             due.append((schedule_id, Due(row[1], tx.now + PARKED)))
             continue
         due.append((schedule_id, found.due))
+        needed.add(schedule.target.needs)
         if found.decisions:
             decided.append(
                 Decided(schedule, state, found.decisions, unfinished.get(schedule_id, ()))
@@ -148,7 +150,8 @@ def plan_due(
     announcing = node if node is not None and may_start(tx, node) else None
     done = carry_out(tx, decided, node=announcing, slots=slots)
     replace_due(tx, due)
-    return Planned(len(rows), len(rows) == limit, done.attempts, done.enqueued)
+    unoffered = frozenset(needed - node.offers) if node is not None else frozenset()
+    return Planned(len(rows), len(rows) == limit, done.attempts, done.enqueued, unoffered)
 
 
 def _plan_one(
@@ -313,7 +316,7 @@ def end_waiting(
     """End a run that will not start: after an attempt that is a failure, else it is skipped."""
     status, ids = run.unstarted_end, (schedule_id, run.run_id, run.run_at)
     blocker = blocked_by if status is Status.SKIPPED else None
-    tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker))
+    tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker, None))
     if status is Status.SKIPPED:
         tx.tell(RunSkipped(*ids, reason, blocked_by=blocker))
     else:

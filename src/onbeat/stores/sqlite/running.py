@@ -395,9 +395,9 @@ def _attempt(row: Row) -> Attempt | None:
 def _refuse(tx: Transaction, row: Row) -> None:
     """End a waiting run whose schedule cannot be read any more."""
     run_id, schedule_id, run_at, _, attempt = row[:5]
-    tx.run(END_WAITING, (run_id, "FAILED", "invalid_target", tx.now, None))
-    ids = (str(schedule_id), run_id, run_at, attempt)
-    tx.tell(RunFailed(*ids, "invalid_target", "the schedule's definition cannot be read"))
+    told = "the schedule's definition cannot be read"
+    tx.run(END_WAITING, (run_id, "FAILED", "invalid_target", tx.now, None, told))
+    tx.tell(RunFailed(str(schedule_id), run_id, run_at, attempt, "invalid_target", told))
     others = unfinished_of(tx, [str(schedule_id)]).get(str(schedule_id), [])
     release(tx, str(schedule_id), to_release(others, now=tx.now))
 
