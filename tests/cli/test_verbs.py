@@ -400,7 +400,10 @@ def test_the_history_of_a_deleted_schedule_is_there_and_says_why(two):
     as_json("run", "report")
     ok("delete", "report")
     assert "the schedule was deleted" in ok("runs", "report")
-    assert refused(1, "runs", "clen") == "no schedule is called 'clen' (did you mean 'clean'?)"
+    assert (
+        refused(1, "runs", "clean-all")
+        == "no schedule is called 'clean-all' (did you mean 'clean'?)"
+    )
 
 
 def test_a_request_id_with_other_inputs_is_refused(two):

@@ -153,7 +153,7 @@ class Checker:
         if old is None and model.schedule.ticks_once:
             grace = model.policy.grace
             first = model.next_tick()
-            late = first is not None and self.now - first * 1000 > grace
+            late = first is not None and self.now - model.due_at(first) > grace
             self.require(not late, "every miss is recorded", f"{event.schedule_id} {first}")
 
     _pending: dict = None
