@@ -21,7 +21,7 @@ from onbeat import logs
 from onbeat.core.schedules import Schedule, check_schedule, read_policy, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.engine.loop import Engine
-from onbeat.errors import InvalidSchedule, InvalidSettings, StoreHeld, shown
+from onbeat.errors import InvalidSchedule, InvalidSettings, StoreHeld, naming, shown
 from onbeat.launchers.function import Function, FunctionLauncher
 from onbeat.launchers.process import (
     PASSED,
@@ -68,9 +68,13 @@ class Onbeat:
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         if settings is None:
-            settings = Settings.load(
-                flags={"database": database}, environment=os.environ, folder=Path()
-            )
+            try:
+                settings = Settings.load(
+                    flags={"database": database}, environment=os.environ, folder=Path()
+                )
+            except InvalidSettings as wrong:  # here it was an argument, and no flag
+                field = wrong.field.removeprefix("--")
+                raise InvalidSettings(field, wrong.problem, hint=wrong.hint) from None
         elif database is not None:
             settings = replace(settings, database=database)
         self._settings = settings
@@ -106,7 +110,8 @@ class Onbeat:
                 problem = f"two schedules are called {schedule_id!r}"
                 raise InvalidSchedule("name", problem, hint="name=... gives one another name")
             self._functions.register(schedule_id, function)
-            self._functions.check(target)
+            with naming(schedule_id):
+                self._functions.check(target)
             found = check_schedule(Schedule(schedule_id, trigger, target, read_policy(policy)))
             self._decorated[schedule_id] = found
             return function

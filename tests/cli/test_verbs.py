@@ -497,7 +497,7 @@ def test_whatever_waits_behind_the_gate_says_so(two, call):
 
 
 def test_down_says_so_when_nothing_is_up(two):
-    assert ok("down") == "nothing is up\n"
+    assert ok("down") == "nothing is up on sqlite:///onbeat.db\n"
     assert as_json("down") == {"stopped": False}
 
 
@@ -950,7 +950,7 @@ def test_down_stops_a_node_when_what_runs_has_finished(folder):
     assert statuses("slow") == ["SUCCESS"]
     assert ok("logs", "slow") == "slept\n"
     assert as_json("status")["nodes"] == []
-    assert ok("down") == "nothing is up\n"
+    assert ok("down") == "nothing is up on sqlite:///onbeat.db\n"
 
 
 def test_a_run_that_outlasts_the_grace_is_ended_and_canceled(folder):

@@ -11,6 +11,7 @@ from onbeat.app import check_target
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment, took
+from onbeat.core.runs import Status
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.core.words import words
 from onbeat.errors import InvalidSchedule, naming, shown
@@ -223,16 +224,20 @@ def write_runs(runs: list[RunRow], now: int) -> None:
             run.status + (f" ({run.reason})" if run.reason else ""),
             str(run.attempt or "-"),
             took(run.started_at, run.finished_at),
-            _note(run),
+            _note(run, now),
         )
         for run in runs
     ]
     write_table(("RUN", "SCHEDULE", "RUN AT", "STATUS", "ATTEMPT", "TOOK", "NOTE"), rows)
 
 
-def _note(run: RunRow) -> str:
+def _note(run: RunRow, now: int) -> str:
     """Return what else there is to say of a run."""
     parts = []
+    if run.status == Status.ENQUEUED and run.attempt:
+        parts.append(
+            f"tried again {_ago(run.due_at, now)}" if run.due_at > now else "to be tried again"
+        )
     if run.triggered_by != "timer":
         parts.append(run.triggered_by)
     if run.tick_count > 1:
@@ -252,10 +257,16 @@ def _next(row: ScheduleRow, now: int) -> str:
 
 def _last(row: ScheduleRow, now: int) -> str:
     if row.last_run_at is None:
-        return "-"
+        missed = row.last_missed_at
+        return f"{row.last_miss_reason} {_ago(missed, now)}" if missed is not None else "-"
     ok = row.last_success_at == row.last_run_at
     told = "ok" if ok else f"failed x{row.consecutive_failures}"
-    return f"{told} {moment(row.last_run_at, now).partition('(')[2].rstrip(')')}"
+    return f"{told} {_ago(row.last_run_at, now)}"
+
+
+def _ago(t: int, now: int) -> str:
+    """Return how far off an instant is: `5m ago`, or `in 5m`."""
+    return moment(t, now).partition("(")[2].rstrip(")")
 
 
 def _words(row: ScheduleRow) -> str:

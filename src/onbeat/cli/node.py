@@ -134,7 +134,7 @@ def down(settings: Settings, as_json: bool) -> None:
         if as_json:
             write_json({"stopped": False})
         else:
-            click.echo("nothing is up")
+            click.echo(f"nothing is up on {settings.database}")
         return
     with contextlib.suppress(ProcessLookupError):  # it went by itself
         os.kill(held.pid, signal.SIGTERM)

@@ -66,6 +66,9 @@ class Engine:
         self.planner.stop()
         self.dispatcher.stop()
         await asyncio.gather(*self._starting, return_exceptions=True)
+        if self.dispatcher.running:
+            running = self.dispatcher.running
+            log.info("stopping: what runs (%d) has %g s to finish", running, grace)
         await self.dispatcher.drain(grace)
         await _end(self._serving)
         if not self.failed.done():  # else the next start decides what this one left
@@ -75,6 +78,8 @@ class Engine:
         """Wait until everything that is due by the clock has been decided, run and recorded."""
         while True:
             await self.dispatcher.idle()
+            if self.failed.done():
+                self.failed.result()
             before, recorded = self._clock.now(), self.dispatcher.recorded
             planned = await self.planner.plan_once()
             claimed = await self.dispatcher.claim_once()
