@@ -65,7 +65,7 @@ def runs(
 @with_settings()
 def logs(settings: Settings, which: str, follow: bool, as_json: bool) -> None:
     """Show what a run printed: one by its number, or the latest of a schedule."""
-    one = which.isascii() and which.isdigit() and len(which) < 19
+    one = _is_number(which)
     run = ask(settings, partial(_find, which=which, wait=follow and not one))
     if follow and as_json:
         run = ask(settings, partial(_until_ended, run=run))
@@ -191,7 +191,7 @@ def _tell(names: tuple[str, ...], changed: list[bool], done: str, *, as_json: bo
 
 async def _find(service: Service, which: str, *, wait: bool = False) -> RunRow:
     """Return the run of a number, or the latest of a schedule that printed or prints something."""
-    if which.isascii() and which.isdigit() and len(which) < 19:
+    if _is_number(which):
         return await service.run(int(which))
     told = False
     while not (found := await service.runs(schedule_id=which, limit=100)):
@@ -202,6 +202,10 @@ async def _find(service: Service, which: str, *, wait: bool = False) -> RunRow:
         told = True
         await asyncio.sleep(LOOK_EVERY)
     return next((run for run in found if run.attempt), found[0])
+
+
+def _is_number(which: str) -> bool:
+    return which.isascii() and which.isdigit() and len(which) < 19
 
 
 async def _again(service: Service, run: RunRow) -> RunRow:

@@ -8,7 +8,6 @@ import asyncio
 import importlib
 import inspect
 import queue
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +29,7 @@ class FunctionLauncher:
 
     def __init__(self, *, concurrency: int = 64) -> None:
         self._registered: dict[str, Function] = {}
+        self._imported_modules: set[str] = set()
         self._threads = _Threads(concurrency)
 
     def register(self, name: str, function: Function) -> None:
@@ -95,8 +95,9 @@ class FunctionLauncher:
 
     async def _imported(self, name: str) -> Function:
         module, _, path = name.partition(":")
-        if module not in sys.modules:  # importing may take long, and everything else goes on
+        if module not in self._imported_modules:  # it may take long, and everything else goes on
             await self._threads.call(partial(importlib.import_module, module))
+            self._imported_modules.add(module)
         found: object = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
