@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import inspect
 import json
 import math
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from contextlib import asynccontextmanager, closing
 
@@ -1356,3 +1358,23 @@ async def test_what_a_function_does_to_its_inputs_is_its_own(clock):
             await beat.settle()
         assert await runs(beat, "status inputs") == [("SUCCESS", {"items": [], "cache": {}})] * 3
     assert given == [([], {}, {})] * 3
+
+
+@awaited
+async def test_an_attempt_that_is_put_into_its_own_inputs_is_forgotten_all_the_same(clock):
+    beat, seen = a_beat(clock), []
+
+    class Mark:
+        """Something that can be asked whether it is still there."""
+
+    @beat.schedule(every("1h"))
+    async def report(run):
+        mark = Mark()
+        seen.append(weakref.ref(mark))
+        run.inputs.update(itself=run, mark=mark)
+
+    async with beat:
+        clock.advance("1h")
+        await beat.settle()
+    gc.collect()
+    assert [mark() for mark in seen] == [None]

@@ -41,7 +41,7 @@ class Node:
     version: str = ""
 
 
-class Attempt(msgspec.Struct, frozen=True, gc=False):
+class Attempt(msgspec.Struct, frozen=True):  # a function may put anything into its inputs
     """One attempt at a run, claimed by a node under a fence: all that a launcher needs."""
 
     run_id: int
@@ -265,8 +265,8 @@ class Store(Protocol):
 
     # -- reading: changes nothing
 
-    async def schedules(self) -> list[ScheduleRow]:
-        """Return the schedules there are, by id."""
+    async def schedules(self, *, source: str | None = None) -> list[ScheduleRow]:
+        """Return the schedules there are, or those of one source, by id."""
 
     async def schedule(self, schedule_id: str) -> ScheduleRow | None:
         """Return one schedule."""

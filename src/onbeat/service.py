@@ -75,9 +75,9 @@ class Service:
         """Turn the switch that stops everything; return whether that is a change."""
         return await self._store.set_gate(is_open=is_open)
 
-    async def schedules(self) -> list[ScheduleRow]:
-        """Return every schedule, by id."""
-        return await self._store.schedules()
+    async def schedules(self, *, source: str | None = None) -> list[ScheduleRow]:
+        """Return every schedule, or those of one source, by id."""
+        return await self._store.schedules(source=source)
 
     async def schedule(self, schedule_id: str) -> ScheduleRow:
         """Return one schedule."""

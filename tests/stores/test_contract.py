@@ -88,6 +88,13 @@ class TestDefining:
         assert not row.paused
         assert from_definition("report", row.definition).policy == Policy()
 
+    async def test_the_schedules_of_one_source_are_those_and_no_others(self, world):
+        await world.store.upsert([a_schedule("a"), a_schedule("b")], source="one.yaml")
+        await world.store.upsert([a_schedule("c")], source="other.yaml")
+        await world.store.delete("b")
+        assert [row.schedule_id for row in await world.store.schedules(source="one.yaml")] == ["a"]
+        assert [row.schedule_id for row in await world.store.schedules()] == ["a", "c"]
+
     async def test_a_definition_is_kept_with_its_source_its_user_and_its_time(self, world):
         await world.store.upsert([a_schedule("report")], source="onbeat.yaml", user_id="ada")
         row = await world.schedule()

@@ -117,8 +117,8 @@ async def apply_definitions(service: Service, file: File) -> list[Upserted]:
     there = {schedule.schedule_id for schedule in file.schedules}
     gone = [
         row.schedule_id
-        for row in await service.schedules()
-        if row.source == source and row.schedule_id not in there
+        for row in await service.schedules(source=source)
+        if row.schedule_id not in there
     ]
     if gone:
         click.echo(f"no longer in {file.path}, and going on: {', '.join(gone)}", err=True)

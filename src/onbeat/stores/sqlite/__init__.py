@@ -119,7 +119,8 @@ class SqliteStore:
 
     async def heartbeat(self, node: Node) -> None:
         if _identity(self.path) != self._file:
-            raise StoreUnusable(f"{self.path} was removed or replaced: what is written is lost")
+            problem = f"{self.path} was removed or replaced: what is written is lost"
+            raise StoreUnusable(f"{problem} (start again on the file that is meant)")
         await self._worker.write(lambda tx: running.heartbeat(tx, node))
 
     async def unregister(self, node: Node) -> None:
@@ -153,12 +154,11 @@ class SqliteStore:
 
     # -- reading
 
-    async def schedules(self) -> list[ScheduleRow]:
-        return await self._worker.read(reading.schedules)
+    async def schedules(self, *, source: str | None = None) -> list[ScheduleRow]:
+        return await self._worker.read(lambda tx: reading.schedules(tx, source=source))
 
     async def schedule(self, schedule_id: str) -> ScheduleRow | None:
-        found = await self._worker.read(lambda tx: reading.schedules(tx, schedule_id))
-        return found[0] if found else None
+        return await self._worker.read(lambda tx: reading.schedule(tx, schedule_id))
 
     async def runs(
         self,

@@ -19,6 +19,7 @@ SELECT s.schedule_id, s.definition, s.revision, s.source, s.user_id, s.paused, s
  ORDER BY s.schedule_id
 """
 ONE_SCHEDULE = ALL_SCHEDULES.replace("WHERE", "WHERE s.schedule_id = ? AND")
+SCHEDULES_OF = ALL_SCHEDULES.replace("WHERE", "WHERE s.source = ? AND")
 
 RUN_COLUMNS = ", ".join(RunRow.__dataclass_fields__)
 
@@ -36,11 +37,16 @@ DELETE FROM {table} WHERE schedule_id IN (
 """
 
 
-def schedules(tx: Transaction, schedule_id: str | None = None) -> list[ScheduleRow]:
-    """Return the schedules there are, or the one that is asked for."""
-    if schedule_id is None:
-        return [_schedule(row) for row in tx.all(ALL_SCHEDULES)]
-    return [_schedule(row) for row in tx.all(ONE_SCHEDULE, (schedule_id,))]
+def schedules(tx: Transaction, *, source: str | None = None) -> list[ScheduleRow]:
+    """Return the schedules there are, or those of one source."""
+    rows = tx.all(ALL_SCHEDULES) if source is None else tx.all(SCHEDULES_OF, (source,))
+    return [_schedule(row) for row in rows]
+
+
+def schedule(tx: Transaction, schedule_id: str) -> ScheduleRow | None:
+    """Return one schedule."""
+    row = tx.one(ONE_SCHEDULE, (schedule_id,))
+    return None if row is None else _schedule(row)
 
 
 def runs(
