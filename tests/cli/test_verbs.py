@@ -444,7 +444,7 @@ def test_a_disk_that_is_full_is_told_of_in_one_line(two):
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
         verb = [sys.executable, "-m", "onbeat", "list", "--json"]
         done = subprocess.run(verb, stdout=full, stderr=subprocess.PIPE, check=False)
-    assert done.stderr == b"onbeat: No space left on device\n"
+    assert (done.returncode, done.stderr) == (69, b"onbeat: No space left on device\n")
 
 
 def test_logs_of_what_never_ran_are_refused(copy):

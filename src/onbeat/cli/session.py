@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -59,6 +60,8 @@ def with_settings(*flags: str) -> Callable[[Callable[..., None]], Callable[..., 
             except BrokenPipeError:
                 raise  # whoever read has seen enough: click ends in silence
             except OSError as broken:
+                if broken.filename is None:
+                    _write_no_more()
                 where = f"{broken.filename}: " if broken.filename else ""
                 click.echo(f"onbeat: {where}{broken.strerror}", err=True)
                 sys.exit(UNAVAILABLE)
@@ -66,6 +69,12 @@ def with_settings(*flags: str) -> Callable[[Callable[..., None]], Callable[..., 
         return call
 
     return decorate
+
+
+def _write_no_more() -> None:
+    """Let go of what could not be written: it would be tried again, and fail, at the very end."""
+    with suppress(OSError):  # a test may have put something else in its place
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(refused: OnbeatError) -> NoReturn:
