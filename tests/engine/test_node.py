@@ -1,6 +1,7 @@
 """A node's parts: what starts when, how much it catches up, and who could be split from whom."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -101,6 +102,57 @@ def test_a_node_catches_up_no_more_than_a_hundred_schedules_a_second():
 
     assert Settings().catchup_per_second == 100
     assert played(story) == [100, 200, 250]
+
+
+def test_a_herd_is_planned_in_few_transactions_and_hardly_anything_is_claimed(tmp_path):
+    async def story():
+        clock = ManualClock("2026-01-01T12:00:00Z")
+        store = await SqliteStore.open(tmp_path / "onbeat.db", clock=clock)
+        await store.upsert([a_schedule(f"s-{i}", every="1h") for i in range(3000)])
+        listening, launcher = Listening(store), RecordingLauncher()
+        engine = Engine(listening, clock, NODE, {"command": launcher})
+        await engine.start()
+        await engine.settle()
+        listening.asked.clear()
+        clock.advance("1h")
+        engine.planner.wake()
+        while len(launcher.attempts) < 3000:  # noqa: ASYNC110 - a launcher has no events
+            await asyncio.sleep(0.001)
+        asked = Counter(listening.asked)
+        await engine.stop(1)
+        await store.close()
+        return asked
+
+    asked = asyncio.run(asyncio.wait_for(story(), 30))
+    assert asked["plan_due"] <= 3000 / 500 + 3  # the first may be small, the last finds no more
+    assert asked["claim"] <= 5  # a claim keeps places that the planner could fill
+
+
+def test_a_claim_that_finds_nothing_is_not_repeated_for_runs_that_ended_during_it(monkeypatch):
+    monkeypatch.setattr("onbeat.engine.dispatcher.CLAIM_EVERY", 30)
+
+    class Slow:
+        claims = 0
+
+        async def claim(self, node, *, limit):
+            Slow.claims += 1
+            await asyncio.sleep(0.01)
+            return []
+
+    async def story():
+        clock = ManualClock("2026-01-01T12:00:00Z")
+        dispatcher = Dispatcher(Slow(), clock, NODE, {}, concurrency=9)
+        claiming = asyncio.create_task(dispatcher.run())
+        dispatcher.wake()
+        while not Slow.claims:  # noqa: ASYNC110 - it is the claim that is waited for
+            await asyncio.sleep(0)
+        dispatcher.wake_soon()
+        await asyncio.sleep(0.05)
+        dispatcher.stop()
+        await claiming
+        return Slow.claims
+
+    assert asyncio.run(story()) == 1
 
 
 def test_a_run_that_has_not_begun_when_all_is_ended_is_handed_back():

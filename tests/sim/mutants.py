@@ -89,6 +89,10 @@ MUTANTS = [
         "        if isinstance(each.outcome, Succeeded):\n            alone.discard(fence)",
     ),
     Mutant(
+        "a success forgets who waits for it", f"{STORE}/running.py",
+        "WHERE q.schedule_id = r.schedule_id AND q.blocked_by", "WHERE q.schedule_id = '' AND q.blocked_by",
+    ),
+    Mutant(
         "announce without the fence", f"{STORE}/running.py",
         " WHERE r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1\n"
         "   AND r.status = 'ENQUEUED' AND +r.leased_by = ?3\n",

@@ -117,8 +117,8 @@ class Dispatcher:
     async def claim_once(self) -> int:
         """Claim a batch no larger than what can be launched at once; launch it."""
         with self.reserved(BATCH) as slots:
-            self._backlog = True  # until a claim has found the last of what waits
             if not slots:
+                self._backlog = True  # nobody has looked: something may wait
                 return 0
             sent = self._clock.monotonic()
             claimed = await self._store.claim(self._node, limit=slots)

@@ -74,6 +74,8 @@ class Planner:
     async def plan_once(self) -> Planned:
         """Decide one batch of what is due, and have it launched."""
         most = min(BATCH, self._dispatcher.concurrency)
+        if self._is_behind:  # what ends as soon as it is launched gives its place back first
+            await asyncio.sleep(0)
         await self._dispatcher.wait_for_places(min(most, FEW) if self._is_behind else 1, PATIENCE)
         self._allowance.renew()
         sent = self._clock.monotonic()

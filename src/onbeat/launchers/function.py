@@ -52,23 +52,24 @@ class FunctionLauncher:
             raise InvalidSchedule("python", f"{shown(name)} names no function", hint=hint)
         function = self._registered.get(str(name))
         if function is not None:
-            _takes_run(function, frozenset(target.inputs))
+            _way_to_call(function, frozenset(target.inputs))
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         name = str(attempt.target.fields["python"])
         try:
             function = self._registered.get(name) or await self._imported(name)
             given = dict(attempt.inputs)
-            takes_run = _takes_run(function, frozenset(given))
+            takes_run, is_async = _way_to_call(function, frozenset(given))
         except (Exception, SystemExit) as broken:  # noqa: BLE001 - importing runs what a module says
             return Failed(f"{name}: {broken}", "launch_failed", retryable=False), _trace(broken)
         if takes_run:
             given["run"] = attempt
         try:
+            call = function if is_async else partial(self._call_in_thread, function)
             if attempt.timeout is None:
-                return Succeeded(await self._call(function, given)), ""
+                return Succeeded(await call(**given)), ""  # type: ignore[misc]  # it is async
             async with asyncio.timeout(attempt.timeout / 1000) as limit:
-                return Succeeded(await self._call(function, given)), ""
+                return Succeeded(await call(**given)), ""  # type: ignore[misc]
         except TimeoutError as broken:
             if attempt.timeout is None or not limit.expired():  # the function's own
                 return Failed(f"TimeoutError: {broken}"), _trace(broken)
@@ -87,9 +88,7 @@ class FunctionLauncher:
     async def close(self) -> None:
         """Leave threads to themselves: they cannot be ended from outside, nor waited for."""
 
-    async def _call(self, function: Function, given: Mapping[str, object]) -> object:
-        if _is_async(function):
-            return await function(**given)  # type: ignore[misc]  # it was just asked
+    async def _call_in_thread(self, function: Function, /, **given: object) -> object:
         found = await self._threads.call(partial(function, **given))
         return await found if inspect.isawaitable(found) else found
 
@@ -153,8 +152,11 @@ def _settle(future: "asyncio.Future[Answer]", answer: Answer) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _takes_run(function: Function, given: frozenset[str]) -> bool:
-    """Refuse inputs that a function cannot be called with; return whether it takes the attempt."""
+def _way_to_call(function: Function, given: frozenset[str]) -> tuple[bool, bool]:
+    """Refuse inputs that a function cannot be called with.
+
+    Returns whether it takes the attempt, and whether it is async.
+    """
     parameters = _parameters(function)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in sorted(given):
@@ -168,7 +170,7 @@ def _takes_run(function: Function, given: frozenset[str]) -> bool:
         )
         if needed and name not in given and name != "run":
             raise InvalidSchedule(f"inputs.{name}", "the function needs it", hint=f"{name}: ...")
-    return "run" in parameters
+    return "run" in parameters, inspect.iscoroutinefunction(function)
 
 
 def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
@@ -176,11 +178,6 @@ def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(function).parameters
     except ValueError:  # some builtins tell nothing
         return {}
-
-
-@lru_cache(maxsize=1024)
-def _is_async(function: Function) -> bool:
-    return inspect.iscoroutinefunction(function)
 
 
 def _trace(broken: BaseException) -> str:

@@ -58,20 +58,21 @@ class Transaction:
         self.connection.execute(sql, bindings)
         return self.connection.changes()
 
-    def many(self, sql: str, rows: Sequence[Bindings]) -> int:
+    def many(self, sql: str, rows: Sequence[Bindings], first: Bindings = ()) -> int:
         """Execute a statement for all of the rows, which `VALUES {rows}` in it stands for.
 
-        Returns how many rows it changed. SQLite takes a whole set in one step, during which other
-        threads run; with a step a row, two threads would wait for each other at each of them.
+        `first` are the bindings ?1, ?2 and so on, the same for all. Returns how many rows it
+        changed. SQLite takes a whole set in one step, during which other threads run; with a step
+        a row, two threads would wait for each other at each of them.
         """
         before = self.connection.total_changes()
-        for statement, values in _in_sets(sql, rows):
+        for statement, values in _in_sets(sql, rows, first):
             self.connection.execute(statement, values)
         return self.connection.total_changes() - before
 
     def texts(self, sql: str, rows: Sequence[Bindings]) -> Iterator[str]:
         """Yield the one text that a statement gives for each set of the rows, in the same way."""
-        for statement, values in _in_sets(sql, rows):
+        for statement, values in _in_sets(sql, rows, ()):
             row = self.connection.execute(statement, values).fetchone()
             assert row is not None, "an aggregate gives a row"
             yield str(row[0])
@@ -89,19 +90,20 @@ class Transaction:
             )
 
 
-def _in_sets(sql: str, rows: Sequence[Bindings]) -> Iterator[tuple[str, Bindings]]:
+def _in_sets(sql: str, rows: Sequence[Bindings], first: Bindings) -> Iterator[tuple[str, Bindings]]:
     begin = 0
     for size in SETS:
         while len(rows) - begin >= size:
-            values = list(chain.from_iterable(rows[begin : begin + size]))
-            yield _for_rows(sql, size, len(rows[begin])), values
+            values = [*first, *chain.from_iterable(rows[begin : begin + size])]
+            yield _for_rows(sql, size, len(rows[begin]), len(first)), values
             begin += size
 
 
 @lru_cache(maxsize=256)
-def _for_rows(sql: str, rows: int, columns: int) -> str:
-    one = f"({','.join('?' * columns)})"
-    return sql.replace("{rows}", ",".join([one] * rows))
+def _for_rows(sql: str, rows: int, columns: int, first: int) -> str:
+    numbers = range(first + 1, first + 1 + rows * columns, columns)
+    each = (",".join(f"?{n + i}" for i in range(columns)) for n in numbers)
+    return sql.replace("{rows}", ",".join(f"({row})" for row in each))
 
 
 Call = Callable[[Transaction], T]

@@ -95,13 +95,11 @@ VALUES {rows}
 """
 
 MOVE_STATES = """
-  WITH given (run_at, iteration, runs_used, schedule_id) AS (VALUES {rows})
-UPDATE schedule_state AS t
-   SET decided_until = max(t.decided_until, given.run_at),
-       decided_run_at = max(t.decided_run_at, given.run_at),
-       iteration = given.iteration, runs_used = given.runs_used
-  FROM given
- WHERE t.schedule_id = given.schedule_id
+INSERT INTO schedule_state (decided_until, iteration, runs_used, schedule_id) VALUES {rows}
+    ON CONFLICT (schedule_id) DO UPDATE
+   SET decided_until = max(decided_until, excluded.decided_until),
+       decided_run_at = max(decided_run_at, excluded.decided_until),
+       iteration = excluded.iteration, runs_used = excluded.runs_used
 """
 
 NOTE_MISSES = """

@@ -101,11 +101,9 @@ UPDATE schedule_runs AS r
 """
 
 NOTE_SUCCESS = """
-  WITH given (at, schedule_id) AS (VALUES {rows})
-UPDATE schedule_state AS t
-   SET last_run_at = given.at, last_success_at = given.at, last_exit = 0, consecutive_failures = 0
-  FROM given
- WHERE t.schedule_id = given.schedule_id
+UPDATE schedule_state
+   SET last_run_at = ?1, last_success_at = ?1, last_exit = 0, consecutive_failures = 0
+ WHERE schedule_id IN ({rows})
 """
 
 NOTE_FAILURE = """
@@ -224,7 +222,7 @@ def _succeed(tx: Transaction, finished: Sequence[Finished]) -> None:
             for f in finished
         ],
     )
-    tx.many(NOTE_SUCCESS, [(tx.now, attempt.schedule_id) for attempt in attempts])
+    tx.many(NOTE_SUCCESS, [(attempt.schedule_id,) for attempt in attempts], (tx.now,))
     tx.events += [RunSucceeded(a.schedule_id, a.run_id, a.run_at, a.attempt) for a in attempts]
 
 
@@ -248,7 +246,7 @@ def _end(
         return
     if isinstance(outcome, Succeeded):
         tx.many(SUCCEED, [(tx.now, *held, _result(outcome), tail)])
-        tx.many(NOTE_SUCCESS, [(tx.now, schedule_id)])
+        tx.many(NOTE_SUCCESS, [(schedule_id,)], (tx.now,))
         tx.tell(RunSucceeded(*ids, run.attempt))
     else:
         tx.run(END, (*held, found.status, found.reason, error, exit_code, tail, tx.now))
