@@ -214,7 +214,6 @@ def test_the_log_of_a_story_has_every_decision_every_start_and_every_reason():
     assert [tuple(each.get(name) for name in names) for each in found] == [
         ("node.started", None, None, None),
         ("schedule.created", "2026-01-01T13:00:00Z", None, None),
-        ("run.enqueued", "2026-01-01T13:00:00Z", None, None),
         ("run.started", "2026-01-01T13:00:00Z", None, None),
         ("run.skipped", "2026-01-01T14:00:00Z", "overlap", None),
         ("run.failed", "2026-01-01T13:00:00Z", "exit", "exit code 1"),

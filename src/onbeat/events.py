@@ -112,7 +112,10 @@ class RunClaimed(Event, frozen=True, tag="run.claimed"):
 
 
 class RunStarted(Event, frozen=True, tag="run.started"):
-    """An attempt was announced; it is launched at once."""
+    """An attempt was announced; it is launched at once.
+
+    With `due_at`, the run was decided in the same moment: no `run.enqueued` came before.
+    """
 
     schedule_id: str
     run_id: int
@@ -120,6 +123,10 @@ class RunStarted(Event, frozen=True, tag="run.started"):
     attempt: int
     node_id: str
     fence: int
+    due_at: int | None = None
+    triggered_by: str = "timer"
+    first_run_at: int | None = None
+    tick_count: int = 1
 
 
 class RunHandedBack(Event, frozen=True, tag="run.handed_back"):

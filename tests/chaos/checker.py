@@ -190,7 +190,8 @@ def _walk(history: History, verdict: Verdict) -> dict[int, _Life]:
 def _life(world: _World, history: History, event: AnyEvent, at: int, verdict: Verdict) -> _Life:
     life = world.lives.get(event.run_id)
     if life is None:
-        if event.name not in ("run.enqueued", "run.skipped"):
+        begins = event.name in ("run.enqueued", "run.skipped")
+        if not begins and not (event.name == "run.started" and event.due_at is not None):
             verdict.say("illegal", f"run {event.run_id} begins with {event.name}")
         row = history.rows.get(event.run_id)
         life = _Life(event.run_id, event.schedule_id, event.run_at, getattr(event, "due_at", at))
@@ -205,7 +206,7 @@ LEGAL = {  # from which states an event may come
     "run.skipped": ("", "ENQUEUED"),
     "run.released": ("ENQUEUED",),
     "run.claimed": ("ENQUEUED",),
-    "run.started": ("ENQUEUED",),
+    "run.started": ("", "ENQUEUED"),
     "run.handed_back": ("ENQUEUED", "STARTED"),
     "run.succeeded": ("STARTED",),
     "run.retrying": ("STARTED",),

@@ -12,7 +12,7 @@ import apsw
 
 from onbeat.core.model import Past
 from onbeat.core.schedules import from_definition
-from onbeat.events import decode_events
+from onbeat.events import RunEnqueued, decode_events
 
 QUEUE_LIMIT, MOST_DECISIONS = 100, 100
 CALLS = {
@@ -264,8 +264,17 @@ class Checker:
         run.state = "CLAIMED"
 
     def on_run_started(self, event):
+        direct = event.due_at is not None
+        if direct:
+            known = self.runs.get(event.run_id)
+            self.require(known is None, "legal state changes", f"decided again: {known}")
+            self.on_run_enqueued(
+                RunEnqueued(
+                    event.schedule_id, event.run_id, event.run_at, event.due_at,
+                    event.triggered_by, event.first_run_at, event.tick_count,
+                )
+            )  # fmt: skip
         run = self.runs[event.run_id]
-        direct = run.state == "ENQUEUED" and run.enqueued_at == self.now and run.attempt == 0
         self.require(run.state == "CLAIMED" or direct, "legal state changes", f"started {run}")
         # A claimed one was due when it was claimed, whatever the clock says now.
         self.require(not direct or run.due_at <= self.now, "never early", f"started {run}")

@@ -420,7 +420,11 @@ class TestPlanning:
         assert await world.runs("status leased_by attempt") == [
             ("STARTED", here, 1), ("STARTED", here, 1), ("ENQUEUED", None, 0),
         ]  # fmt: skip
-        assert (await world.names_told()).count("run.started") == 2
+        *_, a, b, c = await world.told()
+        first, second, third = await world.rows()
+        assert a == RunStarted("a", first.run_id, first.run_at, 1, here, 1, first.due_at)
+        assert b == RunStarted("b", second.run_id, second.run_at, 1, here, 1, second.due_at)
+        assert c == RunEnqueued("c", third.run_id, third.run_at, third.due_at)
         assert await world.end(done.attempts[0]) == [done.attempts[0].run_id]
 
     async def test_a_free_node_is_given_nothing_that_it_does_not_offer_or_that_has_to_wait(

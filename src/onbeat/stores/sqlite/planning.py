@@ -231,12 +231,6 @@ class _Writing:
         now, tick, by, node = self._tx.now, decision.tick, decision.triggered_by, self._node
         schedule_id, target = each.schedule.schedule_id, each.schedule.target
         blocker = ids[decision.behind] if isinstance(decision, Queue) else None
-        self._told.append(
-            RunEnqueued(
-                schedule_id, run_id, tick.run_at, tick.due_at, by, tick.first_run_at, tick.count,
-                blocker,
-            )
-        )  # fmt: skip
         starts_here = (
             node is not None
             and blocker is None
@@ -247,9 +241,20 @@ class _Writing:
         leased_by = None
         if starts_here and node is not None:
             leased_by = node.node_id
-            self._told.append(RunStarted(schedule_id, run_id, tick.run_at, 1, leased_by, 1))
+            self._told.append(
+                RunStarted(
+                    schedule_id, run_id, tick.run_at, 1, leased_by, 1, tick.due_at, by,
+                    tick.first_run_at, tick.count,
+                )
+            )  # fmt: skip
             self._done.attempts.append(_first_attempt(each, tick, run_id, iteration, by))
         else:
+            self._told.append(
+                RunEnqueued(
+                    schedule_id, run_id, tick.run_at, tick.due_at, by, tick.first_run_at,
+                    tick.count, blocker,
+                )
+            )  # fmt: skip
             self._done.enqueued += 1
         self._rows.append((
             run_id, schedule_id, tick.run_at, "", tick.due_at,
