@@ -5,7 +5,6 @@ Instants are whole milliseconds since 1970 in UTC, but for `run_at`, which is in
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal, Protocol
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from onbeat.core.model import Past
 from onbeat.core.plan import Plan
 from onbeat.core.runs import Outcome, Run, TriggeredBy, run_key
-from onbeat.core.schedules import Schedule, Target
+from onbeat.core.schedules import Schedule, Target, read_inputs
 from onbeat.events import AnyEvent, Event
 
 PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
@@ -41,7 +40,7 @@ class Node:
     version: str = ""
 
 
-class Attempt(msgspec.Struct, frozen=True):  # a function may put anything into its inputs
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One attempt at a run, claimed by a node under a fence: all that a launcher needs."""
 
     run_id: int
@@ -57,9 +56,14 @@ class Attempt(msgspec.Struct, frozen=True):  # a function may put anything into 
     tick_count: int = 1  # how many ticks it stands for
     first_run_at: int | None = None
     revision: int = 1
-    inputs: Mapping[str, object] = MappingProxyType({})
+    inputs_text: str | None = None  # JSON
     timeout: int | None = None
     user_id: str = ""
+
+    @property
+    def inputs(self) -> dict[str, object]:
+        """What is passed to the target: another copy each time, which may be changed."""
+        return read_inputs(self.inputs_text)
 
     @property
     def key(self) -> str:

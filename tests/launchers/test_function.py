@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import msgspec
 import pytest
 
 from onbeat.core.runs import Failed, Succeeded
@@ -33,7 +34,7 @@ def an_attempt(name="report", *, timeout=None, **inputs):
         attempt=1,
         fence=1,
         target=a_target(name),
-        inputs=inputs,
+        inputs_text=msgspec.json.encode(inputs).decode(),
         timeout=timeout,
     )
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from onbeat.core.runs import Canceled, Failed, Succeeded
@@ -40,7 +41,7 @@ def an_attempt(*command, run_id=7, attempt=1, timeout=None, inputs=None, **field
         fence=1,
         target=Target("command", {"command": list(command), **fields}),
         timeout=timeout,
-        inputs=inputs or {},
+        inputs_text=msgspec.json.encode(inputs).decode() if inputs else None,
     )
 
 

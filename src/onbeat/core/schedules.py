@@ -67,7 +67,12 @@ class Target:
     @property
     def inputs(self) -> dict[str, object]:
         """What is passed to it: another copy each time, which whoever gets it may change."""
-        return msgspec.json.decode(self.inputs_text) if self.inputs_text is not None else {}
+        return read_inputs(self.inputs_text)
+
+
+def read_inputs(text: str | None) -> dict[str, object]:
+    """Return the inputs that are kept as `text`."""
+    return msgspec.json.decode(text) if text is not None else {}
 
 
 class Schedule(msgspec.Struct, frozen=True, gc=False):

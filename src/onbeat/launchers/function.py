@@ -58,7 +58,7 @@ class FunctionLauncher:
         name = str(attempt.target.fields["python"])
         try:
             function = self._registered.get(name) or await self._imported(name)
-            given = dict(attempt.inputs)
+            given = attempt.inputs
             takes_run, is_async = _way_to_call(function, frozenset(given))
         except (Exception, SystemExit) as broken:  # noqa: BLE001 - importing runs what a module says
             return Failed(f"{name}: {broken}", "launch_failed", retryable=False), _trace(broken)

@@ -19,8 +19,6 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 from uuid import uuid4
 
-import msgspec
-
 from onbeat.core.codec import check_names
 from onbeat.core.durations import Duration
 from onbeat.core.instants import rfc3339
@@ -173,8 +171,8 @@ class ProcessLauncher:
             "ONBEAT_TRIGGERED_BY": attempt.triggered_by,
             "ONBEAT_ITERATION": str(attempt.iteration),
         }
-        if attempt.inputs:
-            names["ONBEAT_INPUTS"] = msgspec.json.encode(dict(attempt.inputs)).decode()
+        if attempt.inputs_text is not None:
+            names["ONBEAT_INPUTS"] = attempt.inputs_text
         return names
 
     async def _end(self, child: "_Child") -> None:

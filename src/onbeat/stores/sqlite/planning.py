@@ -308,7 +308,8 @@ def _first_attempt(
     schedule, target = each.schedule, each.schedule.target
     return Attempt(
         run_id, schedule.schedule_id, tick.run_at, tick.due_at, 1, 1, target, "", by, iteration,
-        tick.count, tick.first_run_at, each.state.revision, target.inputs, schedule.policy.timeout,
+        tick.count, tick.first_run_at, each.state.revision, target.inputs_text,
+        schedule.policy.timeout,
         each.state.user_id,
     )  # fmt: skip
 

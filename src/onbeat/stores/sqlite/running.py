@@ -384,7 +384,7 @@ def _attempt(row: Row) -> Attempt | None:
         tick_count=tick_count,
         first_run_at=first_run_at,
         revision=revision,
-        inputs=msgspec.json.decode(str(inputs)) if inputs is not None else {},
+        inputs_text=inputs,
         timeout=schedule.policy.timeout,
         user_id=str(user_id),
     )
