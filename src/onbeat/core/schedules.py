@@ -182,20 +182,15 @@ def definition(schedule: Schedule) -> str:
 def from_definition(schedule_id: str, text: str) -> Schedule:
     """Return the schedule that the store keeps as `text`, which was checked when it was defined.
 
-    It is read for every tick, so texts are remembered; and of others, what they say of when, which
-    takes the longest to read and is the same for many.
+    It is read for every tick, so schedules are remembered; and of others, what they say of when,
+    which takes the longest to read and is the same for many.
     """
-    brief = len(text) <= LONGEST_REMEMBERED
-    timing, target, description = (_decoded if brief else _decoded.__wrapped__)(text)
-    key = schedule_id if b"H" in timing else ""  # only a hash in a cron tells equal ones apart
-    read = _decoded_timing if len(timing) <= LONGEST_REMEMBERED else _decoded_timing.__wrapped__
-    trigger, policy, calendars = read(timing, key)
-    return Schedule(schedule_id, trigger, target, policy, description, calendars)
+    read = _decoded if len(text) <= LONGEST_REMEMBERED else _decoded.__wrapped__
+    return read(schedule_id, text)
 
 
 @lru_cache(maxsize=16_384)
-def _decoded(text: str) -> tuple[bytes, Target, str]:
-    """Return the fields of when and how, as JSON again; the target, and the description."""
+def _decoded(schedule_id: str, text: str) -> Schedule:
     try:
         given = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as broken:
@@ -204,7 +199,12 @@ def _decoded(text: str) -> tuple[bytes, Target, str]:
     run, description = fields.pop("run", None), fields.pop("description", "")
     with naming("run"):
         target = Target(_kind_of(run), _fields(run))
-    return msgspec.json.encode(fields), target, _text("description", description)
+    timing = msgspec.json.encode(fields)
+    key = schedule_id if b"H" in timing else ""  # only a hash in a cron tells equal ones apart
+    read = _decoded_timing if len(timing) <= LONGEST_REMEMBERED else _decoded_timing.__wrapped__
+    trigger, policy, calendars = read(timing, key)
+    described = _text("description", description)
+    return Schedule(schedule_id, trigger, target, policy, described, calendars)
 
 
 @lru_cache(maxsize=4096)

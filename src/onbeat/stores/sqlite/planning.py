@@ -155,8 +155,8 @@ def plan_due(
 def _plan_one(
     row: Row, plan: PlanFunction, unfinished: Sequence[Run], now: int
 ) -> tuple[Plan, Schedule, State]:
-    schedule_id, run_at, definition = row[:3]
-    schedule, state = from_definition(schedule_id, definition), State(*row[3:])
+    schedule_id, run_at, definition, *position = row
+    schedule, state = from_definition(schedule_id, definition), State(*position)
     return plan(schedule, run_at, unfinished, state.past, now), schedule, state
 
 
@@ -199,8 +199,8 @@ class _Writing:
                 release(self._tx, schedule_id, decision.run)
                 continue
             run_id, self._next_id = self._next_id, self._next_id + 1
-            ids[decision.tick.run_at] = run_id
-            last = max(last, decision.tick.run_at)
+            run_at = decision.tick.run_at
+            ids[run_at], last = run_id, max(last, run_at)
             if isinstance(decision, Skip):
                 self._skip(each, decision, run_id, iteration, ids)
             else:
