@@ -85,8 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         "finish without the fence", f"{STORE}/running.py",
-        "        if isinstance(each.outcome, Succeeded) and fence in alone:\n            alone.remove(fence)",
-        "        if isinstance(each.outcome, Succeeded):\n            alone.discard(fence)",
+        " AND r.fence = given.fence AND r.status = 'STARTED'\n   AND NOT EXISTS (", "\n   AND NOT EXISTS (",
     ),
     Mutant(
         "a success forgets who waits for it", f"{STORE}/running.py",

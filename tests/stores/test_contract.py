@@ -5,6 +5,7 @@ It is noon on New Year's Day; schedules are hourly and called `report` unless a 
 
 import random
 import time
+from collections import Counter
 from hashlib import sha256
 from itertools import pairwise
 
@@ -874,6 +875,27 @@ class TestFinishing:
         before, _ = await world.row(), await world.told()
         assert await world.end(attempt, BROKEN) == []
         assert (await world.row(), await world.told()) == (before, [])
+
+    async def test_successes_told_together_are_recorded_each_by_its_own_right(self, world):
+        names = [f"s-{i:03}" for i in range(90)]
+        await world.store.upsert([a_schedule(name) for name in names])
+        await world.store.upsert([a_schedule("s-080", overlap="queue")])
+        world.clock.advance(HOUR)
+        attempts = {each.schedule_id: each for each in (await world.plan(slots=90)).attempts}
+        await world.end(attempts["s-040"], Failed("told before"))
+        world.clock.advance(HOUR)
+        await world.plan(slots=0)  # behind s-080 another one waits
+        told = [Finished(each, Succeeded(name)) for name, each in attempts.items()]
+        told.append(told[10])  # told twice
+        await world.told()
+        done = await world.store.finish(told)
+        assert sorted(done) == [a.run_id for name, a in attempts.items() if name != "s-040"]
+        counted = Counter(await world.names_told())
+        assert counted == {"run.succeeded": 89, "run.released": 1}
+        first = {row.schedule_id: row for row in (await world.rows())[:90]}
+        assert {name: row.result for name, row in first.items() if row.status == "SUCCESS"} == {
+            name: name for name in names if name != "s-040"
+        }
 
     async def test_of_several_those_whose_fence_holds_are_recorded(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b")])

@@ -70,13 +70,6 @@ class Transaction:
             self.connection.execute(statement, values)
         return self.connection.total_changes() - before
 
-    def texts(self, sql: str, rows: Sequence[Bindings]) -> Iterator[str]:
-        """Yield the one text that a statement gives for each set of the rows, in the same way."""
-        for statement, values in _in_sets(sql, rows, ()):
-            row = self.connection.execute(statement, values).fetchone()
-            assert row is not None, "an aggregate gives a row"
-            yield str(row[0])
-
     def tell(self, event: Event) -> None:
         """Have an event written with this transaction."""
         self.events.append(event)

@@ -5,8 +5,6 @@ A claim gives a run a new fence; whoever comes later with an older one changes n
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from onbeat.core.model import Past
 from onbeat.core.plan import Launch, Queue, Retry, Skip, after, judge, next_due, to_release
 from onbeat.core.runs import Canceled, Failed, Lost, Outcome, Run, Status, Succeeded
@@ -37,6 +35,7 @@ from onbeat.stores.sqlite.planning import (
     unfinished_of,
 )
 
+FEW = 64  # successes recorded together; if one of them needs more, each is looked at
 LONGEST_TEXT = 64 * 1024  # of a result, an error and the last of what was printed
 
 CLAIMABLE = """
@@ -80,24 +79,17 @@ UPDATE schedule_runs AS r
 RETURNING schedule_id, run_id, run_at, fence
 """
 
-HELD_AND_ALONE = """
-  WITH given (run_id, fence) AS (VALUES {rows})
-SELECT json_group_array(json_array(r.run_id, r.fence))
-  FROM given CROSS JOIN schedule_runs AS r
-    ON r.run_id = given.run_id AND r.fence = given.fence AND r.status = 'STARTED'
- WHERE NOT EXISTS (
-        SELECT 1 FROM schedule_runs AS q INDEXED BY blocked_runs
-         WHERE q.schedule_id = r.schedule_id AND q.blocked_by IS NOT NULL AND q.finished_at IS NULL)
-"""
-
-SUCCEED = """
-  WITH given (at, run_id, fence, result, log_tail) AS (VALUES {rows})
+SUCCEED_ALONE = """
+  WITH given (run_id, fence, result, log_tail) AS (VALUES {rows})
 UPDATE schedule_runs AS r
    SET status = 'SUCCESS', reason = NULL, error = NULL, exit_code = 0, result = given.result,
-       log_tail = given.log_tail, finished_at = given.at, updated_at = given.at, leased_by = NULL,
+       log_tail = given.log_tail, finished_at = ?1, updated_at = ?1, leased_by = NULL,
        fence = r.fence + 1
   FROM given
  WHERE r.run_id = given.run_id AND r.fence = given.fence AND r.status = 'STARTED'
+   AND NOT EXISTS (
+        SELECT 1 FROM schedule_runs AS q INDEXED BY blocked_runs
+         WHERE q.schedule_id = r.schedule_id AND q.blocked_by IS NOT NULL AND q.finished_at IS NULL)
 """
 
 NOTE_SUCCESS = """
@@ -116,7 +108,7 @@ UPDATE schedule_state
 END = """
 UPDATE schedule_runs
    SET status = ?3, reason = ?4, error = ?5, exit_code = ?6, log_tail = ?7, finished_at = ?8,
-       updated_at = ?8, leased_by = NULL, fence = fence + 1
+       updated_at = ?8, result = ?9, leased_by = NULL, fence = fence + 1
  WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
 """
 
@@ -181,20 +173,15 @@ def hand_back(tx: Transaction, attempts: Iterable[Attempt]) -> None:
 
 def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     """Record outcomes. The contract is `Store.finish`."""
-    fences = [(each.attempt.run_id, each.attempt.fence) for each in finished]
-    alone: set[tuple[int, int]] = set()
-    for text in tx.texts(HELD_AND_ALONE, fences):
-        alone.update(_FENCES.decode(text))
-    plain: list[Finished] = []
-    others: list[Finished] = []
-    for each, fence in zip(finished, fences, strict=True):
-        if isinstance(each.outcome, Succeeded) and fence in alone:
-            alone.remove(fence)  # told twice, it is recorded once
-            plain.append(each)
+    done: list[int] = []
+    others = [each for each in finished if not isinstance(each.outcome, Succeeded)]
+    successes = [each for each in finished if isinstance(each.outcome, Succeeded)]
+    for begin in range(0, len(successes), FEW):
+        few = successes[begin : begin + FEW]
+        if _succeed(tx, few):
+            done += [each.attempt.run_id for each in few]
         else:
-            others.append(each)
-    _succeed(tx, plain)
-    done = [each.attempt.run_id for each in plain]
+            others += few
     for each in others:
         attempt = each.attempt
         row = tx.one(STARTED, (attempt.run_id, attempt.fence))
@@ -212,18 +199,22 @@ def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     return done
 
 
-def _succeed(tx: Transaction, finished: Sequence[Finished]) -> None:
-    """Record successes that nothing waits for, all at once."""
-    attempts = [each.attempt for each in finished]
-    tx.many(
-        SUCCEED,
-        [
-            (tx.now, f.attempt.run_id, f.attempt.fence, _result(f.outcome), _tail(f.log_tail))
-            for f in finished
-        ],
-    )
-    tx.many(NOTE_SUCCESS, [(attempt.schedule_id,) for attempt in attempts], (tx.now,))
-    tx.events += [RunSucceeded(a.schedule_id, a.run_id, a.run_at, a.attempt) for a in attempts]
+def _succeed(tx: Transaction, finished: Sequence[Finished]) -> bool:
+    """Record successes at once if each is still held and nothing waits for it, or else none."""
+    given = [
+        (each.attempt.run_id, each.attempt.fence, _result(each.outcome), _tail(each.log_tail))
+        for each in finished
+    ]
+    tx.run("SAVEPOINT successes")
+    all_alone = tx.many(SUCCEED_ALONE, given, (tx.now,)) == len(given)
+    if not all_alone:
+        tx.run("ROLLBACK TO successes")
+    tx.run("RELEASE successes")
+    if all_alone:
+        attempts = [each.attempt for each in finished]
+        tx.many(NOTE_SUCCESS, [(attempt.schedule_id,) for attempt in attempts], (tx.now,))
+        tx.events += [RunSucceeded(a.schedule_id, a.run_id, a.run_at, a.attempt) for a in attempts]
+    return all_alone
 
 
 def _end(
@@ -244,17 +235,16 @@ def _end(
         tx.run(TRY_AGAIN, (*held, found.reason, error, exit_code, tail, found.due_at, tx.now))
         tx.tell(RunRetrying(*ids, run.attempt, found.due_at, found.reason, error or ""))
         return
-    if isinstance(outcome, Succeeded):
-        tx.many(SUCCEED, [(tx.now, *held, _result(outcome), tail)])
+    result = _result(outcome)
+    tx.run(END, (*held, found.status, found.reason, error, exit_code, tail, tx.now, result))
+    if found.status is Status.SUCCESS:
         tx.many(NOTE_SUCCESS, [(schedule_id,)], (tx.now,))
         tx.tell(RunSucceeded(*ids, run.attempt))
+    elif found.status is Status.CANCELED:
+        tx.tell(RunCanceled(*ids, error or ""))
     else:
-        tx.run(END, (*held, found.status, found.reason, error, exit_code, tail, tx.now))
-        if found.status is Status.CANCELED:
-            tx.tell(RunCanceled(*ids, error or ""))
-        else:
-            tx.run(NOTE_FAILURE, (tx.now, exit_code, schedule_id))
-            tx.tell(RunFailed(*ids, run.attempt, str(found.reason), error or ""))
+        tx.run(NOTE_FAILURE, (tx.now, exit_code, schedule_id))
+        tx.tell(RunFailed(*ids, run.attempt, str(found.reason), error or ""))
     release(tx, schedule_id, found.release)
 
 
@@ -451,6 +441,3 @@ def _plain(text: str) -> str:
 
 def _fences(attempts: Iterable[Attempt]) -> str:
     return as_json([(attempt.run_id, attempt.fence) for attempt in attempts])
-
-
-_FENCES = msgspec.json.Decoder(list[tuple[int, int]])
