@@ -114,7 +114,8 @@ class RunClaimed(Event, frozen=True, tag="run.claimed"):
 class RunStarted(Event, frozen=True, tag="run.started"):
     """An attempt was announced; it is launched at once.
 
-    With `due_at`, the run was decided in the same moment: no `run.enqueued` came before.
+    A run that starts as it is decided has no `run.enqueued` before this: what that would have told
+    is told here, from `due_at` on.
     """
 
     schedule_id: str
@@ -127,6 +128,11 @@ class RunStarted(Event, frozen=True, tag="run.started"):
     triggered_by: str = "timer"
     first_run_at: int | None = None
     tick_count: int = 1
+
+    @property
+    def was_just_decided(self) -> bool:
+        """Whether this is the first that is told of the run."""
+        return self.due_at is not None
 
 
 class RunHandedBack(Event, frozen=True, tag="run.handed_back"):

@@ -249,7 +249,8 @@ class Store(Protocol):
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
         """Take up to `limit` runs that are due and that the node offers, each under a new fence.
 
-        A node that is not registered, because another has taken its place, gets none.
+        Fewer mean that there are no more. A node that is not registered, because another has taken
+        its place, gets none.
         """
 
     async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -190,11 +190,11 @@ def _walk(history: History, verdict: Verdict) -> dict[int, _Life]:
 def _life(world: _World, history: History, event: AnyEvent, at: int, verdict: Verdict) -> _Life:
     life = world.lives.get(event.run_id)
     if life is None:
-        begins = event.name in ("run.enqueued", "run.skipped")
-        if not begins and not (event.name == "run.started" and event.due_at is not None):
+        if "" not in _legal(event):
             verdict.say("illegal", f"run {event.run_id} begins with {event.name}")
         row = history.rows.get(event.run_id)
-        life = _Life(event.run_id, event.schedule_id, event.run_at, getattr(event, "due_at", at))
+        due_at = getattr(event, "due_at", None) or at
+        life = _Life(event.run_id, event.schedule_id, event.run_at, due_at)
         life.manual = row is not None and row.request_id != ""
         life.birth = world.births[event.schedule_id]
         world.lives[event.run_id] = life
@@ -206,7 +206,7 @@ LEGAL = {  # from which states an event may come
     "run.skipped": ("", "ENQUEUED"),
     "run.released": ("ENQUEUED",),
     "run.claimed": ("ENQUEUED",),
-    "run.started": ("", "ENQUEUED"),
+    "run.started": ("ENQUEUED",),
     "run.handed_back": ("ENQUEUED", "STARTED"),
     "run.succeeded": ("STARTED",),
     "run.retrying": ("STARTED",),
@@ -215,9 +215,14 @@ LEGAL = {  # from which states an event may come
 }
 
 
+def _legal(event: AnyEvent) -> tuple[str, ...]:
+    just_decided = event.name == "run.started" and event.was_just_decided
+    return ("",) if just_decided else LEGAL[event.name]
+
+
 def _step(world: _World, life: _Life, event: AnyEvent, at: int, verdict: Verdict) -> None:
     name, was = event.name, life.status
-    if was not in LEGAL[name]:
+    if was not in _legal(event):
         verdict.say("illegal", f"run {life.run_id}: {name} when it was {was or 'not there'}")
     fence = getattr(event, "fence", None)
     if fence is not None:

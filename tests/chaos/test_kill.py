@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from onbeat.cli import UNAVAILABLE
-from onbeat.events import NodeStopped, SchedulePaused
+from onbeat.events import NodeStopped, RunStarted, SchedulePaused
 from tests.chaos.checker import judge
 from tests.chaos.driver import Driver
 from tests.chaos.node import POINTS, WAYS
@@ -99,6 +99,23 @@ def without_an_announcement(history):
     _drop(history, "run.started", row.run_id)
 
 
+def with_a_run_decided_twice(history):
+    at = next(i for i, (_, e) in enumerate(history.events) if e.name == "run.enqueued")
+    moment, event = history.events[at]
+    again = RunStarted(
+        event.schedule_id, event.run_id, event.run_at, 1, "a-node", 1, due_at=event.due_at
+    )
+    history.events.insert(at + 1, (moment, again))
+
+
+def with_a_start_of_what_was_never_decided(history):
+    row = _a_success(history)
+    at = next(i for i, (_, e) in enumerate(history.events) if _is(e, "run.started", row.run_id))
+    moment, event = history.events[at]
+    history.events[at] = (moment, structs.replace(event, due_at=None))
+    _drop(history, "run.enqueued", row.run_id)
+
+
 def with_another_key(history):
     history.witness[0] = replace(history.witness[0], key="0" * 64)
 
@@ -159,6 +176,8 @@ CASES = {
     without_a_launch: "unlaunched",
     without_an_announcement: "unannounced",
     with_another_key: "wrong key",
+    with_a_run_decided_twice: "illegal",
+    with_a_start_of_what_was_never_decided: "illegal",
     with_a_run_that_never_ends: "stuck",
     without_a_due_row: "stuck",
     with_an_early_start: "early",

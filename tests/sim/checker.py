@@ -264,7 +264,7 @@ class Checker:
         run.state = "CLAIMED"
 
     def on_run_started(self, event):
-        direct = event.due_at is not None
+        direct = event.was_just_decided
         if direct:
             known = self.runs.get(event.run_id)
             self.require(known is None, "legal state changes", f"decided again: {known}")

@@ -539,6 +539,20 @@ class TestOverlap:
         assert (late.status, late.reason) == becomes
         assert late.blocked_by == going.run_id
 
+    async def test_a_claim_looks_beyond_runs_that_are_judged_away(self, world):
+        due = due_at(a_schedule("report", jitter="50m"), at("13:00"), NO_PAST)
+        await world.define(jitter="50m")
+        world.clock.advance("1h")
+        await world.define(every="1h", start_at="2026-01-01T13:01:00Z")
+        await world.tick("1m")
+        await world.start_one()
+        world.clock.advance(due - world.clock.now())
+        await world.define("another")
+        by_hand = await world.store.enqueue("another", request_id="by-hand")
+        (claimed,) = await world.claim(limit=1)
+        assert claimed.run_id == by_hand.run_id
+        assert (await world.rows())[0].status == "SKIPPED"
+
 
 class TestQueue:
     @pytest.mark.req("W48")
@@ -896,6 +910,28 @@ class TestFinishing:
         assert {name: row.result for name, row in first.items() if row.status == "SUCCESS"} == {
             name: name for name in names if name != "s-040"
         }
+
+    @pytest.mark.parametrize("and_a_stale_one", [False, True])
+    @pytest.mark.parametrize(("outcomes", "failures"), [("SF", 1), ("FS", 0)])
+    async def test_what_is_told_of_a_schedule_counts_in_the_order_told(
+        self, world, outcomes, failures, and_a_stale_one
+    ):
+        await world.define("other")
+        await world.define(overlap="allow")
+        world.clock.advance(HOUR)
+        first = (await world.plan(slots=2)).attempts
+        world.clock.advance(HOUR)
+        second = (await world.plan(slots=2)).attempts
+        (stale,) = [each for each in first if each.schedule_id == "other"]
+        going = [each for each in (*first, *second) if each.schedule_id == "report"]
+        await world.end(stale)
+        told = [
+            Finished(attempt, Succeeded() if outcome == "S" else Failed("broken"))
+            for attempt, outcome in zip(going, outcomes, strict=True)
+        ]
+        stale_told = [Finished(stale, Succeeded())] if and_a_stale_one else []
+        await world.store.finish([*stale_told, *told])
+        assert (await world.schedule()).consecutive_failures == failures
 
     async def test_of_several_those_whose_fence_holds_are_recorded(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b")])

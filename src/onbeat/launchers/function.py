@@ -10,9 +10,10 @@ import inspect
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 from onbeat.core.codec import check_names
 from onbeat.core.runs import Failed, Outcome, Succeeded
@@ -59,17 +60,19 @@ class FunctionLauncher:
         try:
             function = self._registered.get(name) or await self._imported(name)
             given = attempt.inputs
-            takes_run, is_async = _way_to_call(function, frozenset(given))
+            way = _way_to_call(function, frozenset(given))
         except (Exception, SystemExit) as broken:  # noqa: BLE001 - importing runs what a module says
             return Failed(f"{name}: {broken}", "launch_failed", retryable=False), _trace(broken)
-        if takes_run:
+        if way.takes_run:
             given["run"] = attempt
         try:
-            call = function if is_async else partial(self._call_in_thread, function)
+            call: Callable[..., Awaitable[object]] = (
+                function if way.is_async else partial(self._call_in_thread, function)  # type: ignore[assignment]
+            )
             if attempt.timeout is None:
-                return Succeeded(await call(**given)), ""  # type: ignore[misc]  # it is async
+                return Succeeded(await call(**given)), ""
             async with asyncio.timeout(attempt.timeout / 1000) as limit:
-                return Succeeded(await call(**given)), ""  # type: ignore[misc]
+                return Succeeded(await call(**given)), ""
         except TimeoutError as broken:
             if attempt.timeout is None or not limit.expired():  # the function's own
                 return Failed(f"TimeoutError: {broken}"), _trace(broken)
@@ -151,12 +154,14 @@ def _settle(future: "asyncio.Future[Answer]", answer: Answer) -> None:
         future.set_result(answer)
 
 
-@lru_cache(maxsize=1024)
-def _way_to_call(function: Function, given: frozenset[str]) -> tuple[bool, bool]:
-    """Refuse inputs that a function cannot be called with.
+class _Way(NamedTuple):
+    takes_run: bool  # the attempt, by this name
+    is_async: bool
 
-    Returns whether it takes the attempt, and whether it is async.
-    """
+
+@lru_cache(maxsize=1024)
+def _way_to_call(function: Function, given: frozenset[str]) -> _Way:
+    """Return how to call a function, or refuse inputs that it cannot be called with."""
     parameters = _parameters(function)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in sorted(given):
@@ -170,7 +175,7 @@ def _way_to_call(function: Function, given: frozenset[str]) -> tuple[bool, bool]
         )
         if needed and name not in given and name != "run":
             raise InvalidSchedule(f"inputs.{name}", "the function needs it", hint=f"{name}: ...")
-    return "run" in parameters, inspect.iscoroutinefunction(function)
+    return _Way("run" in parameters, inspect.iscoroutinefunction(function))
 
 
 def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:

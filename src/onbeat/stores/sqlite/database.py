@@ -26,6 +26,7 @@ from onbeat.stores.sqlite.migrations import MIGRATIONS
 APPLICATION = 0x4F4E4254  # marks the file as Onbeat's
 BUSY_LIMIT = 5.0  # seconds that a call waits for another process to finish writing
 SETS = (64, 32, 16, 8, 4, 2, 1)  # rows in one statement: few sizes, so that each stays prepared
+LARGEST_SET = SETS[0]
 LARGEST_GROUP = 500  # calls in one commit
 BREATH = 0.001  # a pause after a long stretch of commits lets other processes have the lock
 LONG_STRETCH = 0.02
@@ -59,11 +60,11 @@ class Transaction:
         return self.connection.changes()
 
     def many(self, sql: str, rows: Sequence[Bindings], first: Bindings = ()) -> int:
-        """Execute a statement for all of the rows, which `VALUES {rows}` in it stands for.
+        """Execute a statement for all of the rows, which `{rows}` in it stands for: (...), (...).
 
-        `first` are the bindings ?1, ?2 and so on, the same for all. Returns how many rows it
-        changed. SQLite takes a whole set in one step, during which other threads run; with a step
-        a row, two threads would wait for each other at each of them.
+        `first` are the bindings ?1, ?2 and so on, the same for all; others it cannot have. Returns
+        how many rows it changed. SQLite takes a whole set in one step, during which other threads
+        run; with a step a row, two threads would wait for each other at each of them.
         """
         before = self.connection.total_changes()
         for statement, values in _in_sets(sql, rows, first):

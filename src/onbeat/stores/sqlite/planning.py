@@ -94,6 +94,7 @@ VALUES {rows}
     ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
 """
 
+# The rows are there; this is an INSERT only because that takes less work than UPDATE ... FROM.
 MOVE_STATES = """
 INSERT INTO schedule_state (decided_until, iteration, runs_used, schedule_id) VALUES {rows}
     ON CONFLICT (schedule_id) DO UPDATE

@@ -24,7 +24,7 @@ from onbeat.events import (
     RunSucceeded,
 )
 from onbeat.ports import Attempt, Finished, Node, Registered
-from onbeat.stores.sqlite.database import Row, Transaction
+from onbeat.stores.sqlite.database import LARGEST_SET, Row, Transaction
 from onbeat.stores.sqlite.planning import (
     END_WAITING,
     as_json,
@@ -35,7 +35,6 @@ from onbeat.stores.sqlite.planning import (
     unfinished_of,
 )
 
-FEW = 64  # successes recorded together; if one of them needs more, each is looked at
 LONGEST_TEXT = 64 * 1024  # of a result, an error and the last of what was printed
 
 CLAIMABLE = """
@@ -130,10 +129,17 @@ def claim(tx: Transaction, node: Node, *, limit: int) -> list[Attempt]:
     """Claim runs for a node. The contract is `Store.claim`."""
     if limit < 1 or not may_start(tx, node):
         return []
-    offers = as_json(sorted(node.offers))
     attempts: list[Attempt] = []
+    while (left := limit - len(attempts)) and _claim_some(tx, node, left, attempts) == left:
+        pass  # some of them were not to start after all: there may be more
+    return attempts
+
+
+def _claim_some(tx: Transaction, node: Node, limit: int, attempts: list[Attempt]) -> int:
+    """Look at up to `limit` runs, and claim those that may start; return how many there were."""
+    rows = tx.all(CLAIMABLE, (tx.now, as_json(sorted(node.offers)), limit))
     claims: list[Row] = []
-    for row in tx.all(CLAIMABLE, (tx.now, offers, limit)):
+    for row in rows:
         attempt = _attempt(row)
         if attempt is None:
             _refuse(tx, row)
@@ -149,7 +155,7 @@ def claim(tx: Transaction, node: Node, *, limit: int) -> list[Attempt]:
                 tx.many(CLAIM, claims)
                 claims.clear()
     tx.many(CLAIM, claims)
-    return attempts
+    return len(rows)
 
 
 def announce(tx: Transaction, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -173,15 +179,15 @@ def hand_back(tx: Transaction, attempts: Iterable[Attempt]) -> None:
 
 def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     """Record outcomes. The contract is `Store.finish`."""
+    # What else is told of a schedule is recorded in the order in which it was told.
+    failing = {
+        each.attempt.schedule_id for each in finished if not isinstance(each.outcome, Succeeded)
+    }
+    plain = [each for each in finished if each.attempt.schedule_id not in failing]
+    others = [each for each in finished if each.attempt.schedule_id in failing]
     done: list[int] = []
-    others = [each for each in finished if not isinstance(each.outcome, Succeeded)]
-    successes = [each for each in finished if isinstance(each.outcome, Succeeded)]
-    for begin in range(0, len(successes), FEW):
-        few = successes[begin : begin + FEW]
-        if _succeed(tx, few):
-            done += [each.attempt.run_id for each in few]
-        else:
-            others += few
+    for begin in range(0, len(plain), LARGEST_SET):
+        done += _succeed(tx, plain[begin : begin + LARGEST_SET], others)
     for each in others:
         attempt = each.attempt
         row = tx.one(STARTED, (attempt.run_id, attempt.fence))
@@ -199,8 +205,13 @@ def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     return done
 
 
-def _succeed(tx: Transaction, finished: Sequence[Finished]) -> bool:
-    """Record successes at once if each is still held and nothing waits for it, or else none."""
+def _succeed(
+    tx: Transaction, finished: Sequence[Finished], others: list[Finished]
+) -> Iterable[int]:
+    """Record successes together where each is still held and nothing waits for it.
+
+    Returns which; those for which it is not so are added to `others`, found by halving.
+    """
     given = [
         (each.attempt.run_id, each.attempt.fence, _result(each.outcome), _tail(each.log_tail))
         for each in finished
@@ -214,7 +225,12 @@ def _succeed(tx: Transaction, finished: Sequence[Finished]) -> bool:
         attempts = [each.attempt for each in finished]
         tx.many(NOTE_SUCCESS, [(attempt.schedule_id,) for attempt in attempts], (tx.now,))
         tx.events += [RunSucceeded(a.schedule_id, a.run_id, a.run_at, a.attempt) for a in attempts]
-    return all_alone
+        return [attempt.run_id for attempt in attempts]
+    if len(finished) == 1:
+        others += finished
+        return []
+    half = len(finished) // 2
+    return [*_succeed(tx, finished[:half], others), *_succeed(tx, finished[half:], others)]
 
 
 def _end(
