@@ -179,7 +179,7 @@ def hand_back(tx: Transaction, attempts: Iterable[Attempt]) -> None:
 
 def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     """Record outcomes. The contract is `Store.finish`."""
-    # What else is told of a schedule is recorded in the order in which it was told.
+    # Where failures are among them, a schedule's outcomes are recorded in the order told.
     failing = {
         each.attempt.schedule_id for each in finished if not isinstance(each.outcome, Succeeded)
     }
