@@ -39,7 +39,7 @@ from onbeat.core.schedules import read_schedule
 
 ROUNDS = 3
 BOUND = 1.5  # times APScheduler in memory: what a change must not fall below
-WANTED = 3.0  # of the faster executor; seen between 2.2 and 3.1: decision 0009
+WANTED = 3.0  # what is promised, and not reached yet: decision 0009
 LONG = 3600  # seconds
 ZONE = "Europe/Berlin"
 POLL = 0.002

@@ -260,7 +260,10 @@ class Store(Protocol):
         """Free runs that were claimed, or announced, and surely not launched."""
 
     async def finish(self, finished: Sequence[Finished]) -> list[int]:
-        """Record outcomes and what follows from them; return the runs whose fence still held."""
+        """Record outcomes and what follows from them; return the runs whose fence still held.
+
+        Those of one schedule count in the order given.
+        """
 
     async def next_due(self, *, after: int) -> int | None:
         """Return when a tick is next due, or a waiting run is that is due later than `after`."""

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from onbeat.cli import UNAVAILABLE
-from onbeat.events import NodeStopped, RunStarted, SchedulePaused
+from onbeat.events import NodeStopped, SchedulePaused
 from tests.chaos.checker import judge
 from tests.chaos.driver import Driver
 from tests.chaos.node import POINTS, WAYS
@@ -100,12 +100,11 @@ def without_an_announcement(history):
 
 
 def with_a_run_decided_twice(history):
-    at = next(i for i, (_, e) in enumerate(history.events) if e.name == "run.enqueued")
+    """Have a run that was enqueued start as if it were decided only then, and else as it was."""
+    claimed = next(e for _, e in history.events if e.name == "run.claimed")
+    at = next(i for i, (_, e) in enumerate(history.events) if _is(e, "run.started", claimed.run_id))
     moment, event = history.events[at]
-    again = RunStarted(
-        event.schedule_id, event.run_id, event.run_at, 1, "a-node", 1, due_at=event.due_at
-    )
-    history.events.insert(at + 1, (moment, again))
+    history.events[at] = (moment, structs.replace(event, due_at=event.run_at * 1000))
 
 
 def with_a_start_of_what_was_never_decided(history):

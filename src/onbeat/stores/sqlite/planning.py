@@ -310,8 +310,7 @@ def _first_attempt(
     return Attempt(
         run_id, schedule.schedule_id, tick.run_at, tick.due_at, 1, 1, target, "", by, iteration,
         tick.count, tick.first_run_at, each.state.revision, target.inputs_text,
-        schedule.policy.timeout,
-        each.state.user_id,
+        schedule.policy.timeout, each.state.user_id,
     )  # fmt: skip
 
 

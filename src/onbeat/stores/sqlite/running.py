@@ -179,12 +179,11 @@ def hand_back(tx: Transaction, attempts: Iterable[Attempt]) -> None:
 
 def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     """Record outcomes. The contract is `Store.finish`."""
-    # Where failures are among them, a schedule's outcomes are recorded in the order told.
-    failing = {
+    in_order = {  # schedules with more than successes: the last outcome told is what counts
         each.attempt.schedule_id for each in finished if not isinstance(each.outcome, Succeeded)
     }
-    plain = [each for each in finished if each.attempt.schedule_id not in failing]
-    others = [each for each in finished if each.attempt.schedule_id in failing]
+    plain = [each for each in finished if each.attempt.schedule_id not in in_order]
+    others = [each for each in finished if each.attempt.schedule_id in in_order]
     done: list[int] = []
     for begin in range(0, len(plain), LARGEST_SET):
         done += _succeed(tx, plain[begin : begin + LARGEST_SET], others)
@@ -205,9 +204,7 @@ def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     return done
 
 
-def _succeed(
-    tx: Transaction, finished: Sequence[Finished], others: list[Finished]
-) -> Iterable[int]:
+def _succeed(tx: Transaction, finished: Sequence[Finished], others: list[Finished]) -> list[int]:
     """Record successes together where each is still held and nothing waits for it.
 
     Returns which; those for which it is not so are added to `others`, found by halving.
