@@ -21,6 +21,7 @@ from onbeat.core.instants import parse_instant, rfc3339
 from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import (
     MOST_DECISIONS,
+    MOST_LOST,
     QUEUE_LIMIT,
     Due,
     Ended,
@@ -694,6 +695,13 @@ class TestAfter:
     def test_a_lost_run_has_failed_unless_it_may_run_twice(self):
         assert self.follows(Lost(), retry=["30s"]) == Ended(Status.FAILED, "lost")
         assert self.follows(Lost(), on_lost="retry") == Retry(ms("13:00"), "lost")
+
+    @pytest.mark.parametrize("retry", [[], ["30s", "2m"]])
+    def test_a_run_that_takes_its_node_down_again_and_again_has_failed(self, retry):
+        lose = partial(self.follows, Lost(), on_lost="retry", retry=retry)
+        most = len(retry) + MOST_LOST
+        assert {lose(attempt=n) for n in range(1, most + 1)} == {Retry(ms("13:00"), "lost")}
+        assert lose(attempt=most + 1) == Ended(Status.FAILED, "lost")
 
     @pytest.mark.parametrize(
         ("outcome", "ended"),

@@ -125,7 +125,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lost run is tried again unasked", "core/plan.py",
-        'if policy.on_lost == "retry" and not superseded:', "if not superseded:",
+        "if may_again and not superseded:", "if not superseded:",
     ),
     Mutant(
         "a skip without a blocker", "core/plan.py",

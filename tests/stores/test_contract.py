@@ -1355,6 +1355,15 @@ class TestStartingAfterACrash:
         attempt = await world.start_one()
         assert (attempt.attempt, attempt.key) == (2, before.key)
 
+    async def test_a_run_that_ends_every_node_it_starts_on_is_given_up(self, world):
+        await world.going(on_lost="retry")
+        for _ in range(5):
+            await world.restart()
+            await world.start_one()
+        await world.restart()
+        row = await world.row()
+        assert (row.status, row.reason, row.attempt) == ("FAILED", "lost", 6)
+
     async def test_the_dead_cannot_finish_what_they_lost(self, world):
         lost = await world.going()
         await world.restart()

@@ -19,6 +19,7 @@ from onbeat.core.schedules import Policy, Schedule
 
 MOST_DECISIONS = 100  # of one schedule in one plan: the rest is due again at once
 QUEUE_LIMIT = 100
+MOST_LOST = 5  # attempts beyond a policy's own for a run whose nodes fall silent: it may be why
 POSTPONED = 1000  # how long a catch-up waits that was over the allowance
 
 
@@ -263,8 +264,9 @@ def after(
     """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
 
     A failure is attempted again while the policy has delays left, unless a newer tick waits in the
-    queue: that one takes its turn. A schedule that was deleted, or cannot be read, is None: nothing
-    of it is attempted again.
+    queue: that one takes its turn. So is a lost one under `on_lost: retry`, but not for ever: what
+    it runs may be what ends its nodes. A schedule that was deleted, or cannot be read, is None:
+    nothing of it is attempted again.
     """
     policy = schedule.policy if schedule is not None else Policy()
     release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)
@@ -275,7 +277,8 @@ def after(
         case Canceled():
             return Ended(Status.CANCELED, "canceled", release)
         case Lost():
-            if policy.on_lost == "retry" and not superseded:
+            may_again = policy.on_lost == "retry" and run.attempt <= len(policy.retry) + MOST_LOST
+            if may_again and not superseded:
                 return Retry(now, "lost")
             return Ended(Status.FAILED, "lost", release)
         case Failed():
