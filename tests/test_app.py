@@ -1152,6 +1152,26 @@ async def test_nothing_is_launched_later_than_two_thirds_of_the_lease_after_its_
     assert len(launcher.attempts) == 1
 
 
+@awaited
+async def test_nor_is_one_that_waits_for_another_to_let_go_of_the_event_loop(clock):
+    class Holding(RecordingLauncher):
+        async def launch(self, attempt):
+            if not self.attempts:
+                clock.advance(3_334)  # nothing else runs meanwhile
+            return await super().launch(attempt)
+
+    launcher = Holding()
+    async with a_beat(clock, launcher=launcher, lease=5_000) as beat:
+        await beat.define(a_schedule("a"), a_schedule("b"))
+        await until(is_calm)
+        clock.advance("1h")
+        await until(lambda: len(launcher.attempts) == 2)
+        await beat.settle()
+        assert await runs(beat, "status attempt fence") == [("SUCCESS", 1, 2), ("SUCCESS", 1, 4)]
+        told = [event.name for event in await events(beat)]
+    assert told.count("run.handed_back") == 1
+
+
 # -- one that is wrong hurts no other
 
 

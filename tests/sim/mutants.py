@@ -40,7 +40,7 @@ MUTANTS = [
     ),
     Mutant(
         "launch past the lease", "engine/dispatcher.py",
-        "if self._clock.monotonic() - sent > self._node.lease / 1000 * 2 / 3:", "if False:",
+        "is_late = self._clock.monotonic() > latest", "is_late = False",
     ),
     Mutant(
         "a claimed run that was not announced stays claimed", "engine/dispatcher.py",
@@ -62,11 +62,11 @@ MUTANTS = [
     ),
     Mutant(
         "the due row is moved before the run row, each by itself", f"{STORE}/planning.py",
-        "    announcing = node if node is not None and may_start(tx, node) else None\n",
-        "    announcing = node if node is not None and may_start(tx, node) else None\n"
+        "    done = writing.finish()\n",
         "    replace_due(tx, due)\n"
         "    tx.connection.execute('RELEASE a_call')\n    tx.connection.execute('COMMIT')\n"
-        "    tx.connection.execute('BEGIN IMMEDIATE')\n    tx.connection.execute('SAVEPOINT a_call')\n",
+        "    tx.connection.execute('BEGIN IMMEDIATE')\n    tx.connection.execute('SAVEPOINT a_call')\n"
+        "    done = writing.finish()\n",
     ),
     Mutant(
         "the due row is left out after an edit", f"{STORE}/defining.py",

@@ -104,18 +104,19 @@ def plan(
     3. The due row becomes the first tick that is not decided.
     """
     policy, trigger = schedule.policy, schedule.trigger
+    if trigger.is_plain and not unfinished and not policy.jitter:  # the common case, without ado
+        due, (tick, _) = run_at * 1000, trigger.look(run_at, past)
+        if now - policy.grace <= due <= now and (tick is None or tick * 1000 > now):
+            following = None if tick is None else Due(tick, tick * 1000)
+            return Plan((Launch(Tick(run_at, due)),), following)
     if not _is_tick(schedule, run_at, past):  # the search had given up here
         found = trigger.following(run_at, past, now // 1000 + 1)
         if found is None:
             return Plan((), next_due(schedule, max(run_at, now // 1000), past))
         run_at = found
     first_due = due_at(schedule, run_at, past)
-    if not unfinished and now - policy.grace <= first_due <= now and not trigger.counts_runs:
-        following = next_due(schedule, run_at, past)
-        if following is None or following.due_at > now:  # the common case, without ado
-            return Plan((Launch(Tick(run_at, first_due)),), following)
     deciding = _Deciding(schedule, unfinished, past, now)
-    tick: int | None = run_at
+    tick = run_at
     if first_due < now - policy.grace:
         if policy.catchup == "none":
             tick = _leave_missed(deciding, run_at, now)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
+from typing import ClassVar
 
 from onbeat.core.days import lowest_bit
 from onbeat.core.instants import Instant, next_whole_second, whole_second
@@ -25,6 +26,8 @@ class Trigger(ABC):
     """The *when* of a schedule: a pure function of time and, for a few kinds, of the past."""
 
     __slots__ = ()
+    # Whether one look finds a tick, which is due as planned and of which there is no fixed number.
+    is_plain: ClassVar[bool] = False
 
     @property
     def needs_past(self) -> bool:

@@ -10,7 +10,7 @@ from calendar import monthrange
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice, takewhile
-from typing import Literal
+from typing import ClassVar, Literal
 
 from onbeat.core import cron
 from onbeat.core.calendars import parse_time_of_day, time_of_day
@@ -43,6 +43,7 @@ class OnTheWall(Trigger):
     """What cron, calendar and daily share: a pattern of the wall clock."""
 
     __slots__ = ()
+    is_plain: ClassVar[bool] = True
     _pattern: WallPattern
 
     @property
@@ -55,6 +56,9 @@ class OnTheWall(Trigger):
             return self._pattern.next_after(t)  # type: ignore[arg-type]  # the common case is an int
         except TypeError:
             return self._pattern.next_after(whole_second(t))
+
+    def look(self, t: int, past: Past) -> tuple[int | None, None]:
+        return self._pattern.look(t), None
 
     def upcoming(self, t: Instant, n: int, past: Past = NO_PAST) -> list[int]:
         few = n <= 100  # listing whole days pays only for many
@@ -161,6 +165,7 @@ class Every(Trigger):
     the anchor; a month without its day takes its last.
     """
 
+    is_plain: ClassVar[bool] = True
     every: Duration
     timezone: str = "UTC"
     start_at: str | None = None
@@ -272,6 +277,7 @@ class Every(Trigger):
 class At(Trigger):
     """`at: 2026-12-01T09:00`, or several: once each. Local times are the first pass in the zone."""
 
+    is_plain: ClassVar[bool] = True
     at: tuple[str, ...]
     timezone: str = "UTC"
     _instants: tuple[int, ...] = field(init=False, repr=False, compare=False)

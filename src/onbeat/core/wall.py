@@ -51,7 +51,7 @@ class WallPattern:
     """What cron, calendar and daily compile to. `texts` are its seven fields, as parsed."""
 
     __slots__ = (
-        "_day_bits", "_day_starts", "_second", "_window",
+        "_day_bits", "_day_starts", "_last", "_second", "_window",
         "days", "keep_gaps", "minutes", "seconds", "texts", "wild", "zone",
     )  # fmt: skip
 
@@ -72,6 +72,7 @@ class WallPattern:
         self._second = lowest_bit(seconds)
         self._day_starts = lowest_bit(minutes) * 60  # the second comes with the window's base
         self._window = (0, 0, 0, 0)  # lo <= t < hi, the instant the year began, its days
+        self._last: tuple[int | None, int | None] = (None, None)  # asked, answered
         self._day_bits: int | None = None
 
     def next_after(self, t: int) -> int | None:
@@ -89,6 +90,14 @@ class WallPattern:
             if tick < hi:
                 return tick
         return self._search(t)
+
+    def look(self, t: int) -> int | None:
+        """Return the same, at once if it was just asked: a herd asks it for one schedule each."""
+        asked, tick = self._last
+        if t != asked:
+            tick = self.next_after(t)
+            self._last = (t, tick)
+        return tick
 
     def ticks(self, first: int, last: int) -> Iterator[list[int]]:
         """Yield the ticks in `first <= t < last` in order, in lists of one day at most."""

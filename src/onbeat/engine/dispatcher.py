@@ -136,19 +136,15 @@ class Dispatcher:
         return len(announced)
 
     def launch(self, announced: Sequence[Attempt], sent: float) -> None:
-        """Launch attempts that were announced at once, or hand them back if it got too late."""
-        late, create_task = [], asyncio.get_running_loop().create_task
-        for attempt in announced:
-            if self._clock.monotonic() - sent > self._node.lease / 1000 * 2 / 3:
-                late.append(attempt)
-                continue
+        """Launch attempts that were announced at once, or hand them back if it gets too late."""
+        if announced:
             self._idle.clear()
-            task = create_task(self._attend(attempt))
+        latest = sent + self._node.lease / 1000 * 2 / 3
+        create_task = asyncio.get_running_loop().create_task
+        for attempt in announced:
+            task = create_task(self._attend(attempt, latest))
             if not task.done():  # a loop may be set up to begin a task at once
                 self._running[attempt.run_id] = task
-        if late:
-            log.warning("%d runs were announced too late to be launched: handed back", len(late))
-            self._hand_back(late)
 
     async def record(self) -> None:
         """Record outcomes until cancelled: whatever has come in since the last time, at once."""
@@ -227,9 +223,15 @@ class Dispatcher:
     def _free(self) -> int:
         return self.concurrency - len(self._running) - self._reserved
 
-    async def _attend(self, attempt: Attempt) -> None:
-        """See one attempt through, whatever its launcher does."""
-        if self._ending:
+    async def _attend(self, attempt: Attempt, latest: float) -> None:
+        """See one attempt through, whatever its launcher does; or hand it back if it is too late.
+
+        That is judged here and not before: whatever else runs in the event loop may have held it.
+        """
+        is_late = self._clock.monotonic() > latest
+        if is_late or self._ending:
+            if is_late:
+                log.warning("run %d came too late to be launched: handed back", attempt.run_id)
             self._running.pop(attempt.run_id, None)
             self._hand_back([attempt])
             return
@@ -256,7 +258,8 @@ class Dispatcher:
         self._unrecorded += 1
         self._finished.append(Finished(attempt, outcome, tail))
         self._place.set()
-        self._to_record.set()
+        if len(self._finished) == 1:  # whoever records takes them all
+            self._to_record.set()
 
     def _hand_back(self, attempts: Sequence[Attempt]) -> None:
         """Have runs freed that were claimed and will not be launched."""

@@ -53,14 +53,14 @@ class FunctionLauncher:
             raise InvalidSchedule("python", f"{shown(name)} names no function", hint=hint)
         function = self._registered.get(str(name))
         if function is not None:
-            _way_to_call(function, frozenset(target.inputs))
+            _way_to_call(function, tuple(target.inputs))
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         name = str(attempt.target.fields["python"])
         try:
             function = self._registered.get(name) or await self._imported(name)
             given = attempt.inputs
-            way = _way_to_call(function, frozenset(given))
+            way = _way_to_call(function, tuple(given))
         except (Exception, SystemExit) as broken:  # noqa: BLE001 - importing runs what a module says
             return Failed(f"{name}: {broken}", "launch_failed", retryable=False), _trace(broken)
         if way.takes_run:
@@ -160,7 +160,7 @@ class _Way(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _way_to_call(function: Function, given: frozenset[str]) -> _Way:
+def _way_to_call(function: Function, given: tuple[str, ...]) -> _Way:
     """Return how to call a function, or refuse inputs that it cannot be called with."""
     parameters = _parameters(function)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

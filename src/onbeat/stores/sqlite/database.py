@@ -8,11 +8,11 @@ calls. Nothing awaits inside a transaction.
 import asyncio
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -25,14 +25,15 @@ from onbeat.stores.sqlite.migrations import MIGRATIONS
 
 APPLICATION = 0x4F4E4254  # marks the file as Onbeat's
 BUSY_LIMIT = 5.0  # seconds that a call waits for another process to finish writing
-SETS = (64, 32, 16, 8, 4, 2, 1)  # rows in one statement: few sizes, so that each stays prepared
+SETS = (128, 64, 32, 16, 8, 4, 2, 1)  # rows in a statement: few sizes, each stays prepared
 LARGEST_SET = SETS[0]
 LARGEST_GROUP = 500  # calls in one commit
 BREATH = 0.001  # a pause after a long stretch of commits lets other processes have the lock
 LONG_STRETCH = 0.02
 
-Row = tuple[Any, ...]  # what a column holds, its statement says
-Bindings = Sequence[int | float | str | None]
+Value = Any  # what is bound, or a column holds: its statement says
+Row = tuple[Value, ...]
+Bindings = Sequence[Value]
 T = TypeVar("T")
 
 
@@ -59,16 +60,17 @@ class Transaction:
         self.connection.execute(sql, bindings)
         return self.connection.changes()
 
-    def many(self, sql: str, rows: Sequence[Bindings], first: Bindings = ()) -> int:
-        """Execute a statement for all of the rows, which `{rows}` in it stands for: (...), (...).
+    def many(self, sql: str, values: Bindings, first: Bindings = ()) -> int:
+        """Execute a statement for many rows: what it has in braces is repeated for each of them.
 
-        `first` are the bindings ?1, ?2 and so on, the same for all; others it cannot have. Returns
-        how many rows it changed. SQLite takes a whole set in one step, during which other threads
-        run; with a step a row, two threads would wait for each other at each of them.
+        `values` are those of each `?` in the braces, row after row; `first` are ?1, ?2 and so on,
+        the same for all. Returns how many rows it changed. SQLite takes a whole set in one step,
+        during which other threads run; with a step a row, two threads would wait for each other at
+        each of them.
         """
         before = self.connection.total_changes()
-        for statement, values in _in_sets(sql, rows, first):
-            self.connection.execute(statement, values)
+        for statement, some in _in_sets(sql, values, first):
+            self.connection.execute(statement, some)
         return self.connection.total_changes() - before
 
     def tell(self, event: Event) -> None:
@@ -84,20 +86,26 @@ class Transaction:
             )
 
 
-def _in_sets(sql: str, rows: Sequence[Bindings], first: Bindings) -> Iterator[tuple[str, Bindings]]:
+def _in_sets(sql: str, values: Bindings, first: Bindings) -> Iterator[tuple[str, Bindings]]:
     begin = 0
     for size in SETS:
-        while len(rows) - begin >= size:
-            values = [*first, *chain.from_iterable(rows[begin : begin + size])]
-            yield _for_rows(sql, size, len(rows[begin]), len(first)), values
-            begin += size
+        statement, width = _for_rows(sql, size, len(first))
+        while len(values) - begin >= size * width:
+            some = values[begin : begin + size * width]
+            yield statement, [*first, *some] if first else some
+            begin += size * width
 
 
 @lru_cache(maxsize=256)
-def _for_rows(sql: str, rows: int, columns: int, first: int) -> str:
-    numbers = range(first + 1, first + 1 + rows * columns, columns)
-    each = (",".join(f"?{n + i}" for i in range(columns)) for n in numbers)
-    return sql.replace("{rows}", ",".join(f"({row})" for row in each))
+def _for_rows(sql: str, rows: int, first: int) -> tuple[str, int]:
+    """Return a statement for so many rows, and how many values each has.
+
+    Only the first row tells their numbers: a `?` without one is the next after the highest so far.
+    """
+    before, row, after = re.split("[{}]", sql)
+    begins, *rest = re.split(r"\?(?!\d)", row)
+    numbered = begins + "".join(f"?{n}{text}" for n, text in enumerate(rest, first + 1))
+    return f"{before}{','.join([numbered] + [row] * (rows - 1))}{after}", len(rest)
 
 
 Call = Callable[[Transaction], T]

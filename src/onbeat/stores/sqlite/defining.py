@@ -73,7 +73,7 @@ INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
 
 
 SET_POSITIONS = """
-  WITH given (until, schedule_id) AS (VALUES {rows})
+  WITH given (until, schedule_id) AS (VALUES {(?,?)})
 UPDATE schedule_state AS t SET decided_until = given.until
   FROM given
  WHERE t.schedule_id = given.schedule_id
@@ -342,7 +342,8 @@ def _go_on(
     tx: Transaction, positions: Sequence[tuple[Schedule, State, int]], *, held: bool = False
 ) -> list[int | None]:
     """Set where schedules are decided up to, and due rows unless held; return their next ticks."""
-    tx.many(SET_POSITIONS, [(until, schedule.schedule_id) for schedule, _, until in positions])
+    until_each = [value for s, _, until in positions for value in (until, s.schedule_id)]
+    tx.many(SET_POSITIONS, until_each)
     due = [
         (schedule.schedule_id, next_due(schedule, until, state.past))
         for schedule, state, until in positions

@@ -16,12 +16,10 @@ from onbeat.core.plan import (
     Launch,
     Plan,
     Queue,
-    Release,
     Skip,
     Supersede,
-    Tick,
 )
-from onbeat.core.runs import Reason, Run, Status, TriggeredBy
+from onbeat.core.runs import Reason, Run, Status
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.events import (
     RunEnqueued,
@@ -32,7 +30,7 @@ from onbeat.events import (
     ScheduleParked,
 )
 from onbeat.ports import Attempt, Node, PlanFunction, Planned
-from onbeat.stores.sqlite.database import Row, Transaction
+from onbeat.stores.sqlite.database import Row, Transaction, Value
 
 PARKED = 5 * 60_000  # how long a definition rests that cannot be read or planned
 
@@ -50,7 +48,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def past(self) -> Past:
-        return Past(created_at=self.created_at // 1000, runs_used=self.runs_used)
+        return Past(self.created_at // 1000, runs_used=self.runs_used)
 
 
 class Decided(msgspec.Struct, gc=False):
@@ -86,17 +84,25 @@ SELECT schedule_id, run_id, run_at, status, due_at, created_at, request_id, atte
  ORDER BY run_at, run_id
 """
 
+START_RUNS = """
+INSERT INTO schedule_runs (created_at, updated_at, started_at, leased_by, request_id, status,
+       attempt, fence, run_id, schedule_id, run_at, due_at, triggered_by, needs, iteration,
+       revision, tick_count, first_run_at, inputs)
+VALUES {(?1,?1,?1,?2,'','STARTED',1,1,?,?,?,?,?,?,?,?,?,?,?)}
+    ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
+"""
+
 INSERT_RUNS = """
-INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, reason,
-       triggered_by, needs, attempt, iteration, revision, tick_count, first_run_at, blocked_by,
-       leased_by, fence, started_at, finished_at, inputs, created_at, updated_at)
-VALUES {rows}
+INSERT INTO schedule_runs (created_at, updated_at, request_id, status, reason, blocked_by,
+       finished_at, run_id, schedule_id, run_at, due_at, triggered_by, needs, iteration,
+       revision, tick_count, first_run_at, inputs)
+VALUES {(?1,?1,'',?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)}
     ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
 """
 
 # The rows are there; this is an INSERT only because that takes less work than UPDATE ... FROM.
 MOVE_STATES = """
-INSERT INTO schedule_state (decided_until, iteration, runs_used, schedule_id) VALUES {rows}
+INSERT INTO schedule_state (decided_until, iteration, runs_used, schedule_id) VALUES {(?,?,?,?)}
     ON CONFLICT (schedule_id) DO UPDATE
    SET decided_until = max(decided_until, excluded.decided_until),
        decided_run_at = max(decided_run_at, excluded.decided_until),
@@ -104,7 +110,7 @@ INSERT INTO schedule_state (decided_until, iteration, runs_used, schedule_id) VA
 """
 
 NOTE_MISSES = """
-  WITH given (at, reason, schedule_id) AS (VALUES {rows})
+  WITH given (at, reason, schedule_id) AS (VALUES {(?,?,?)})
 UPDATE schedule_state AS t
    SET last_missed_at = given.at, last_miss_reason = given.reason
   FROM given
@@ -129,7 +135,7 @@ def plan_due(
     if not rows:
         return Planned(0)
     unfinished = unfinished_of(tx, (str(row[0]) for row in rows))
-    decided: list[Decided] = []
+    writing = _Writing(tx, node if node is not None and may_start(tx, node) else None, slots)
     due: list[tuple[str, Due | None]] = []
     needed: set[str] = set()
     for row in rows:
@@ -143,11 +149,9 @@ def plan_due(
         due.append((schedule_id, found.due))
         needed.add(schedule.target.needs)
         if found.decisions:
-            decided.append(
-                Decided(schedule, state, found.decisions, unfinished.get(schedule_id, ()))
-            )
-    announcing = node if node is not None and may_start(tx, node) else None
-    done = carry_out(tx, decided, node=announcing, slots=slots)
+            left = unfinished.get(schedule_id, ())
+            writing.add(Decided(schedule, state, found.decisions, left))
+    done = writing.finish()
     replace_due(tx, due)
     unoffered = frozenset(needed - node.offers) if node is not None else frozenset()
     return Planned(len(rows), len(rows) == limit, done.attempts, done.enqueued, unoffered)
@@ -156,69 +160,80 @@ def plan_due(
 def _plan_one(
     row: Row, plan: PlanFunction, unfinished: Sequence[Run], now: int
 ) -> tuple[Plan, Schedule, State]:
-    schedule_id, run_at, definition, *position = row
-    schedule, state = from_definition(schedule_id, definition), State(*position)
+    schedule = from_definition(row[0], row[2])
+    run_at, state = row[1], State(*row[3:])
     return plan(schedule, run_at, unfinished, state.past, now), schedule, state
 
 
-def carry_out(
-    tx: Transaction, decided: Iterable[Decided], *, node: Node | None = None, slots: int = 0
-) -> CarriedOut:
+def carry_out(tx: Transaction, decided: Iterable[Decided]) -> None:
     """Write the runs that were decided, and move each schedule's position.
 
-    A tick that has its row already keeps it. Up to `slots` runs are announced for `node`.
+    A tick that has its row already keeps it.
     """
-    each_schedule = list(decided)
-    writing = _Writing(tx, sum(len(each.decisions) for each in each_schedule), node, slots)
-    for each in each_schedule:
+    writing = _Writing(tx)
+    for each in decided:
         writing.add(each)
-    return writing.finish()
+    writing.finish()
 
 
 class _Writing:
-    """The rows that a batch of decisions comes to, written together at the end."""
+    """The rows that a batch of decisions comes to, written together at the end.
 
-    def __init__(self, tx: Transaction, most: int, node: Node | None, slots: int) -> None:
+    Up to `slots` runs are announced for `node`.
+    """
+
+    def __init__(self, tx: Transaction, node: Node | None = None, slots: int = 0) -> None:
         self._tx, self._node, self._slots = tx, node, slots
-        self._next_id = take_run_ids(tx, most) if most else 0
-        self._rows: list[Row] = []
-        self._states: list[Row] = []
+        self._first_id = self._next_id = next_run_id(tx)
+        self._started: list[Value] = []  # of each of START_RUNS, and so on
+        self._others: list[Value] = []
+        self._states: list[Value] = []
         self._misses: dict[str, Row] = {}  # by schedule
-        self._told: list[RunEnqueued | RunSkipped | RunStarted] = []
-        self._done = CarriedOut()
+        self._told: list[RunEnqueued | RunSkipped | RunStarted] = []  # one a row
+        self._attempts: list[Attempt] = []
+        self._enqueued = 0
 
     def add(self, each: Decided) -> None:
         """Turn the decisions about one schedule into rows."""
         schedule_id, state = each.schedule.schedule_id, each.state
-        ids = {run.run_at: run.run_id for run in each.unfinished if not run.request_id}
         iteration, last = state.iteration, 0
+        ids: dict[int, int] = {}  # of the runs that one may wait for, by tick
+        for run in each.unfinished:
+            if not run.request_id:
+                ids[run.run_at] = run.run_id
         for decision in each.decisions:
-            if isinstance(decision, Supersede):
+            if isinstance(decision, (Launch, Queue)):
+                iteration += 1
+                self._begin(each, decision, self._next_id, iteration, ids)
+            elif isinstance(decision, Skip):
+                self._skip(each, decision, self._next_id, iteration, ids)
+            elif isinstance(decision, Supersede):
                 end_waiting(self._tx, schedule_id, decision.run, "superseded")
                 continue
-            if isinstance(decision, Release):
+            else:
                 release(self._tx, schedule_id, decision.run)
                 continue
-            run_id, self._next_id = self._next_id, self._next_id + 1
-            run_at = decision.tick.run_at
-            ids[run_at], last = run_id, max(last, run_at)
-            if isinstance(decision, Skip):
-                self._skip(each, decision, run_id, iteration, ids)
-            else:
-                iteration += 1
-                self._begin(each, decision, run_id, iteration, ids)
+            last = decision.tick.run_at  # they are in order
+            ids[last] = self._next_id
+            self._next_id += 1
         begun = iteration - state.iteration
-        self._states.append((last, iteration, state.runs_used + begun, schedule_id))
+        self._states += (last, iteration, state.runs_used + begun, schedule_id)
 
     def finish(self) -> CarriedOut:
         """Write it all."""
-        tx = self._tx
-        if tx.many(INSERT_RUNS, self._rows) < len(self._rows):
+        tx, rows = self._tx, self._next_id - self._first_id
+        if not rows:
+            return CarriedOut()
+        take_run_ids(tx, rows)
+        leased_by = self._node.node_id if self._node is not None else None
+        written = tx.many(START_RUNS, self._started, (tx.now, leased_by))
+        written += tx.many(INSERT_RUNS, self._others, (tx.now,))
+        if written < rows:
             self._keep_those_already_there()
         tx.many(MOVE_STATES, self._states)
-        tx.many(NOTE_MISSES, list(self._misses.values()))
+        tx.many(NOTE_MISSES, [value for row in self._misses.values() for value in row])
         tx.events += self._told
-        return self._done
+        return CarriedOut(self._attempts, self._enqueued)
 
     def _begin(
         self,
@@ -229,89 +244,80 @@ class _Writing:
         ids: Mapping[int, int],
     ) -> None:
         """Enqueue a run, and announce it at once for the node that plans: one write less."""
-        now, tick, by, node = self._tx.now, decision.tick, decision.triggered_by, self._node
-        schedule_id, target = each.schedule.schedule_id, each.schedule.target
-        blocker = ids[decision.behind] if isinstance(decision, Queue) else None
-        starts_here = (
+        schedule, state, tick, by = each.schedule, each.state, decision.tick, decision.triggered_by
+        schedule_id, target, node = schedule.schedule_id, schedule.target, self._node
+        blocker = None if isinstance(decision, Launch) else ids[decision.behind]
+        as_planned: Row = (
+            run_id, schedule_id, tick.run_at, tick.due_at, by, target.needs, iteration,
+            state.revision, tick.count, tick.first_run_at, target.inputs_text,
+        )  # fmt: skip
+        if (
             node is not None
             and blocker is None
-            and len(self._done.attempts) < self._slots
-            and tick.due_at <= now
+            and len(self._attempts) < self._slots
+            and tick.due_at <= self._tx.now
             and target.needs in node.offers
-        )
-        leased_by = None
-        if starts_here and node is not None:
-            leased_by = node.node_id
+        ):
+            self._started += as_planned
             self._told.append(
                 RunStarted(
-                    schedule_id, run_id, tick.run_at, 1, leased_by, 1, tick.due_at, by,
+                    schedule_id, run_id, tick.run_at, 1, node.node_id, 1, tick.due_at, by,
                     tick.first_run_at, tick.count,
                 )
             )  # fmt: skip
-            self._done.attempts.append(_first_attempt(each, tick, run_id, iteration, by))
+            self._attempts.append(
+                Attempt(
+                    run_id, schedule_id, tick.run_at, tick.due_at, 1, 1, target, "", by, iteration,
+                    tick.count, tick.first_run_at, state.revision, target.inputs_text,
+                    schedule.policy.timeout, state.user_id,
+                )
+            )  # fmt: skip
         else:
+            self._others += ("ENQUEUED", None, blocker, None, *as_planned)
             self._told.append(
                 RunEnqueued(
                     schedule_id, run_id, tick.run_at, tick.due_at, by, tick.first_run_at,
                     tick.count, blocker,
                 )
             )  # fmt: skip
-            self._done.enqueued += 1
-        self._rows.append((
-            run_id, schedule_id, tick.run_at, "", tick.due_at,
-            "STARTED" if starts_here else "ENQUEUED", None, by, target.needs, int(starts_here),
-            iteration, each.state.revision, tick.count, tick.first_run_at, blocker, leased_by,
-            int(starts_here), now if starts_here else None, None, target.inputs_text,
-            now, now,
-        ))  # fmt: skip
+            self._enqueued += 1
 
     def _skip(
         self, each: Decided, decision: Skip, run_id: int, iteration: int, ids: Mapping[int, int]
     ) -> None:
         now, tick, schedule_id = self._tx.now, decision.tick, each.schedule.schedule_id
         blocker = ids.get(decision.blocked_by) if decision.blocked_by is not None else None
+        target = each.schedule.target
         self._misses[schedule_id] = (now, decision.reason, schedule_id)
+        self._others += (
+            "SKIPPED", decision.reason, blocker, now, run_id, schedule_id, tick.run_at,
+            tick.due_at, "timer", target.needs, iteration, each.state.revision, tick.count,
+            tick.first_run_at, target.inputs_text,
+        )  # fmt: skip
         self._told.append(
             RunSkipped(
                 schedule_id, run_id, tick.run_at, decision.reason, tick.first_run_at, tick.count,
                 blocker,
             )
         )  # fmt: skip
-        self._rows.append((
-            run_id, schedule_id, tick.run_at, "", tick.due_at, "SKIPPED", decision.reason, "timer",
-            each.schedule.target.needs, 0, iteration, each.state.revision, tick.count,
-            tick.first_run_at, blocker, None, 0, None, now,
-            each.schedule.target.inputs_text, now, now,
-        ))  # fmt: skip
 
     def _keep_those_already_there(self) -> None:
         """Forget the runs of ticks that had their row before: it stays as it is."""
-        ids = [row[0] for row in self._rows]
-        there = self._tx.all(
-            "SELECT run_id FROM schedule_runs WHERE run_id BETWEEN ? AND ?", (ids[0], ids[-1])
+        found = self._tx.all(
+            "SELECT run_id FROM schedule_runs WHERE run_id >= ?", (self._first_id,)
         )
-        missing = set(ids) - {run_id for (run_id,) in there}
-        counted: Counter[str] = Counter()
-        for row in self._rows:
-            if row[0] in missing:
-                counted[row[1]] += row[5] != "SKIPPED"
-        self._states = [
-            (last, iteration - counted[schedule_id], used - counted[schedule_id], schedule_id)
-            for last, iteration, used, schedule_id in self._states
-        ]
-        self._told = [event for event in self._told if event.run_id not in missing]
-        self._done.attempts[:] = [a for a in self._done.attempts if a.run_id not in missing]
-
-
-def _first_attempt(
-    each: Decided, tick: Tick, run_id: int, iteration: int, by: TriggeredBy
-) -> Attempt:
-    schedule, target = each.schedule, each.schedule.target
-    return Attempt(
-        run_id, schedule.schedule_id, tick.run_at, tick.due_at, 1, 1, target, "", by, iteration,
-        tick.count, tick.first_run_at, each.state.revision, target.inputs_text,
-        schedule.policy.timeout, each.state.user_id,
-    )  # fmt: skip
+        there = {run_id for (run_id,) in found}
+        counted = Counter(
+            event.schedule_id
+            for event in self._told
+            if event.run_id not in there and not isinstance(event, RunSkipped)
+        )
+        states = self._states
+        for i, schedule_id in enumerate(states[3::4]):
+            states[4 * i + 1] -= counted[schedule_id]
+            states[4 * i + 2] -= counted[schedule_id]
+        self._told = [event for event in self._told if event.run_id in there]
+        self._attempts = [each for each in self._attempts if each.run_id in there]
 
 
 def end_waiting(
@@ -340,15 +346,15 @@ def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
 
 def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
     """Give each of these schedules its new due row, or none."""
-    over: list[Row] = []
-    rows: list[Row] = []
+    over: list[Value] = []
+    rows: list[Value] = []
     for schedule_id, each in due:
         if each is None:
-            over.append((schedule_id,))
+            over.append(schedule_id)
         else:
-            rows.append((each.due_at, schedule_id, each.run_at))
-    tx.many("DELETE FROM due WHERE schedule_id IN (VALUES {rows})", over)
-    tx.many("REPLACE INTO due (due_at, schedule_id, run_at) VALUES {rows}", rows)
+            rows += (each.due_at, schedule_id, each.run_at)
+    tx.many("DELETE FROM due WHERE schedule_id IN ({?})", over)
+    tx.many("REPLACE INTO due (due_at, schedule_id, run_at) VALUES {(?,?,?)}", rows)
 
 
 def unfinished_of(tx: Transaction, schedule_ids: Iterable[str]) -> dict[str, list[Run]]:
@@ -367,15 +373,17 @@ def _run(row: Row) -> Run:
     )  # fmt: skip
 
 
+def next_run_id(tx: Transaction) -> int:
+    """Return the run id that would be taken next: they grow along commits."""
+    row = tx.one("SELECT value FROM meta WHERE name = 'next_run_id'")
+    return 1 if row is None else int(row[0])
+
+
 def take_run_ids(tx: Transaction, n: int) -> int:
-    """Return the first of `n` run ids that nothing else will have: they grow along commits."""
-    row = tx.one(
-        "INSERT INTO meta (name, value) VALUES ('next_run_id', 1 + ?1) "
-        "ON CONFLICT (name) DO UPDATE SET value = value + ?1 RETURNING value",
-        (n,),
-    )
-    assert row is not None, "an upsert with RETURNING gives a row"
-    return int(row[0]) - n
+    """Return the first of `n` run ids that nothing else will have."""
+    first = next_run_id(tx)
+    tx.run("INSERT OR REPLACE INTO meta (name, value) VALUES ('next_run_id', ?)", (first + n,))
+    return first
 
 
 def gate_is_open(tx: Transaction) -> bool:

@@ -24,7 +24,7 @@ from onbeat.events import (
     RunSucceeded,
 )
 from onbeat.ports import Attempt, Finished, Node, Registered
-from onbeat.stores.sqlite.database import LARGEST_SET, Row, Transaction
+from onbeat.stores.sqlite.database import LARGEST_SET, Row, Transaction, Value
 from onbeat.stores.sqlite.planning import (
     END_WAITING,
     as_json,
@@ -49,7 +49,7 @@ SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.reques
 """
 
 CLAIM = """
-  WITH given (node_id, fence, revision, at, run_id) AS (VALUES {rows})
+  WITH given (node_id, fence, revision, at, run_id) AS (VALUES {(?,?,?,?,?)})
 UPDATE schedule_runs AS r
    SET leased_by = given.node_id, fence = given.fence, revision = given.revision,
        updated_at = given.at
@@ -79,7 +79,7 @@ RETURNING schedule_id, run_id, run_at, fence
 """
 
 SUCCEED_ALONE = """
-  WITH given (run_id, fence, result, log_tail) AS (VALUES {rows})
+  WITH given (run_id, fence, result, log_tail) AS (VALUES {(?,?,?,?)})
 UPDATE schedule_runs AS r
    SET status = 'SUCCESS', reason = NULL, error = NULL, exit_code = 0, result = given.result,
        log_tail = given.log_tail, finished_at = ?1, updated_at = ?1, leased_by = NULL,
@@ -94,7 +94,7 @@ UPDATE schedule_runs AS r
 NOTE_SUCCESS = """
 UPDATE schedule_state
    SET last_run_at = ?1, last_success_at = ?1, last_exit = 0, consecutive_failures = 0
- WHERE schedule_id IN ({rows})
+ WHERE schedule_id IN ({?})
 """
 
 NOTE_FAILURE = """
@@ -138,14 +138,14 @@ def claim(tx: Transaction, node: Node, *, limit: int) -> list[Attempt]:
 def _claim_some(tx: Transaction, node: Node, limit: int, attempts: list[Attempt]) -> int:
     """Look at up to `limit` runs, and claim those that may start; return how many there were."""
     rows = tx.all(CLAIMABLE, (tx.now, as_json(sorted(node.offers)), limit))
-    claims: list[Row] = []
+    claims: list[Value] = []
     for row in rows:
         attempt = _attempt(row)
         if attempt is None:
             _refuse(tx, row)
         elif _may_start(tx, row):
             attempts.append(attempt)
-            claims.append((node.node_id, attempt.fence, attempt.revision, tx.now, attempt.run_id))
+            claims += (node.node_id, attempt.fence, attempt.revision, tx.now, attempt.run_id)
             tx.tell(
                 RunClaimed(
                     attempt.schedule_id, attempt.run_id, attempt.run_at, node.node_id, attempt.fence
@@ -209,18 +209,18 @@ def _succeed(tx: Transaction, finished: Sequence[Finished], others: list[Finishe
 
     Returns which; those for which it is not so are added to `others`, found by halving.
     """
-    given = [
-        (each.attempt.run_id, each.attempt.fence, _result(each.outcome), _tail(each.log_tail))
-        for each in finished
-    ]
+    given: list[Value] = []
+    for each in finished:
+        held = each.attempt
+        given += (held.run_id, held.fence, _result(each.outcome), _tail(each.log_tail))
     tx.run("SAVEPOINT successes")
-    all_alone = tx.many(SUCCEED_ALONE, given, (tx.now,)) == len(given)
+    all_alone = tx.many(SUCCEED_ALONE, given, (tx.now,)) == len(finished)
     if not all_alone:
         tx.run("ROLLBACK TO successes")
     tx.run("RELEASE successes")
     if all_alone:
         attempts = [each.attempt for each in finished]
-        tx.many(NOTE_SUCCESS, [(attempt.schedule_id,) for attempt in attempts], (tx.now,))
+        tx.many(NOTE_SUCCESS, [attempt.schedule_id for attempt in attempts], (tx.now,))
         tx.events += [RunSucceeded(a.schedule_id, a.run_id, a.run_at, a.attempt) for a in attempts]
         return [attempt.run_id for attempt in attempts]
     if len(finished) == 1:
@@ -251,7 +251,7 @@ def _end(
     result = _result(outcome)
     tx.run(END, (*held, found.status, found.reason, error, exit_code, tail, tx.now, result))
     if found.status is Status.SUCCESS:
-        tx.many(NOTE_SUCCESS, [(schedule_id,)], (tx.now,))
+        tx.many(NOTE_SUCCESS, [schedule_id], (tx.now,))
         tx.tell(RunSucceeded(*ids, run.attempt))
     elif found.status is Status.CANCELED:
         tx.tell(RunCanceled(*ids, error or ""))
