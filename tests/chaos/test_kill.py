@@ -100,10 +100,12 @@ def without_an_announcement(history):
 
 
 def with_a_run_decided_twice(history):
-    """Have a run that was enqueued start as if it were decided only then, and else as it was."""
-    claimed = next(e for _, e in history.events if e.name == "run.claimed")
-    at = next(i for i, (_, e) in enumerate(history.events) if _is(e, "run.started", claimed.run_id))
-    moment, event = history.events[at]
+    """Have a run that was decided before start as if it were decided only then."""
+    at, (moment, event) = next(
+        (i, told)
+        for i, told in enumerate(history.events)
+        if told[1].name == "run.started" and not told[1].was_just_decided
+    )
     history.events[at] = (moment, structs.replace(event, due_at=event.run_at * 1000))
 
 
