@@ -167,7 +167,7 @@ class Dispatcher:
         if batch:
             held = set(await self._finish(batch))
             self._unrecorded -= len(batch)
-            for each in batch:
+            for each in batch if len(held) < len(batch) else ():
                 if each.attempt.run_id not in held:
                     log.warning("run %d was not this node's any more", each.attempt.run_id)
         self.recorded += 1
@@ -250,11 +250,7 @@ class Dispatcher:
             else:
                 log.exception("the launcher of run %d failed", attempt.run_id)
                 outcome = Failed(_told(broken), "launch_failed")
-        self._came_in(attempt, outcome, tail)
-
-    def _came_in(self, attempt: Attempt, outcome: Outcome, tail: str) -> None:
-        """Keep an outcome until it is recorded; its place is free for another at once."""
-        self._running.pop(attempt.run_id, None)
+        self._running.pop(attempt.run_id, None)  # its place is free for another at once
         self._unrecorded += 1
         self._finished.append(Finished(attempt, outcome, tail))
         self._place.set()

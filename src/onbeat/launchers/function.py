@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from onbeat.core.codec import check_names
 from onbeat.core.runs import Failed, Outcome, Succeeded
-from onbeat.core.schedules import ID, Target
+from onbeat.core.schedules import ID, Target, read_inputs
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.ports import Attempt
 
@@ -59,7 +59,7 @@ class FunctionLauncher:
         name = str(attempt.target.fields["python"])
         try:
             function = self._registered.get(name) or await self._imported(name)
-            given = attempt.inputs
+            given = read_inputs(attempt.inputs_text)
             way = _way_to_call(function, tuple(given))
         except (Exception, SystemExit) as broken:  # noqa: BLE001 - importing runs what a module says
             return Failed(f"{name}: {broken}", "launch_failed", retryable=False), _trace(broken)

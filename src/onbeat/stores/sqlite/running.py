@@ -182,8 +182,10 @@ def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     in_order = {  # schedules with more than successes: the last outcome told is what counts
         each.attempt.schedule_id for each in finished if not isinstance(each.outcome, Succeeded)
     }
-    plain = [each for each in finished if each.attempt.schedule_id not in in_order]
-    others = [each for each in finished if each.attempt.schedule_id in in_order]
+    plain, others = finished, list[Finished]()
+    if in_order:
+        plain = [each for each in finished if each.attempt.schedule_id not in in_order]
+        others = [each for each in finished if each.attempt.schedule_id in in_order]
     done: list[int] = []
     for begin in range(0, len(plain), LARGEST_SET):
         done += _succeed(tx, plain[begin : begin + LARGEST_SET], others)
