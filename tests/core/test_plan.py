@@ -46,6 +46,7 @@ from onbeat.core.plan import (
 )
 from onbeat.core.runs import Canceled, Failed, Lost, Run, Status, Succeeded
 from onbeat.core.schedules import Policy, Schedule
+from onbeat.core.triggers import OnTheWall
 from onbeat.testing import a_schedule
 from tests.timing import LIMIT
 
@@ -204,6 +205,30 @@ class TestOnTime:
         assert told(found) == [  # 01:30, 02:30 which is not there and so 03:00, and 03:30
             "launch 2026-03-29T00:30", "launch 2026-03-29T01:00", "launch 2026-03-29T01:30",
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"cron": "*/5 * * * *", "timezone": "Europe/Berlin"}, {"cron": "*/20 * * * * *"},
+        {"calendar": {"minute": [0, 30]}}, {"daily": "13:00"}, {"every": "90s"}, {"every": "P1M"},
+        {"at": ["2026-01-01T13:00", "2026-01-01T13:01"]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_short_way_of_a_plain_trigger_comes_to_the_same(when, monkeypatch):
+    schedule = a_schedule(**when)
+    trigger = schedule.trigger
+    first, *_, last = trigger.upcoming(NOON, 3)
+    nows = [t * 1000 + ms for t in (first, last) for ms in (-1, 0, 1, MINUTE, MINUTE + 1, HOUR)]
+    ways = []
+    for plain in (True, False):
+        assert trigger.is_plain is plain
+        ways.append([plan(schedule, first, [], NO_PAST, now=now) for now in nows])
+        monkeypatch.setattr(type(trigger), "is_plain", False)
+        monkeypatch.setattr(OnTheWall, "is_plain", False)
+    assert ways[0] == ways[1]
+    assert {type(d) for found in ways[0] for d in found.decisions} >= {Launch}
 
 
 class TestMost:

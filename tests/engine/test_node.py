@@ -217,6 +217,60 @@ def test_a_stop_ends_though_the_recorder_fails_in_the_middle_of_it():
     assert played(story) == (StoreUnusable, "STARTED")
 
 
+def test_a_stop_ends_though_a_run_comes_too_late_when_the_recorder_has_failed():
+    class Damaged(Listening):
+        async def finish(self, finished):
+            raise await damage
+
+    async def story(store, clock):
+        nonlocal damage
+        damage = asyncio.get_running_loop().create_future()
+        launcher = RecordingLauncher()
+        dispatcher = Dispatcher(Damaged(store), clock, NODE, {"command": launcher}, concurrency=9)
+        recording = asyncio.create_task(dispatcher.record())
+        await store.register(NODE)
+        await store.upsert([a_schedule("a"), a_schedule("b")])
+        clock.advance("1h")
+        planned = await store.plan_due(plan_now, limit=9, node=NODE, slots=9)
+        dispatcher.launch(planned.attempts[:1], clock.monotonic())
+        await asyncio.sleep(0.001)  # its outcome is being recorded
+        damage.set_result(StoreUnusable("the database is damaged"))
+        dispatcher.launch(planned.attempts[1:], clock.monotonic() - NODE.lease)
+        with pytest.raises(StoreUnusable):
+            await recording
+        await asyncio.wait_for(dispatcher.drain(0.01), 5)
+        return len(launcher.attempts)
+
+    damage = None
+    assert played(story) == 1
+
+
+def test_those_that_come_too_late_leave_their_places_and_one_line(caplog):
+    async def story(store, clock):
+        launchers = {"command": RecordingLauncher()}
+        dispatcher = Dispatcher(store, clock, NODE, launchers, concurrency=3)
+        recording = asyncio.create_task(dispatcher.record())
+        await store.register(NODE)
+        await store.upsert([a_schedule(name) for name in "abc"])
+        clock.advance("1h")
+        planned = await store.plan_due(plan_now, limit=9, node=NODE, slots=9)
+        dispatcher.launch(planned.attempts, clock.monotonic() - NODE.lease)
+        async with asyncio.timeout(5):
+            await dispatcher.wait_for_places(3, 60)
+            await dispatcher.idle()
+        recording.cancel()
+        return [run.status for run in await store.runs()]
+
+    assert played(story) == ["ENQUEUED"] * 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "3 runs came too late to be launched: handed back"
+    ]
+
+
+def plan_now(schedule, run_at, unfinished, past, now):
+    return plan(schedule, run_at, unfinished, past, now=now)
+
+
 def test_a_loop_may_begin_tasks_at_once():
     def at_once(loop, coroutine, **_):
         try:

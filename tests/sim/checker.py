@@ -322,7 +322,7 @@ class Checker:
         if event.reason == "lost":
             run.lost.add(run.attempt)
             right = event.due_at == self.now and model.policy.on_lost == "retry"
-            right = right and run.attempt <= len(model.policy.retry) + 5
+            right = right and run.attempt <= len(model.policy.retry) + 5  # as the docs say
             self.seen["lost, tried again"] += 1
         else:
             run.ended[run.attempt] = event.reason

@@ -182,15 +182,20 @@ def definition(schedule: Schedule) -> str:
 def from_definition(schedule_id: str, text: str) -> Schedule:
     """Return the schedule that the store keeps as `text`, which was checked when it was defined.
 
-    It is read for every tick, so schedules are remembered; and of others, what a text says of when,
-    which takes the longest to read and is the same for many.
+    It is read for every tick, so texts are remembered; and of others, what they say of when, which
+    takes the longest to read and is the same for many.
     """
     read = _decoded if len(text) <= LONGEST_REMEMBERED else _decoded.__wrapped__
-    return read(schedule_id, text)
+    parts = read(text, "")
+    if parts is None:
+        parts = read(text, schedule_id)
+        assert parts is not None, "with a key, a hash has its value"
+    return Schedule(schedule_id, *parts)
 
 
 @lru_cache(maxsize=16_384)
-def _decoded(schedule_id: str, text: str) -> Schedule:
+def _decoded(text: str, key: str) -> tuple[Trigger, Target, Policy, str, Calendars] | None:
+    """Return what a text says, or None if that depends on a key: on the schedule it is of."""
     try:
         given = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as broken:
@@ -198,17 +203,19 @@ def _decoded(schedule_id: str, text: str) -> Schedule:
     fields = _fields(given)
     run, description = fields.pop("run", None), fields.pop("description", "")
     timing = msgspec.json.encode(fields)
+    if b"H" not in timing:  # only a hash in a cron tells equal ones apart
+        key = ""
+    elif not key:
+        return None
     with naming("run"):
         target = Target(_kind_of(run), _fields(run))
     read = _decoded_timing if len(timing) <= LONGEST_REMEMBERED else _decoded_timing.__wrapped__
-    trigger, policy, calendars = read(timing, schedule_id if b"H" in timing else "")
-    description = _text("description", description)
-    return Schedule(schedule_id, trigger, target, policy, description, calendars)
+    trigger, policy, calendars = read(timing, key)
+    return trigger, target, policy, _text("description", description), calendars
 
 
 @lru_cache(maxsize=4096)
 def _decoded_timing(timing: bytes, key: str) -> tuple[Trigger, Policy, Calendars]:
-    """Return what fields say of when. Only a hash in a cron needs a key: the schedule it is of."""
     found = _read_timing(key or "any", msgspec.json.decode(timing), "UTC", NO_CALENDARS)
     _check_trigger(found[0])
     return found

@@ -33,6 +33,7 @@ class Dispatcher:
         self._store, self._clock, self._node = store, clock, node
         self._launchers, self.concurrency = launchers, concurrency
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._late = 0  # how many came too late to be launched, and were not told of yet
         self._reserved, self._unrecorded = 0, 0
         self.recorded = 0  # how many times outcomes were recorded
         self._finished: list[Finished] = []
@@ -138,7 +139,7 @@ class Dispatcher:
     def launch(self, announced: Sequence[Attempt], sent: float) -> None:
         """Launch attempts that were announced at once, or hand them back if it gets too late."""
         if announced:
-            self._idle.clear()
+            self._is_busy()
         latest = sent + self._node.lease / 1000 * 2 / 3
         create_task = asyncio.get_running_loop().create_task
         for attempt in announced:
@@ -161,15 +162,18 @@ class Dispatcher:
         """Record what has come in, and free what was not launched."""
         unlaunched = list(self._unlaunched)
         batch, self._finished = self._finished, []
+        if self._late:
+            log.warning("%d runs came too late to be launched: handed back", self._late)
+            self._late = 0
         if unlaunched:
             await self._surely(partial(self._store.hand_back, unlaunched))
             del self._unlaunched[: len(unlaunched)]
         if batch:
             held = set(await self._finish(batch))
             self._unrecorded -= len(batch)
-            for each in batch if len(held) < len(batch) else ():
-                if each.attempt.run_id not in held:
-                    log.warning("run %d was not this node's any more", each.attempt.run_id)
+            if len(held) < len(batch):
+                for run_id in {each.attempt.run_id for each in batch} - held:
+                    log.warning("run %d was not this node's any more", run_id)
         self.recorded += 1
         self.wake_soon()
         self.on_recorded()
@@ -230,9 +234,9 @@ class Dispatcher:
         """
         is_late = self._clock.monotonic() > latest
         if is_late or self._ending:
-            if is_late:
-                log.warning("run %d came too late to be launched: handed back", attempt.run_id)
+            self._late += is_late
             self._running.pop(attempt.run_id, None)
+            self._place.set()
             self._hand_back([attempt])
             return
         tail = ""
@@ -260,9 +264,14 @@ class Dispatcher:
     def _hand_back(self, attempts: Sequence[Attempt]) -> None:
         """Have runs freed that were claimed and will not be launched."""
         if attempts:
-            self._idle.clear()
+            self._is_busy()
             self._unlaunched += attempts
             self._to_record.set()
+
+    def _is_busy(self) -> None:
+        """Have those who wait for the end of it wait, unless nobody could tell them any more."""
+        if not self._records_no_more:
+            self._idle.clear()
 
     async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
         """Do what has to be done, for as long as the store fails."""

@@ -31,8 +31,8 @@ LARGEST_GROUP = 500  # calls in one commit
 BREATH = 0.001  # a pause after a long stretch of commits lets other processes have the lock
 LONG_STRETCH = 0.02
 
-Value = Any  # what is bound, or a column holds: its statement says
-Row = tuple[Value, ...]
+Row = tuple[Any, ...]  # what a column holds, its statement says
+Value = int | float | str | None
 Bindings = Sequence[Value]
 T = TypeVar("T")
 

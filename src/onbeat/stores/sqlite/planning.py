@@ -6,6 +6,7 @@ The invariant everything rests on: a live schedule's due row is the first tick l
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -18,8 +19,9 @@ from onbeat.core.plan import (
     Queue,
     Skip,
     Supersede,
+    Tick,
 )
-from onbeat.core.runs import Reason, Run, Status
+from onbeat.core.runs import Reason, Run, Status, TriggeredBy
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.events import (
     RunEnqueued,
@@ -185,9 +187,9 @@ class _Writing:
     def __init__(self, tx: Transaction, node: Node | None = None, slots: int = 0) -> None:
         self._tx, self._node, self._slots = tx, node, slots
         self._first_id = self._next_id = next_run_id(tx)
-        self._started: list[Value] = []  # of each of START_RUNS, and so on
-        self._others: list[Value] = []
-        self._states: list[Value] = []
+        self._started: list[Value] = []  # what START_RUNS binds for each run, one after another
+        self._others: list[Value] = []  # what INSERT_RUNS does
+        self._states: list[Row] = []
         self._misses: dict[str, Row] = {}  # by schedule
         self._told: list[RunEnqueued | RunSkipped | RunStarted] = []  # one a row
         self._attempts: list[Attempt] = []
@@ -217,7 +219,7 @@ class _Writing:
             ids[last] = self._next_id
             self._next_id += 1
         begun = iteration - state.iteration
-        self._states += (last, iteration, state.runs_used + begun, schedule_id)
+        self._states.append((last, iteration, state.runs_used + begun, schedule_id))
 
     def finish(self) -> CarriedOut:
         """Write it all."""
@@ -230,8 +232,8 @@ class _Writing:
         written += tx.many(INSERT_RUNS, self._others, (tx.now,))
         if written < rows:
             self._keep_those_already_there()
-        tx.many(MOVE_STATES, self._states)
-        tx.many(NOTE_MISSES, [value for row in self._misses.values() for value in row])
+        tx.many(MOVE_STATES, list(chain.from_iterable(self._states)))
+        tx.many(NOTE_MISSES, list(chain.from_iterable(self._misses.values())))
         tx.events += self._told
         return CarriedOut(self._attempts, self._enqueued)
 
@@ -247,10 +249,7 @@ class _Writing:
         schedule, state, tick, by = each.schedule, each.state, decision.tick, decision.triggered_by
         schedule_id, target, node = schedule.schedule_id, schedule.target, self._node
         blocker = None if isinstance(decision, Launch) else ids[decision.behind]
-        as_planned: Row = (
-            run_id, schedule_id, tick.run_at, tick.due_at, by, target.needs, iteration,
-            state.revision, tick.count, tick.first_run_at, target.inputs_text,
-        )  # fmt: skip
+        as_planned = _as_planned(each, tick, run_id, iteration, by)
         if (
             node is not None
             and blocker is None
@@ -287,13 +286,9 @@ class _Writing:
     ) -> None:
         now, tick, schedule_id = self._tx.now, decision.tick, each.schedule.schedule_id
         blocker = ids.get(decision.blocked_by) if decision.blocked_by is not None else None
-        target = each.schedule.target
         self._misses[schedule_id] = (now, decision.reason, schedule_id)
-        self._others += (
-            "SKIPPED", decision.reason, blocker, now, run_id, schedule_id, tick.run_at,
-            tick.due_at, "timer", target.needs, iteration, each.state.revision, tick.count,
-            tick.first_run_at, target.inputs_text,
-        )  # fmt: skip
+        as_planned = _as_planned(each, tick, run_id, iteration, "timer")
+        self._others += ("SKIPPED", decision.reason, blocker, now, *as_planned)
         self._told.append(
             RunSkipped(
                 schedule_id, run_id, tick.run_at, decision.reason, tick.first_run_at, tick.count,
@@ -312,12 +307,23 @@ class _Writing:
             for event in self._told
             if event.run_id not in there and not isinstance(event, RunSkipped)
         )
-        states = self._states
-        for i, schedule_id in enumerate(states[3::4]):
-            states[4 * i + 1] -= counted[schedule_id]
-            states[4 * i + 2] -= counted[schedule_id]
+        self._states = [
+            (last, iteration - counted[schedule_id], used - counted[schedule_id], schedule_id)
+            for last, iteration, used, schedule_id in self._states
+        ]
         self._told = [event for event in self._told if event.run_id in there]
         self._attempts = [each for each in self._attempts if each.run_id in there]
+
+
+def _as_planned(
+    each: Decided, tick: Tick, run_id: int, iteration: int, by: TriggeredBy
+) -> tuple[Value, ...]:
+    """Return the last columns of START_RUNS and of INSERT_RUNS."""
+    schedule, target = each.schedule, each.schedule.target
+    return (
+        run_id, schedule.schedule_id, tick.run_at, tick.due_at, by, target.needs, iteration,
+        each.state.revision, tick.count, tick.first_run_at, target.inputs_text,
+    )  # fmt: skip
 
 
 def end_waiting(
