@@ -2,12 +2,15 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace as replaced
 
 import pytest
+from msgspec.structs import replace
 
 from onbeat import Onbeat, every
+from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import plan
-from onbeat.core.runs import Succeeded
+from onbeat.core.runs import Run, Status, Succeeded
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.loop import Engine
 from onbeat.engine.planner import Allowance, Planner
@@ -265,6 +268,34 @@ def test_those_that_come_too_late_leave_their_places_and_one_line(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "3 runs came too late to be launched: handed back"
     ]
+
+
+def test_schedules_alike_share_a_plan_and_no_others_do():
+    plain, limited = a_schedule(every="1m"), a_schedule(every="1m", max_runs=3)
+    changes = [{}, {"grace": 30_000}, {"jitter": 50_000}, {"catchup": "none"}]
+    policies = [replaced(plain.policy, **change) for change in changes]
+    schedules = [
+        replace(each, schedule_id=name, policy=policy)
+        for policy in policies
+        for each in (plain, limited)
+        for name in "ab"
+    ]
+    cases = [
+        (schedule, run_at, unfinished, Past(runs_used=used), 60_000 + late)
+        for schedule in schedules
+        for late in (45_000, 200_000)
+        for run_at in (60, 120)
+        for used in (0, 2)
+        for unfinished in ([], [Run(1, 0, Status.STARTED, 0, attempt=1)])
+    ]
+    planner = Planner(None, ManualClock(), NODE, None, catchup_per_second=10**6)
+    right = [plan_now(*case) for case in cases]
+    for one in cases:  # whatever comes before another
+        for other, found in zip(cases, right, strict=True):
+            planner._plan(*one)
+            assert planner._plan(*other) == found
+    first, second = (planner._plan(each, 60, [], NO_PAST, 60_000) for each in schedules[:2])
+    assert first is second
 
 
 def plan_now(schedule, run_at, unfinished, past, now):

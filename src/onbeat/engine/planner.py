@@ -3,11 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from onbeat.core.model import Past
 from onbeat.core.plan import Plan, plan
 from onbeat.core.runs import Run
-from onbeat.core.schedules import Schedule
+from onbeat.core.schedules import Policy, Schedule
+from onbeat.core.ticks import Trigger
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.errors import StoreFailed
 from onbeat.ports import Clock, Node, Planned, Store
@@ -35,6 +37,7 @@ class Planner:
         self._store, self._clock, self._node, self._dispatcher = store, clock, node, dispatcher
         self._allowance = Allowance(clock, catchup_per_second)
         self._wake = asyncio.Event()
+        self._last: _Alike | None = None
         self._stopping, self._is_behind = False, False
         self._told_of: frozenset[str] = frozenset()  # what was needed and is not offered
         self.next_due: int | None = None  # until then there is nothing to do, unless it is woken
@@ -98,8 +101,21 @@ class Planner:
     def _plan(
         self, schedule: Schedule, run_at: int, unfinished: Sequence[Run], past: Past, now: int
     ) -> Plan:
+        """Plan one schedule. Those of a herd mostly have one trigger, and then one plan."""
+        trigger, policy, last = schedule.trigger, schedule.policy, self._last
+        if (
+            last is not None
+            and trigger is last.trigger
+            and policy is last.policy
+            and (run_at, now) == last.moment
+            and not unfinished
+        ):
+            return last.plan
         found = plan(schedule, run_at, unfinished, past, now=now, allowance=self._allowance.left)
         self._allowance.left -= found.catchups
+        needs_itself = unfinished or found.catchups or policy.jitter or not trigger.is_plain
+        if found.decisions and not needs_itself:
+            self._last = _Alike(trigger, policy, (run_at, now), found)
         return found
 
     async def _sleep(self) -> None:
@@ -112,6 +128,15 @@ class Planner:
             await self._wake.wait()
         finally:
             timer.cancel()
+
+
+class _Alike(NamedTuple):
+    """A plan that depends on nothing else of its schedule, nor of what went before."""
+
+    trigger: Trigger
+    policy: Policy
+    moment: tuple[int, int]  # run_at and now
+    plan: Plan
 
 
 class Allowance:
