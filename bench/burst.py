@@ -39,7 +39,7 @@ from onbeat.core.schedules import read_schedule
 
 ROUNDS = 3
 BOUND = 1.8  # times APScheduler in memory: what a change must not fall below, on a busy machine
-WANTED = 3.0  # what is promised: decision 0009
+WANTED = 3.0  # what the design asks for: decision 0009
 LONG = 3600  # seconds
 ZONE = "Europe/Berlin"
 POLL = 0.002

@@ -104,7 +104,7 @@ def plan(
     3. The due row becomes the first tick that is not decided.
     """
     policy, trigger = schedule.policy, schedule.trigger
-    if trigger.is_plain and not unfinished and not policy.jitter:  # the common case, without ado
+    if not unfinished and is_plain(schedule):  # the common case, without ado
         due, (tick, _) = run_at * 1000, trigger.look(run_at, past)
         if now - policy.grace <= due <= now and (tick is None or tick * 1000 > now):
             following = None if tick is None else Due(tick, tick * 1000)
@@ -137,6 +137,14 @@ def plan(
     assert not isinstance(last_decided, (Supersede, Release)), "they are followed by a tick"
     following = next_due(schedule, last_decided.tick.run_at, deciding.past)
     return Plan(tuple(deciding.decisions), following, deciding.catchups)
+
+
+def is_plain(schedule: Schedule) -> bool:
+    """Return whether a plan without unfinished runs depends on its trigger, policy and time alone.
+
+    Unless it catches up, which takes of an allowance, it is then the same for all schedules alike.
+    """
+    return schedule.trigger.is_plain and not schedule.policy.jitter
 
 
 def set_aside(

@@ -92,7 +92,7 @@ class WallPattern:
         return self._search(t)
 
     def look(self, t: int) -> int | None:
-        """Return the same, at once if it was just asked: a herd asks it for one schedule each."""
+        """Return what `next_after` does, at once if it was just asked, as a herd asks it."""
         asked, tick = self._last
         if t != asked:
             tick = self.next_after(t)

@@ -139,7 +139,7 @@ class Dispatcher:
     def launch(self, announced: Sequence[Attempt], sent: float) -> None:
         """Launch attempts that were announced at once, or hand them back if it gets too late."""
         if announced:
-            self._is_busy()
+            self._mark_busy()
         latest = sent + self._node.lease / 1000 * 2 / 3
         create_task = asyncio.get_running_loop().create_task
         for attempt in announced:
@@ -264,11 +264,11 @@ class Dispatcher:
     def _hand_back(self, attempts: Sequence[Attempt]) -> None:
         """Have runs freed that were claimed and will not be launched."""
         if attempts:
-            self._is_busy()
+            self._mark_busy()
             self._unlaunched += attempts
             self._to_record.set()
 
-    def _is_busy(self) -> None:
+    def _mark_busy(self) -> None:
         """Have those who wait for the end of it wait, unless nobody could tell them any more."""
         if not self._records_no_more:
             self._idle.clear()

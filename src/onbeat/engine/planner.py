@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from onbeat.core.model import Past
-from onbeat.core.plan import Plan, plan
+from onbeat.core.plan import Plan, is_plain, plan
 from onbeat.core.runs import Run
 from onbeat.core.schedules import Policy, Schedule
 from onbeat.core.ticks import Trigger
@@ -113,8 +113,7 @@ class Planner:
             return last.plan
         found = plan(schedule, run_at, unfinished, past, now=now, allowance=self._allowance.left)
         self._allowance.left -= found.catchups
-        needs_itself = unfinished or found.catchups or policy.jitter or not trigger.is_plain
-        if found.decisions and not needs_itself:
+        if found.decisions and not (unfinished or found.catchups) and is_plain(schedule):
             self._last = _Alike(trigger, policy, (run_at, now), found)
         return found
 
