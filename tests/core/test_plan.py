@@ -288,7 +288,17 @@ class TestCatchingUp:
     @pytest.mark.req("W72")
     def test_without_allowance_everything_waits_for_a_second(self):
         found = decided(a_schedule(), now="17:30", allowance=0)
-        assert found == Plan((), Due(at("13:00"), ms("17:30:01")))
+        assert (found.decisions, found.due.run_at) == ((), at("13:00"))
+        assert ms("17:30:01") <= found.due.due_at < ms("17:30:01") + 100
+
+    def test_those_that_wait_do_not_all_come_back_in_the_same_order(self):
+        def order(now):
+            found = {
+                name: decided(a_schedule(name), now=now, allowance=0).due.due_at for name in "abcde"
+            }
+            return sorted(found, key=found.get)
+
+        assert {order(ms("17:30") + i)[0] for i in range(100)} == set("abcde")
 
     def test_a_tick_on_time_needs_no_allowance(self):
         assert told(decided(a_schedule(), now="13:00", allowance=0)) == ["launch 13:00"]
@@ -362,6 +372,120 @@ class TestCatchingUp:
         schedule = a_schedule(cron="0 13,19 * * *", within=hours)
         (launch,) = decided(schedule, now="19:30").decisions
         assert launch.tick == Tick(at("19:00"), ms("19:00"), at("13:00"), 2)
+
+
+class TestCatchingUpAll:
+    """Each missed tick is decided as one on time would be."""
+
+    def test_every_missed_tick_runs_for_itself(self):
+        found = decided(a_schedule(catchup="all", overlap="allow"), now="15:30")
+        assert told(found) == ["catchup 13:00", "catchup 14:00", "catchup 15:00"]
+        assert found.catchups == 3
+        assert found.due == Due(at("16:00"), ms("16:00"))
+
+    def test_those_on_time_are_no_catch_ups(self):
+        found = decided(a_schedule(catchup="all", overlap="allow"), now="15:00", allowance=2)
+        assert told(found) == ["catchup 13:00", "catchup 14:00", "launch 15:00"]
+
+    @pytest.mark.parametrize(
+        ("overlap", "becomes"),
+        [("skip", "skip {} overlap 13:00"), ("queue", "queue {} behind 13:00")],
+    )
+    def test_they_overlap_like_any_others(self, overlap, becomes):
+        found = decided(a_schedule(catchup="all", overlap=overlap), now="15:30")
+        assert told(found) == ["catchup 13:00", becomes.format("14:00"), becomes.format("15:00")]
+
+    def test_those_before_the_window_are_missed_as_one_range(self):
+        schedule = a_schedule(catchup="all", catchup_window="2h", overlap="allow")
+        assert told(decided(schedule, now="17:30")) == [
+            "skip 13:00..15:00 (3) missed", "catchup 16:00", "catchup 17:00",
+        ]  # fmt: skip
+
+    @pytest.mark.req("W72")
+    def test_those_over_the_allowance_wait_and_with_them_those_after_them(self):
+        found = decided(a_schedule(catchup="all", overlap="allow"), now="17:00", allowance=2)
+        assert told(found) == ["catchup 13:00", "catchup 14:00"]
+        assert found.due.run_at == at("15:00")
+        assert ms("17:00:01") <= found.due.due_at < ms("17:00:01") + 100
+
+    def test_those_a_full_queue_has_no_room_for_wait_too(self):
+        queue = [queued(at("12:00") + i) for i in range(1, QUEUE_LIMIT)]
+        schedule = a_schedule(catchup="all", overlap="queue")
+        found = decided(schedule, a_run(), *queue, now="15:30")
+        assert told(found) == ["queue 13:00 behind 12:00"]
+        assert (found.due.run_at, found.due.due_at >= ms("15:30:01")) == (at("14:00"), True)
+
+    def test_an_edit_leaves_what_waits_as_missed(self):
+        queue = [queued(at("12:00") + i) for i in range(1, QUEUE_LIMIT)]
+        schedule = a_schedule(catchup="all", overlap="queue")
+        found = decide_all(schedule, at("13:00"), [a_run(), *queue], NO_PAST, now=ms("15:30"))
+        assert told(found) == ["queue 13:00 behind 12:00", "skip 14:00..15:00 (2) missed"]
+
+
+class TestSpreading:
+    """Missed ticks start one after another over the next minute, or until the next tick."""
+
+    def starts(self, found, now):
+        """Say when each catch-up is to start, in milliseconds from now."""
+        return {clock(d.tick.run_at): d.tick.due_at - ms(now) for d in found.decisions}
+
+    @pytest.mark.req("W51")
+    def test_they_start_evenly_over_the_look_ahead(self):
+        found = decided(a_schedule(catchup="spread"), now="15:30")
+        assert told(found) == ["catchup 13:00", "catchup 14:00", "catchup 15:00"]
+        assert self.starts(found, "15:30") == {"13:00": 1, "14:00": 20_000, "15:00": 40_000}
+        assert found.due == Due(at("16:00"), ms("16:00"))
+        assert found.catchups == 3
+
+    def test_none_starts_after_the_next_tick(self):
+        found = decided(a_schedule(catchup="spread"), now="15:59:51")
+        assert self.starts(found, "15:59:51") == {"13:00": 1, "14:00": 3000, "15:00": 6000}
+
+    def test_one_on_time_is_the_last_of_them(self):
+        found = decided(a_schedule(catchup="spread"), now="15:00")
+        assert self.starts(found, "15:00") == {"13:00": 1, "14:00": 20_000, "15:00": 40_000}
+
+    def test_without_a_next_tick_there_is_the_look_ahead(self):
+        found = decided(a_schedule(at="2026-01-01T13:00:00Z", catchup="spread"), now="13:30")
+        assert self.starts(found, "13:30") == {"13:00": 1}
+        assert found.due is None
+
+    def test_those_before_the_window_are_missed_as_one_range(self):
+        schedule = a_schedule(catchup="spread", catchup_window="2h")
+        assert told(decided(schedule, now="17:30")) == [
+            "skip 13:00..15:00 (3) missed", "catchup 16:00", "catchup 17:00",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("overlap", ["skip", "queue", "allow"])
+    def test_whether_they_overlap_is_judged_when_they_are_due(self, overlap):
+        found = decided(a_schedule(catchup="spread", overlap=overlap), a_run(), now="14:30")
+        assert told(found) == ["catchup 13:00", "catchup 14:00"]
+
+    def test_they_are_fresh_ticks_to_a_retry(self):
+        found = decided(a_schedule(catchup="spread"), retrying(), now="14:30")
+        assert told(found) == ["supersede 12:00", "catchup 13:00", "catchup 14:00"]
+
+    def test_those_over_the_allowance_are_due_when_their_turn_would_be(self):
+        found = decided(a_schedule(catchup="spread"), now="16:30", allowance=1)
+        assert told(found) == ["catchup 13:00"]
+        assert found.due == Due(at("14:00"), ms("16:30:15"))
+
+    def test_or_in_a_second_if_that_is_later(self):
+        found = decided(a_schedule(catchup="spread"), now="16:59:59", allowance=1)
+        assert found.due.run_at == at("14:00")
+        assert ms("17:00") <= found.due.due_at < ms("17:00") + 100
+
+    def test_hundreds_are_even_until_the_next_tick_though_one_plan_takes_a_hundred(self):
+        schedule = a_schedule(every="1m", catchup="spread", overlap="allow")
+        now, row, due = ms("17:00"), at("13:00"), []
+        while row <= at("17:00"):
+            found = plan(schedule, row, (), NO_PAST, now=now)
+            due += [decision.tick.due_at for decision in found.decisions]
+            row, now = found.due.run_at, found.due.due_at
+        gaps = [later - earlier for earlier, later in pairwise(due)]
+        assert len(due) == 241
+        assert (min(gaps), max(gaps)) == (248, 250)
+        assert due[-1] < ms("17:01")
 
 
 class TestOverlap:
@@ -800,6 +924,19 @@ class TestJudging:
         found = self.judged(waiting("12:50"), a_run("12:55"), overlap=overlap)
         assert words(found) == becomes
 
+    @pytest.mark.parametrize("overlap", ["skip", "queue"])
+    def test_one_that_is_to_be_judged_after_it_is_not_in_its_way(self, overlap):
+        first = waiting("12:50", due_at=ms("12:58"))
+        second = waiting("12:55", due_at=ms("12:59"))
+        assert words(self.judged(first, second, overlap=overlap)) == "launch 12:50"
+        found = words(self.judged(second, first, overlap=overlap))
+        assert found in ("skip 12:55 overlap 12:50", "queue 12:55 behind 12:50")
+
+    def test_one_that_was_to_be_judged_and_is_claimed_is(self):
+        first = waiting("12:50", due_at=ms("12:58"))
+        second = waiting("12:55", due_at=ms("12:59"), leased=True)
+        assert words(self.judged(first, second)) == "skip 12:50 overlap 12:55"
+
     def test_a_manual_run_goes_ahead(self):
         by_hand = waiting("12:50", request_id="by-hand")
         assert words(self.judged(by_hand, a_run("12:55"))) == "launch 12:50"
@@ -910,7 +1047,7 @@ KINDS_OF_RUN = st.lists(
 POLICIES = st.fixed_dictionaries(
     {
         "grace": st.sampled_from(["1s", "60s", "10m", "3h"]),
-        "catchup": st.sampled_from(["once", "none"]),
+        "catchup": st.sampled_from(["once", "none", "all", "spread"]),
         "catchup_window": st.sampled_from(["0s", "5m", "6h", "24h"]),
         "overlap": st.sampled_from(["skip", "queue", "allow"]),
         "jitter": st.sampled_from(["0s", "0s", "5s", "2h"]),
@@ -993,8 +1130,13 @@ def walk(case):
         groups = [("launch", [tick]) for tick in due]
     elif policy.catchup == "none":
         groups = [("missed", missed), *(("launch", [tick]) for tick in due[len(missed) :])]
-    else:
+    elif policy.catchup == "once":
         groups = [("missed", old), ("catchup", due[len(old) :])]
+    elif policy.catchup == "all":
+        each = [("each" if tick in missed else "launch", [tick]) for tick in due[len(old) :]]
+        groups = [("missed", old), *each]
+    else:
+        groups = [("missed", old), *(("spread", [tick]) for tick in due[len(old) :])]
     busy = any(is_in_flight(run, now) or run.blocked_by is not None for run in case.unfinished)
     waits = sum(run.blocked_by is not None for run in case.unfinished)
     retries = [
@@ -1007,13 +1149,19 @@ def walk(case):
             continue
         if len(verdicts) >= MOST_DECISIONS or used == case.max_runs:
             break
+        if kind in ("each", "spread"):
+            if policy.overlap == "queue" and waits >= QUEUE_LIMIT:
+                break
+            kind = "catchup" if kind == "each" else kind  # noqa: PLW2901 - by its name from here
         decided_ticks += ticks
         if kind == "missed":
             verdicts.append(("missed", ticks))
             continue
         verdicts += [("supersede", [run.run_at]) for run in retries]
         retries = []
-        if not busy or policy.overlap == "allow":
+        if kind == "spread":
+            verdicts.append(("catchup", ticks))
+        elif not busy or policy.overlap == "allow":
             verdicts.append((kind, ticks))
             busy = True
         elif policy.overlap == "skip":
@@ -1060,7 +1208,13 @@ def about(decisions):
 def was_cut_short(case, found):
     """Say whether a plan had a reason to leave ticks that are due."""
     used = case.past.runs_used + starts(found.decisions)
-    return len(found.decisions) >= MOST_DECISIONS or used == case.max_runs
+    full = len(found.decisions) >= MOST_DECISIONS or used == case.max_runs
+    return full or is_postponed(case, found)
+
+
+def is_postponed(case, found):
+    """Say whether a plan leaves a tick that is due for later."""
+    return found.due is not None and case.start_of(found.due.run_at) <= case.now < found.due.due_at
 
 
 @pytest.mark.req("W4")
@@ -1091,7 +1245,28 @@ def test_every_tick_that_is_due_is_covered_exactly_once(case):
 def test_nothing_is_decided_that_is_not_due(case):
     for decision in case.planned().decisions:
         if not isinstance(decision, (Supersede, Release)):
-            assert decision.tick.due_at == case.start_of(decision.tick.run_at) <= case.now
+            assert case.start_of(decision.tick.run_at) <= case.now
+            if not is_spread(case, decision):
+                assert decision.tick.due_at == case.start_of(decision.tick.run_at)
+
+
+def is_spread(case, decision):
+    return case.policy.catchup == "spread" and getattr(decision, "triggered_by", "") == "catchup"
+
+
+@given(cases())
+def test_what_is_spread_starts_in_order_later_than_now_and_before_the_next_tick(case):
+    found = case.planned()
+    due = [d.tick.due_at for d in found.decisions if is_spread(case, d)]
+    assert due == sorted(due)
+    gaps = {later - earlier for earlier, later in pairwise(due)}
+    assert not gaps or max(gaps) - min(gaps) <= 1
+    ticks = case.due()
+    following = case.schedule.trigger.next_after(ticks[-1], case.past) if ticks else None
+    end = case.now + MINUTE
+    if following is not None:
+        end = min(end, case.start_of(following))
+    assert all(case.now < at <= end for at in due)
 
 
 @given(cases())
@@ -1103,7 +1278,11 @@ def test_the_due_row_is_the_first_tick_that_is_not_decided(case):
         assert found.due == Due(case.first, case.start_of(case.first))
         return
     following = case.schedule.trigger.next_after(ranges[-1][1], past)
-    assert found.due == (following and Due(following, case.start_of(following)))
+    if is_postponed(case, found):
+        assert found.due.run_at == following
+        assert case.now + SECOND <= found.due.due_at <= case.now + MINUTE
+    else:
+        assert found.due == (following and Due(following, case.start_of(following)))
 
 
 @given(cases())
@@ -1128,10 +1307,21 @@ def test_no_more_is_started_than_max_runs_leaves(case):
 
 
 @given(cases())
-def test_a_catch_up_is_one_run(case):
+def test_catch_ups_are_counted_and_under_once_there_is_one(case):
     found = case.planned()
     caught_up = [d for d in found.decisions if getattr(d, "triggered_by", "") == "catchup"]
-    assert len(caught_up) == found.catchups <= 1
+    most = {"none": 0, "once": 1}.get(case.policy.catchup, MOST_DECISIONS)
+    assert len(caught_up) == found.catchups <= most
+
+
+@given(cases(), st.integers(1, 5))
+def test_no_more_is_caught_up_than_allowed_and_what_is_left_waits(case, allowance):
+    asked = (case.schedule, case.first, case.unfinished, case.past)
+    found, without = case.planned(), plan(*asked, now=case.now, allowance=allowance)
+    assert without.catchups == min(found.catchups, allowance)
+    assert without.decisions == found.decisions[: len(without.decisions)]
+    if without.decisions != found.decisions:
+        assert is_postponed(case, without)
 
 
 @given(cases())
@@ -1139,8 +1329,9 @@ def test_without_allowance_nothing_is_caught_up_and_nothing_else_is_different(ca
     asked = (case.schedule, case.first, case.unfinished, case.past)
     found, without = case.planned(), plan(*asked, now=case.now, allowance=0)
     late = case.start_of(case.first) < case.now - case.policy.grace
-    if late and case.policy.catchup == "once":
-        assert without == Plan((), Due(case.first, case.now + SECOND))
+    if late and case.policy.catchup != "none":
+        assert (without.decisions, without.due.run_at) == ((), case.first)
+        assert is_postponed(case, without)
     else:
         assert without == found
 
@@ -1233,7 +1424,7 @@ def ways_to_decide(schedule):
     ]
 
 
-@pytest.mark.parametrize("catchup", ["once", "none"])
+@pytest.mark.parametrize("catchup", ["once", "none", "all", "spread"])
 @pytest.mark.parametrize("jitter", ["0s", "10s"])
 @pytest.mark.parametrize(
     "given", [{"every": "1s"}, EVERY_SECOND | {"timezone": "America/New_York"}]
@@ -1243,7 +1434,7 @@ def test_a_tick_a_second_that_is_a_year_late_is_decided_at_once(given, catchup, 
         assert is_done_within(LIMIT, way)
 
 
-@pytest.mark.parametrize("catchup", ["once", "none"])
+@pytest.mark.parametrize("catchup", ["once", "none", "all", "spread"])
 @pytest.mark.parametrize(
     "given",
     [

@@ -99,12 +99,31 @@ def test_a_node_catches_up_no_more_than_a_hundred_schedules_a_second():
         for _ in range(3):
             await engine.settle()
             counts.append(len(launcher.attempts))
-            clock.advance("1s")
+            clock.advance(1100)
         await engine.stop(1)
         return counts
 
     assert Settings().catchup_per_second == 100
     assert played(story) == [100, 200, 250]
+
+
+def test_a_schedule_with_much_to_catch_up_keeps_no_other_from_it():
+    async def story(store, clock):
+        launcher = RecordingLauncher()
+        await store.upsert([a_schedule("a", every="1s", catchup="all", overlap="allow")])
+        await store.upsert([a_schedule("b", every="1h"), a_schedule("c", every="1h")])
+        clock.advance("5h30m")
+        engine = Engine(store, clock, NODE, {"command": launcher})
+        await engine.start()
+        for _ in range(20):
+            await engine.settle()
+            clock.advance(1100)
+        await engine.stop(1)
+        return Counter(attempt.schedule_id for attempt in launcher.attempts)
+
+    started = played(story)
+    assert (started["b"], started["c"]) == (1, 1)
+    assert 1500 < started["a"] <= 2000
 
 
 def test_a_herd_is_planned_in_full_batches(tmp_path):

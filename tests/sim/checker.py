@@ -7,6 +7,7 @@ the product, and nothing else. Each breach is told with the name of its invarian
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import pairwise
 
 import apsw
 
@@ -14,7 +15,7 @@ from onbeat.core.model import Past
 from onbeat.core.schedules import from_definition
 from onbeat.events import RunEnqueued, decode_events
 
-QUEUE_LIMIT, MOST_DECISIONS = 100, 100
+QUEUE_LIMIT, MOST_DECISIONS, LOOKAHEAD = 100, 100, 60_000
 CALLS = {
     "schedule.created": "created", "schedule.changed": "changed", "schedule.paused": "pause",
     "schedule.resumed": "resume", "schedule.deleted": "delete", "gate.changed": "set_gate",
@@ -33,6 +34,7 @@ class Model:
     paused: bool = False
     deleted: bool = False
     used: int = 0
+    caught_up_at: int = 0  # when a missed tick was last
 
     @property
     def schedule(self):
@@ -106,6 +108,7 @@ class Checker:
         self.gate_open, self.ticks, self.now = True, 0, 0
         self.told = Counter()  # what events say that users have changed
         self.skips = {}  # skipped ticks, by the run that their row is
+        self.catchups = []  # when the node caught up: as often as it did
         self.poisoned = bool(world.seen["poisoned"])
 
     def breach(self, invariant, told):
@@ -123,7 +126,7 @@ class Checker:
 
     def replay(self, transactions):
         for at, events in transactions:
-            self.now, self.decided_now = at, Counter()
+            self.now, self.decided_now, self.spread = at, Counter(), defaultdict(list)
             self.edited = {
                 e.schedule_id for e in events if e.name in ("schedule.changed", "schedule.created")
             }
@@ -137,6 +140,8 @@ class Checker:
                 handler = getattr(self, f"on_{event.name.replace('.', '_')}", None)
                 if handler is not None:
                     handler(event)
+            for schedule_id in self.spread.keys() - self.edited:
+                self._fills_its_room(self.models[schedule_id])
 
     def on_schedule_created(self, event):
         old = self.models.get(event.schedule_id)
@@ -230,6 +235,10 @@ class Checker:
             self.seen[f"a waiting run skipped: {event.reason}"] += 1
             if event.reason == "overlap":
                 self._has_blocker(event)
+                blocker = self.runs[event.blocked_by]
+                first = (blocker.due_at, blocker.run_at) < (known.due_at, known.run_at)
+                waits = blocker.state == "ENQUEUED" and blocker.due_at > blocker.enqueued_at
+                self.require(first or not waits, "in the order they are due", f"{event}")
             return
         if event.schedule_id not in self.models:  # single times that were past when defined
             self._pending.setdefault(event.schedule_id, []).append((event,))
@@ -393,10 +402,12 @@ class Checker:
         """A fresh tick starts on time, or to catch up, and only when nothing is in its way."""
         if model.definition == "poison":
             return
-        self.require(
-            event.due_at == model.due_at(event.run_at), "jitter is the tick's own", f"{event}"
-        )
-        late = self.now - event.due_at > model.policy.grace
+        due, asked = model.due_at(event.run_at), event.schedule_id in self.resumed
+        late = self.now - due > model.policy.grace
+        if event.triggered_by == "catchup" and model.policy.catchup == "spread" and not asked:
+            self._is_spread(model, event)
+        else:
+            self.require(event.due_at == due, "jitter is the tick's own", f"{event}")
         if event.triggered_by == "timer":
             self.require(not late, "every miss matches its policy", f"{event}")
             early = event.due_at > self.now
@@ -405,18 +416,21 @@ class Checker:
             if early:
                 self.seen["enqueued for later by an edit"] += 1
         else:
-            asked = model.policy.catchup == "once" or event.schedule_id in self.resumed
-            self.require(asked, "every miss matches its policy", f"{event}")
-            self.seen["caught up"] += 1
+            self._catches_up(model, event, late=late, asked=asked)
         held = not self.gate_open or model.paused
-        held = held and event.schedule_id not in self.resumed  # unless it is asked for right now
+        held = held and not asked  # unless it is asked for right now
         self.require(not held, "acknowledged calls hold", f"decided while held: {event}")
         flying = [r for r in self.of_schedule[model.schedule_id] if r.in_flight(self.now)]
-        queued = [
+        queued = self._queued(model.schedule_id)
+        retries = [
             r
             for r in self.of_schedule[model.schedule_id]
-            if r.blocked_by is not None and not r.is_over
+            if r.attempt and not r.manual and r.state == "ENQUEUED" and r.blocked_by is None
         ]
+        fresh = event.due_at <= self.now or event.triggered_by == "catchup"
+        self.require(
+            not fresh or not retries, "a fresh tick supersedes a retry", f"{event}: {retries}"
+        )
         if event.due_at > self.now or model.policy.overlap == "allow":
             return
         if event.blocked_by is None:
@@ -428,12 +442,54 @@ class Checker:
             self.require(len(queued) < QUEUE_LIMIT, "queue limit", f"{event}")
             self.seen["queued"] += 1
             self.seen["queued behind others"] += bool(queued)
-        retries = [
-            r
-            for r in self.of_schedule[model.schedule_id]
-            if r.attempt and not r.manual and r.state == "ENQUEUED" and r.blocked_by is None
-        ]
-        self.require(not retries, "a fresh tick supersedes a retry", f"{event}: {retries}")
+
+    def _catches_up(self, model, event, *, late, asked):
+        """A missed tick runs as its policy says, and no more of them in a second than allowed."""
+        ways = {"once": True, "none": False, "all": late and event.tick_count == 1,
+                "spread": event.tick_count == 1}  # fmt: skip
+        right = asked or ways[model.policy.catchup]
+        self.require(right, "every miss matches its policy", f"{event}")
+        way = "asked for" if asked else model.policy.catchup
+        self.seen[f"caught up: {way}"] += 1
+        if not asked and 0 < self.now - model.caught_up_at < 5_000:
+            self.seen["went on catching up"] += 1
+        model.caught_up_at = self.now
+        if asked or event.schedule_id in self.edited:
+            return
+        if self.catchups and self.now < self.catchups[-1]:  # the clock was set back
+            self.catchups.clear()
+        self.catchups = [at for at in self.catchups if at > self.now - 1000] + [self.now]
+        # The allowance is renewed once a second: what is left of one may be followed by the next.
+        most = 2 * self.world.catchup_per_second
+        self.require(len(self.catchups) <= most, "no flood", f"{len(self.catchups)}: {event}")
+
+    def _is_spread(self, model, event):
+        """Missed ticks start evenly, from now on until the look-ahead or the next tick."""
+        if event.schedule_id not in self.spread:
+            following = event.run_at
+            while following is not None and model.due_at(following) <= self.now:
+                following = model.schedule.trigger.next_after(following, model.past)
+            end = self.now + LOOKAHEAD
+            end = end if following is None else min(end, model.due_at(following))
+            self.spread[event.schedule_id] = [end, self.now + 1]
+            self.require(event.due_at == self.now + 1, "spread evenly", f"{event}")
+            return
+        dues = self.spread[event.schedule_id]
+        self.require(self.now < event.due_at <= dues[0], "spread evenly", f"{event}")
+        dues.append(event.due_at)
+        gaps = [later - earlier for earlier, later in pairwise(dues[1:])]
+        self.require(max(gaps) - min(gaps) <= 1, "spread evenly", f"{event}: {gaps}")
+
+    def _fills_its_room(self, model):
+        """What is spread takes all the time there is, if none of it was left for later."""
+        end, *dues = self.spread[model.schedule_id]
+        following = model.next_tick()
+        if following is not None and model.due_at(following) > self.now:
+            taken, room = (dues[-1] - dues[0]) * len(dues), (end - self.now - 1) * (len(dues) - 1)
+            self.require(abs(taken - room) <= len(dues), "spread evenly", f"{dues} until {end}")
+
+    def on_node_started(self, event):
+        self.catchups.clear()
 
     def _right_reason(self, model, event):
         if model.definition == "poison":
@@ -444,11 +500,12 @@ class Checker:
         elif event.reason == "missed":
             late = self.now - model.due_at(event.run_at)
             limit = model.policy.grace
-            if model.policy.catchup == "once" and not self.decided_now[event.schedule_id]:
+            if model.policy.catchup != "none" and not self.decided_now[event.schedule_id]:
                 limit = max(model.policy.catchup_window, limit)
             # What one plan does not reach is missed, if an edit ends the definition.
-            remainder = event.schedule_id in self.edited
-            remainder = remainder and self.decided_now[event.schedule_id] >= MOST_DECISIONS
+            full = self.decided_now[event.schedule_id] >= MOST_DECISIONS
+            full = full or len(self._queued(event.schedule_id)) >= QUEUE_LIMIT
+            remainder = event.schedule_id in self.edited and full
             self.require(late > limit or remainder, "every miss matches its policy", f"{event}")
         elif event.reason == "paused":
             held = model.paused
@@ -457,14 +514,17 @@ class Checker:
             held = self.opened or not self.gate_open
             self.require(held, "every skip has its reason", f"{event}")
         elif event.reason == "queue_full":
-            waiting = [
-                r
-                for r in self.of_schedule[event.schedule_id]
-                if r.blocked_by is not None and not r.is_over
-            ]
+            waiting = self._queued(event.schedule_id)
             self.require(len(waiting) >= QUEUE_LIMIT, "queue limit", f"{len(waiting)}: {event}")
+            late = self.now - model.due_at(event.run_at) > model.policy.grace
+            waits = late and model.policy.catchup == "all"
+            self.require(not waits, "every miss matches its policy", f"{event}")
         elif event.reason == "canceled":
             self.require(event.schedule_id in self.deleted, "every skip has its reason", f"{event}")
+
+    def _queued(self, schedule_id):
+        runs = self.of_schedule[schedule_id]
+        return [run for run in runs if run.blocked_by is not None and not run.is_over]
 
     def _has_blocker(self, event):
         blocker = self.runs.get(event.blocked_by)
@@ -563,11 +623,20 @@ class Checker:
             live = not model.paused and not model.deleted
             tick = model.next_tick() if live else None
             want = None if tick is None else (model.due_at(tick), tick)
+            if want and due and self._is_postponed(model, due, tick):
+                continue
             self.require(due == want, "one due row a live schedule", f"{due}, not {want}")
             late = want is not None and want[0] < self.world.stopped_at - 2_000
             self.require(not late, "liveness", f"{model.schedule_id} is due since {want}")
         rows.pop("e", None)
         self.require(not rows, "one due row a live schedule", f"{rows} are of nothing live")
+
+    def _is_postponed(self, model, due, tick):
+        """Whether a due row is of a missed tick that there was no room for yet."""
+        stopped_at, (due_at, run_at) = self.world.stopped_at, due
+        missed = model.due_at(tick) <= stopped_at and model.policy.catchup != "none"
+        soon = stopped_at - 2_000 < due_at <= stopped_at + LOOKAHEAD
+        return missed and soon and run_at == tick
 
     def _witness(self):
         """Targets were started once an attempt, announced before, in time, under one key."""

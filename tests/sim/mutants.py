@@ -234,6 +234,45 @@ MUTANTS = [
         "an upsert that changes nothing is written", f"{STORE}/defining.py",
         "    if known.text == text and known.source == source:\n", "    if False:\n",
     ),
+    Mutant(
+        "of all missed ticks only one runs", "core/plan.py",
+        '    if policy.catchup == "all":\n        return tick\n', "",
+    ),
+    Mutant(
+        "what is spread goes on beyond the next tick", "core/plan.py",
+        "room = LOOKAHEAD if following is None else min(LOOKAHEAD, following.due_at - now)",
+        "room = LOOKAHEAD",
+    ),
+    Mutant(
+        "what is spread starts at once", "core/plan.py",
+        "Tick(tick, now + 1 + i * (room - 1) // count)", "Tick(tick, now + 1)",
+    ),
+    Mutant(
+        "what is spread lets a retry be", "core/plan.py",
+        '        self._make_way()\n        self.decisions.append(Launch(tick, "catchup"))\n',
+        '        self.decisions.append(Launch(tick, "catchup"))\n',
+    ),
+    Mutant(
+        "what is judged makes way for one to be judged after it", "core/plan.py",
+        "        and not (other.awaits_judgement and (other.due_at, other.run_at) > place)\n", "",
+    ),
+    Mutant(
+        "two that are judged together both start", f"{STORE}/running.py",
+        "replace(other, leased=True) if other.run_id in claimed else other", "other",
+    ),
+    Mutant(
+        "a node catches up whatever there is", "engine/planner.py",
+        "        self._allowance.left -= found.catchups\n", "",
+    ),
+    Mutant(
+        "an edit forgets what waited for room", "core/plan.py",
+        "min(due.due_at, due_at(schedule, due.run_at, past)) <= now", "due.due_at <= now",
+    ),
+    Mutant(
+        "a gate that opens forgets what waited for room", f"{STORE}/defining.py",
+        '"SELECT schedule_id FROM due WHERE run_at <= ?1 UNION',
+        '"SELECT schedule_id FROM due WHERE due_at <= ?1 * 1000 UNION',
+    ),
 ]  # fmt: skip
 
 

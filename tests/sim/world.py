@@ -66,6 +66,7 @@ class World:
         self.offset = 0
         self.quiet = False
         self.nodes = 0
+        self.catchup_per_second = self.rng.choice([5, 100])
 
     def play(self):
         """Live through it; return the path of what is left."""
@@ -257,7 +258,7 @@ class World:
         fields = {
             "run": {"command": ["true", str(rng.randrange(3))]},
             "overlap": rng.choice(["skip", "queue", "allow"]),
-            "catchup": rng.choice(["once", "none"]),
+            "catchup": rng.choice(["once", "none", "all", "spread"]),
             "grace": rng.choice(["2s", "10s", "60s"]),
             "catchup_window": rng.choice(["1m", "24h"]),
             "jitter": rng.choice(["0s", "0s", "3s", "30s"]),
@@ -291,6 +292,7 @@ class _Node:
             self.node,
             {"command": launcher},
             concurrency=50 if self.world.quiet else self.rng.choice([2, 20]),
+            catchup_per_second=self.world.catchup_per_second,
         )
         while True:
             try:

@@ -31,9 +31,9 @@ class Sqlite:
             database.execute(statement, values)
 
 
-def planned(schedule, run_at, unfinished, past, now):
+def planned(schedule, run_at, unfinished, past, now, **asked):
     """Decide as the engine does."""
-    return plan(schedule, run_at, unfinished, past, now=now)
+    return plan(schedule, run_at, unfinished, past, now=now, **asked)
 
 
 class World:

@@ -6,6 +6,7 @@ It is noon on New Year's Day; schedules are hourly and called `report` unless a 
 import random
 import time
 from collections import Counter
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ import pytest
 
 from onbeat.core.instants import parse_instant
 from onbeat.core.model import NO_PAST
-from onbeat.core.plan import QUEUE_LIMIT, due_at
+from onbeat.core.plan import MOST_DECISIONS, QUEUE_LIMIT, due_at
 from onbeat.core.runs import Canceled, Failed, Succeeded, run_key
 from onbeat.core.schedules import Policy, Schedule, Target, from_definition
 from onbeat.errors import NoSuchSchedule, StoreHeld
@@ -656,6 +657,81 @@ class TestCatchingUp:
         assert len(counts) <= 3
         assert sum(counts) == 365 * 86_400
         assert (await world.schedule()).next_run_at == world.clock.now() // 1000 + 1
+
+    async def test_under_all_every_missed_tick_has_its_row_and_runs(self, world):
+        await world.define(catchup="all", overlap="allow")
+        await world.tick("3h30m")
+        assert await world.runs("run_at status triggered_by tick_count") == [
+            (at(time), "ENQUEUED", "catchup", 1) for time in ("13:00", "14:00", "15:00")
+        ]
+        assert (await world.schedule()).next_run_at == at("16:00")
+
+    async def test_under_spread_every_missed_tick_has_its_row_and_they_start_by_and_by(self, world):
+        await world.define(catchup="spread")
+        await world.tick("3h30m")
+        assert await world.runs("run_at status triggered_by tick_count") == [
+            (at(time), "ENQUEUED", "catchup", 1) for time in ("13:00", "14:00", "15:00")
+        ]
+        assert await world.claim() == []
+        started = []
+        for wait in ("10s", "20s", "20s"):
+            world.clock.advance(wait)
+            attempt = await world.start_one()
+            started.append((attempt.run_at, attempt.key))
+            await world.end(attempt)
+        assert started == [
+            (run_at, run_key("report", run_at)) for run_at in map(at, ("13:00", "14:00", "15:00"))
+        ]
+
+    @pytest.mark.parametrize(
+        ("overlap", "becomes"),
+        [
+            ("skip", [("SKIPPED", "overlap"), ("SKIPPED", "overlap")]),
+            ("queue", [("ENQUEUED", None), ("ENQUEUED", None)]),
+        ],
+    )
+    async def test_spread_ticks_that_are_due_together_are_judged_in_their_order(
+        self, world, overlap, becomes
+    ):
+        await world.define(catchup="spread", overlap=overlap)
+        await world.tick("3h30m")
+        world.clock.advance("1m")
+        going = await world.start_one()
+        first, *others = await world.rows()
+        assert (first.run_id, first.run_at) == (going.run_id, at("13:00"))
+        assert [(row.status, row.reason) for row in others] == becomes
+        assert {row.blocked_by for row in others} == {going.run_id}
+
+    async def test_a_missed_tick_that_waits_for_room_is_decided_when_there_is(self, world):
+        await world.define(catchup="all", overlap="allow")
+        world.clock.advance("3h30m")
+        await world.plan(partial(planned, allowance=1))
+        assert await world.runs("run_at") == [at("13:00")]
+        assert (await world.schedule()).next_run_at == at("14:00")
+        assert not (await world.plan()).ticks
+        await world.tick(1100)
+        assert await world.runs("run_at") == [at("13:00"), at("14:00"), at("15:00")]
+
+    async def test_an_edit_leaves_no_tick_that_waited_for_room_undecided(self, world):
+        await world.define(every="1s", catchup="all", overlap="allow", catchup_window="1h")
+        world.clock.advance("10m")
+        await world.plan(partial(planned, allowance=1))
+        await world.define(every="1d")
+        counts = await world.runs("status tick_count")
+        assert counts.count(("ENQUEUED", 1)) == 1 + MOST_DECISIONS
+        assert counts[-1] == ("SKIPPED", 600 - 1 - MOST_DECISIONS)
+
+    async def test_what_waited_for_room_when_the_gate_was_closed_stays_so(self, world):
+        await world.define(catchup="all", overlap="allow")
+        world.clock.advance("3h30m")
+        await world.plan(partial(planned, allowance=1))
+        await world.start_one()
+        await world.store.set_gate(is_open=False)
+        await world.store.set_gate(is_open=True)
+        await world.tick("2s")
+        assert await world.runs("run_at status reason tick_count") == [
+            (at("13:00"), "STARTED", None, 1), (at("15:00"), "SKIPPED", "gate_off", 2),
+        ]  # fmt: skip
 
 
 class TestClaiming:

@@ -20,7 +20,8 @@ from onbeat.core.schedules import Policy, Schedule
 MOST_DECISIONS = 100  # of one schedule in one plan: the rest is due again at once
 QUEUE_LIMIT = 100
 MOST_LOST = 5  # attempts beyond a policy's own for a run whose nodes fall silent: it may be why
-POSTPONED = 1000  # how long a catch-up waits that was over the allowance
+POSTPONED = 1000  # how long a catch-up waits that was over the allowance, or a little longer
+LOOKAHEAD = 60_000  # over how long missed ticks are spread, at most
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
@@ -97,40 +98,39 @@ def plan(
     """Decide the ticks of a schedule that are due, `run_at` being the first undecided one.
 
     1. While the first is within its grace, each is decided by itself, in order.
-    2. Otherwise ticks have been missed. Those due before the catch-up window are skipped as one
-       range. Under `once` the latest of all that are due runs and stands for the others, if the
-       allowance has room: if not, everything waits for a second. Under `none` the missed ones are
-       skipped as one range, and those on time decided as in 1.
-    3. The due row becomes the first tick that is not decided.
+    2. Otherwise ticks have been missed. Under `none` they are skipped as one range, and those on
+       time decided as in 1. Under the others those due before the catch-up window are, and of the
+       rest under `once` the latest of all that are due runs and stands for the others; under `all`
+       each is decided as in 1; under `spread` each is to start later, evenly over the look-ahead,
+       and none after the next tick.
+    3. The due row becomes the first tick that is not decided. What the allowance, or the queue, has
+       no room for is due again in a second: a catch-up waits rather than being dropped.
     """
     policy, trigger = schedule.policy, schedule.trigger
     if not unfinished and is_plain(schedule):  # the common case, without ado
-        due, (tick, _) = run_at * 1000, trigger.look(run_at, past)
-        if now - policy.grace <= due <= now and (tick is None or tick * 1000 > now):
-            following = None if tick is None else Due(tick, tick * 1000)
+        due, (then, _) = run_at * 1000, trigger.look(run_at, past)
+        if now - policy.grace <= due <= now and (then is None or then * 1000 > now):
+            following = None if then is None else Due(then, then * 1000)
             return Plan((Launch(Tick(run_at, due)),), following)
     if not _is_tick(schedule, run_at, past):  # the search had given up here
         found = trigger.following(run_at, past, now // 1000 + 1)
         if found is None:
             return Plan((), next_due(schedule, max(run_at, now // 1000), past))
         run_at = found
-    first_due = due_at(schedule, run_at, past)
-    deciding = _Deciding(schedule, unfinished, past, now)
-    tick = run_at
-    if first_due < now - policy.grace:
+    deciding = _Deciding(schedule, unfinished, past, now, allowance)
+    tick: int | None = run_at
+    if due_at(schedule, run_at, past) < now - policy.grace:
         if policy.catchup == "none":
-            tick = _leave_missed(deciding, run_at, now)
+            tick = _leave_missed(deciding, run_at)
         elif allowance < 1:
-            return Plan((), Due(run_at, now + POSTPONED))
+            return Plan((), Due(run_at, _later(schedule, now)))
         else:
-            tick = _catch_up_missed(deciding, run_at, now)
-    while (
-        tick is not None
-        and len(deciding.decisions) < MOST_DECISIONS
-        and (at := due_at(schedule, tick, deciding.past)) <= now
-    ):
-        deciding.decide(Tick(tick, at), "timer")
-        tick = trigger.next_after(tick, deciding.past)
+            tick = _catch_up_missed(deciding, run_at)
+    if deciding.rest_at is None:
+        tick = _decide_each(deciding, tick)
+    if tick is not None and deciding.rest_at is not None:
+        rest = Due(tick, deciding.rest_at)
+        return Plan(tuple(deciding.decisions), rest, deciding.catchups)
     if not deciding.decisions:
         return Plan((), Due(run_at, due_at(schedule, run_at, past)))
     last_decided = deciding.decisions[-1]
@@ -202,7 +202,7 @@ def decide_all(
     found = plan(schedule, run_at, unfinished, past, now=now)
     decisions, due = list(found.decisions), found.due
     past = replace(past, runs_used=past.runs_used + starts(decisions))
-    while due is not None and due.due_at <= now:
+    while due is not None and min(due.due_at, due_at(schedule, due.run_at, past)) <= now:
         first = _tick_from(schedule, due.run_at, past, now)
         if first is None:
             return tuple(decisions)
@@ -218,7 +218,7 @@ def catch_up(
     schedule: Schedule, aside: Skip, unfinished: Sequence[Run], past: Past, *, now: int
 ) -> tuple[Decision, ...]:
     """Decide to run what was set aside after all: the latest of its ticks stands for the rest."""
-    deciding = _Deciding(schedule, unfinished, past, now)
+    deciding = _Deciding(schedule, unfinished, past, now, allowance=1)
     deciding.decide(aside.tick, "catchup")
     return tuple(deciding.decisions)
 
@@ -248,8 +248,7 @@ def due_at(schedule: Schedule, run_at: int, past: Past) -> int:
         return at
     following = schedule.trigger.next_after(at // 1000, past)
     room = jitter if following is None else min(jitter, following * 1000 - at)
-    text = f"jitter:{schedule.schedule_id}:{run_at}"
-    return at + int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room
+    return at + _share(f"jitter:{schedule.schedule_id}:{run_at}", room)
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
@@ -308,9 +307,18 @@ def to_release(unfinished: Iterable[Run], *, now: int) -> Run | None:
 def judge(
     schedule: Schedule, run: Run, unfinished: Sequence[Run], *, now: int
 ) -> Launch | Queue | Skip:
-    """Decide again about a run that was decided before it was due, now that it is."""
-    tick = Tick(run.run_at, run.due_at)
-    others = [other for other in unfinished if other.run_id != run.run_id and other.in_flight(now)]
+    """Decide again about a run that was decided before it was due, now that it is.
+
+    Others that were, and come after it, are not in its way: they will be judged themselves.
+    """
+    tick, place = Tick(run.run_at, run.due_at), (run.due_at, run.run_at)
+    others = [
+        other
+        for other in unfinished
+        if other.run_id != run.run_id
+        and other.in_flight(now)
+        and not (other.awaits_judgement and (other.due_at, other.run_at) > place)
+    ]
     if not others or run.request_id or schedule.policy.overlap == "allow":
         return Launch(tick)
     if schedule.policy.overlap == "queue":
@@ -321,10 +329,18 @@ def judge(
 class _Deciding:
     """The decisions of one plan so far, and what they leave in flight."""
 
-    def __init__(self, schedule: Schedule, unfinished: Sequence[Run], past: Past, now: int) -> None:
-        self.schedule, self._policy, self.past = schedule, schedule.policy, past
+    def __init__(
+        self,
+        schedule: Schedule,
+        unfinished: Sequence[Run],
+        past: Past,
+        now: int,
+        allowance: int,
+    ) -> None:
+        self.schedule, self._policy, self.past, self.now = schedule, schedule.policy, past, now
         self.decisions: list[Decision] = []
-        self.catchups = 0
+        self.catchups, self._allowance = 0, allowance
+        self.rest_at: int | None = None  # when what is due and there is no room for is due again
         self._blocker: int | None = None
         self._retries: list[Run] = []
         self._queue: list[Run] = []  # those that wait, if what they wait for is a retry
@@ -345,15 +361,21 @@ class _Deciding:
     def skip(self, tick: Tick, reason: Reason) -> None:
         self.decisions.append(Skip(tick, reason))
 
+    def has_room(self) -> bool:
+        """Return whether one more missed tick may be caught up now."""
+        is_full = self._policy.overlap == "queue" and self._queued >= QUEUE_LIMIT
+        most = len(self.decisions) >= MOST_DECISIONS
+        return not is_full and not most and self.catchups < self._allowance
+
+    def defer(self, tick: Tick) -> None:
+        """Have one missed tick start later; whether it may is judged when it is due."""
+        self._make_way()
+        self.decisions.append(Launch(tick, "catchup"))
+        self._count("catchup")
+
     def decide(self, tick: Tick, triggered_by: Literal["timer", "catchup"]) -> None:
         """Decide one fresh tick by the overlap policy."""
-        self.decisions += map(Supersede, self._retries)
-        self._retries.clear()
-        if self._queue:
-            first = min(self._queue, key=lambda run: run.run_at)
-            self.decisions.append(Release(first))
-            self._blocker = first.run_at
-            self._queue.clear()
+        self._make_way()
         if self._blocker is None or self._policy.overlap == "allow":
             self.decisions.append(Launch(tick, triggered_by))
             self._blocker = tick.run_at
@@ -366,32 +388,105 @@ class _Deciding:
         else:
             self.decisions.append(Queue(tick, self._blocker, triggered_by))
             self._queued += 1
+        self._count(triggered_by)
+
+    def _make_way(self) -> None:
+        """End what waits for a retry; whoever queued behind that may start."""
+        self.decisions += map(Supersede, self._retries)
+        self._retries.clear()
+        if self._queue:
+            first = min(self._queue, key=lambda run: run.run_at)
+            self.decisions.append(Release(first))
+            self._blocker = first.run_at
+            self._queue.clear()
+
+    def _count(self, triggered_by: Literal["timer", "catchup"]) -> None:
         self.catchups += triggered_by == "catchup"
         if self.schedule.trigger.counts_runs:
             self.past = replace(self.past, runs_used=self.past.runs_used + 1)
 
 
-def _leave_missed(deciding: _Deciding, run_at: int, now: int) -> int | None:
+def _leave_missed(deciding: _Deciding, run_at: int) -> int | None:
     """Skip the ticks beyond their grace as one range; return the first that is not."""
     schedule, past = deciding.schedule, deciding.past
-    missed = _last_due_before(schedule, run_at, past, now - schedule.policy.grace)
+    missed = _last_due_before(schedule, run_at, past, deciding.now - schedule.policy.grace)
     deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
     return schedule.trigger.next_after(missed, past)
 
 
-def _catch_up_missed(deciding: _Deciding, run_at: int, now: int) -> int | None:
-    """Skip what is too old as one range, and let the latest stand for the rest; return the next."""
+def _catch_up_missed(deciding: _Deciding, run_at: int) -> int | None:
+    """Skip what is too old as one range, and catch up the rest; return the first left over."""
     schedule, policy, past = deciding.schedule, deciding.schedule.policy, deciding.past
-    last = _last_due_before(schedule, run_at, past, now + 1)
-    window = now - max(policy.catchup_window, policy.grace)
+    last = _last_due_before(schedule, run_at, past, deciding.now + 1)
+    window = deciding.now - max(policy.catchup_window, policy.grace)
     tick: int | None = run_at
     if due_at(schedule, run_at, past) < window:
         missed = _last_due_before(schedule, run_at, past, window)
         deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
         tick = schedule.trigger.following(missed, past, last + 1)
-    if tick is not None:
-        deciding.decide(_ticks(schedule, tick, last, past), "catchup")
+    if tick is None:
+        return schedule.trigger.next_after(last, past)
+    if policy.catchup == "all":
+        return tick
+    if policy.catchup == "spread":
+        return _spread_missed(deciding, tick, last)
+    deciding.decide(_ticks(schedule, tick, last, past), "catchup")
     return schedule.trigger.next_after(last, deciding.past)
+
+
+def _spread_missed(deciding: _Deciding, first: int, last: int) -> int | None:
+    """Have the ticks from `first` to `last` start evenly from now on; return the first left over.
+
+    They end with the look-ahead or with the next tick, if that is sooner. Where there is no room
+    for all of them the rest is due when its turn would have been.
+    """
+    schedule, trigger, now = deciding.schedule, deciding.schedule.trigger, deciding.now
+    count = 1 + trigger.count(first + 1, last + 1, deciding.past)
+    following = next_due(schedule, last, deciding.past)
+    room = LOOKAHEAD if following is None else min(LOOKAHEAD, following.due_at - now)
+    tick: int | None = first
+    for i in range(count):
+        if tick is None:
+            break
+        if not deciding.has_room():
+            deciding.rest_at = max(now + i * room // count, _later(schedule, now))
+            break
+        deciding.defer(Tick(tick, now + 1 + i * (room - 1) // count))
+        tick = trigger.next_after(tick, deciding.past)
+    return tick
+
+
+def _decide_each(deciding: _Deciding, tick: int | None) -> int | None:
+    """Decide the ticks that are due from `tick` on, each by itself; return the first that is not.
+
+    One that is missed waits if there is no room for it, and with it those after it.
+    """
+    schedule, now = deciding.schedule, deciding.now
+    while (
+        tick is not None
+        and len(deciding.decisions) < MOST_DECISIONS
+        and (at := due_at(schedule, tick, deciding.past)) <= now
+    ):
+        is_missed = at < now - schedule.policy.grace
+        if is_missed and not deciding.has_room():
+            deciding.rest_at = _later(schedule, now)
+            break
+        deciding.decide(Tick(tick, at), "catchup" if is_missed else "timer")
+        tick = schedule.trigger.next_after(tick, deciding.past)
+    return tick
+
+
+def _later(schedule: Schedule, now: int) -> int:
+    """Return when to look again at what there was no room for: not all at once, nor in one order.
+
+    So everybody's turn comes, however many ticks another schedule has to catch up.
+    """
+    return now + POSTPONED + _share(f"later:{schedule.schedule_id}:{now}", POSTPONED // 10)
+
+
+def _share(text: str, room: int) -> int:
+    """Return a part of `room` that is always the same for the same text."""
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room
 
 
 def _is_tick(schedule: Schedule, run_at: int, past: Past) -> bool:

@@ -59,6 +59,11 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         """Whether it was decided before it was due, so that it is judged again when claimed."""
         return self.attempt > 0 or self.due_at > self.created_at
 
+    @property
+    def awaits_judgement(self) -> bool:
+        """Whether it will be judged again: deferred, and not claimed yet."""
+        return self.status is Status.ENQUEUED and not self.leased and self.was_deferred
+
     def in_flight(self, now: int) -> bool:
         """Return whether it stands in the way of another tick: about to start, or started."""
         if self.request_id or self.blocked_by is not None or self.awaits_retry:

@@ -23,7 +23,7 @@ from onbeat.core.triggers import At
 from onbeat.errors import InvalidSchedule, meant, naming, shown
 
 Overlap = Literal["skip", "queue", "allow"]
-Catchup = Literal["once", "none"]
+Catchup = Literal["once", "none", "all", "spread"]
 OnLost = Literal["fail", "retry"]
 
 ID = re.compile(r"[A-Za-z0-9._/-]{1,200}")
@@ -37,7 +37,7 @@ class Policy:
     """How ticks are decided and runs are treated. Lengths are milliseconds."""
 
     grace: int = 60_000  # a tick decided within it is on time; later it is missed
-    catchup: Catchup = "once"  # the latest missed tick runs and stands for the rest, or none does
+    catchup: Catchup = "once"  # which missed ticks run: the latest for the rest, none, or each
     catchup_window: int = 24 * 3_600_000  # missed ticks older than this are not caught up
     overlap: Overlap = "skip"  # what becomes of a tick while a run is in flight
     jitter: int = 0  # a delay of up to this, the same for the same tick

@@ -220,10 +220,10 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
     if is_open:
         tx.run("DELETE FROM meta WHERE name = 'gate_closed_at'")
         waited = tx.all(
-            "SELECT schedule_id FROM due WHERE due_at <= ?1 UNION SELECT r.schedule_id "
+            "SELECT schedule_id FROM due WHERE run_at <= ?1 UNION SELECT r.schedule_id "
             "FROM schedule_runs r JOIN schedules s USING (schedule_id) WHERE r.finished_at IS NULL "
             "AND r.status = 'ENQUEUED' AND NOT s.paused AND s.deleted_at IS NULL ORDER BY 1",
-            (tx.now,),
+            (tx.now // 1000,),  # by what was planned: what is due may have been put off
         )
         for begin in range(0, len(waited), REOPENED_AT_ONCE):
             ids = [str(row[0]) for row in waited[begin : begin + REOPENED_AT_ONCE]]

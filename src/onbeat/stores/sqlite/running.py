@@ -3,7 +3,9 @@
 A claim gives a run a new fence; whoever comes later with an older one changes nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+
+from msgspec.structs import replace
 
 from onbeat.core.model import Past
 from onbeat.core.plan import Launch, Queue, Retry, Skip, after, judge, next_due, to_release
@@ -139,11 +141,13 @@ def _claim_some(tx: Transaction, node: Node, limit: int, attempts: list[Attempt]
     """Look at up to `limit` runs, and claim those that may start; return how many there were."""
     rows = tx.all(CLAIMABLE, (tx.now, as_json(sorted(node.offers)), limit))
     claims: list[Value] = []
+    claimed: set[int] = set()
     for row in rows:
         attempt = _attempt(row)
         if attempt is None:
             _refuse(tx, row)
-        elif _may_start(tx, row):
+        elif _may_start(tx, row, claimed):
+            claimed.add(attempt.run_id)
             attempts.append(attempt)
             claims += (node.node_id, attempt.fence, attempt.revision, tx.now, attempt.run_id)
             tx.tell(
@@ -151,9 +155,6 @@ def _claim_some(tx: Transaction, node: Node, limit: int, attempts: list[Attempt]
                     attempt.schedule_id, attempt.run_id, attempt.run_at, node.node_id, attempt.fence
                 )
             )
-            if attempt.attempt > 1:  # the next of its schedule is judged with it in flight
-                tx.many(CLAIM, claims)
-                claims.clear()
     tx.many(CLAIM, claims)
     return len(rows)
 
@@ -339,14 +340,20 @@ def _follow_zone_data(tx: Transaction) -> None:
     replace_due(tx, due)
 
 
-def _may_start(tx: Transaction, row: Row) -> bool:
-    """Judge a run again that was decided before it was due; carry out what that says."""
+def _may_start(tx: Transaction, row: Row, claimed: Container[int]) -> bool:
+    """Judge a run again that was decided before it was due; carry out what that says.
+
+    Those `claimed` just now are in flight, though their rows do not say so yet.
+    """
     run_id, schedule_id, run_at, due_at, attempt, _, request_id = row[:7]
     run = Run(run_id, run_at, Status.ENQUEUED, due_at, row[12], request_id, attempt)
     if run.request_id or not run.was_deferred:
         return True
     schedule = from_definition(str(schedule_id), str(row[13]))
-    unfinished = unfinished_of(tx, [str(schedule_id)]).get(str(schedule_id), [])
+    unfinished = [
+        replace(other, leased=True) if other.run_id in claimed else other
+        for other in unfinished_of(tx, [str(schedule_id)]).get(str(schedule_id), [])
+    ]
     ids = {other.run_at: other.run_id for other in unfinished if not other.request_id}
     match judge(schedule, run, unfinished, now=tx.now):
         case Launch():
