@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import Counter
 from contextlib import asynccontextmanager, closing
+from functools import partial
 
 import apsw
 import pytest
@@ -321,6 +322,48 @@ async def test_a_function_decorated_after_the_start_runs_or_is_refused(beat):
         except Exception:  # noqa: BLE001 - any word is better than none
             return
         assert [row.schedule_id for row in await beat.schedules()] == ["report"]
+
+
+@awaited
+async def test_a_registered_function_runs_for_schedules_that_are_defined_elsewhere(beat, clock):
+    beat.register("build", lambda limit: {"rows": limit})
+    async with beat:
+        await beat.define(a_schedule("report", run={"python": "build", "inputs": {"limit": 7}}))
+        await passes(beat, clock)
+        (run,) = await beat.runs()
+    assert (run.status, run.result) == ("SUCCESS", {"rows": 7})
+
+
+@awaited
+async def test_what_cannot_be_registered_is_refused(beat):
+    beat.register("build", print)
+    with pytest.raises(InvalidSchedule, match="two functions are called 'build'"):
+        beat.register("build", len)
+    with pytest.raises(InvalidSchedule, match="'re:build' is no name"):
+        beat.register("re:build", print)
+    async with beat:
+        with pytest.raises(InvalidSchedule, match="registered while it runs already"):
+            beat.register("late", print)
+
+
+@awaited
+async def test_whatever_is_asked_of_the_service_is_done_at_once(beat, launcher):
+    async with beat:
+        await beat.service.define([a_schedule("report", at="2026-01-01T12:00:00Z")])
+        await until(lambda: len(launcher.attempts) == 1)
+        await until(is_calm)
+        await beat.service.start("report")
+        await until(lambda: len(launcher.attempts) == 2)
+        service, woken = beat.service, beat._open.engine.planner._wake
+        for stop, go_on in (
+            (partial(service.pause, "report"), partial(service.resume, "report")),
+            (partial(service.set_gate, is_open=False), partial(service.set_gate, is_open=True)),
+        ):
+            await stop()
+            await until(is_calm)
+            assert not woken.is_set()
+            await go_on()
+            assert woken.is_set()
 
 
 @awaited

@@ -30,7 +30,7 @@ LAYERS = [
     {"ports"},
     {"engine"},
     {"service"},
-    {"settings", "logs", "testing", "sources", "launchers", "stores"},  # adapters
+    {"settings", "logs", "testing", "sources", "launchers", "stores", "systems"},
     {"app"},
     {"cli", "__main__"},
 ]
@@ -102,6 +102,15 @@ def test_an_adapter_imports_no_other_adapter_and_a_surface_no_store(path):
             assert other[:1] != ["stores"], module
         if parts[0] in ("engine", "service"):
             assert not ADAPTERS & set(other[:1]), module
+
+
+def test_a_system_knows_the_use_cases_and_the_core_and_no_other_system():
+    for path in sorted((PACKAGE / "systems").rglob("*.py")):
+        own = path.relative_to(PACKAGE).parts[1]
+        for module in imports(path):
+            known = ("core", "errors", "ports", "service", "systems.wording", f"systems.{own}")
+            if module.startswith("onbeat."):
+                assert module.removeprefix("onbeat.").startswith(known), f"{path}: {module}"
 
 
 def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock():

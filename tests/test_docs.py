@@ -15,6 +15,7 @@ from onbeat.core.codec import AROUND, KINDS
 from onbeat.core.cron import MACROS
 from onbeat.core.runs import Reason
 from onbeat.core.schedules import POLICIES, TARGETS
+from onbeat.systems.workflows import Registrar
 from onbeat.testing import ManualClock
 
 ROOT = Path(__file__).parent.parent
@@ -70,6 +71,37 @@ def test_the_python_of_the_testing_page_passes():
     names["test_the_report_runs_hourly"]()
 
 
+def test_the_python_of_the_workflows_page_defines_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(*python_of("docs/workflows.md"), names)
+
+    async def play():
+        async with names["beat"] as beat:
+            answered = await names["deploy"]()
+            return answered, await Registrar(beat.service).get_schedule("morning-report")
+
+    answered, found = asyncio.run(play())
+    assert answered == {"schedule_id": "morning-report", "next_run_at": found["preview"][0]}
+    page = (ROOT / "docs" / "workflows.md").read_text()
+    assert all(f"`{name}`" in page for name in found)
+
+
+def test_the_python_of_the_services_page_defines_what_it_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(*python_of("docs/services.md"), names)
+
+    async def play():
+        async with names["beat"]:
+            return await names["load"]()
+
+    found = asyncio.run(play())
+    assert [schedule.schedule_id for schedule in found.schedules] == ["nightly"]
+    page = (ROOT / "docs" / "services.md").read_text()
+    assert f"prints `{capsys.readouterr().out.strip()}`" in page
+
+
 def test_every_policy_and_every_reason_is_in_the_page_on_schedules():
     page = (ROOT / "docs" / "schedules.md").read_text()
     for name in POLICIES:
@@ -96,6 +128,13 @@ def test_every_kind_limit_and_macro_is_in_the_calendar_page():
         assert f"`{name}`" in page, name
     for macro in MACROS:
         assert macro in page, macro
+
+
+def test_the_tests_that_stand_for_a_requirement_are_there():
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "origins.md").read_text())
+    assert named
+    assert [name for name in named if f"def {name}(" not in tests] == []
 
 
 def test_every_module_is_in_the_architecture_page():

@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 
 import onbeat
 from onbeat import logs
-from onbeat.core.schedules import Schedule, check_schedule, read_policy, read_target
+from onbeat.core.schedules import ID, Schedule, check_schedule, read_policy, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.engine.loop import Engine
 from onbeat.errors import InvalidSchedule, InvalidSettings, StoreHeld, naming, shown
@@ -118,6 +118,15 @@ class Onbeat:
 
         return decorate
 
+    def register(self, name: str, function: Function) -> None:
+        """Offer a function under a name, to schedules that are defined elsewhere."""
+        if self._open is not None:
+            problem = f"{name!r} is registered while it runs already"
+            raise InvalidSchedule("python", problem, hint="register first, then run")
+        if not ID.fullmatch(name):
+            raise InvalidSchedule("python", f"{shown(name)} is no name", hint="such as nightly")
+        self._functions.register(name, function)
+
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then stop in good order.
 
@@ -195,7 +204,6 @@ class Onbeat:
             self._taking_over = asyncio.create_task(opened.take_over())
         if self._decorated:
             await opened.service.define(list(self._decorated.values()), source="python")
-            opened.wake()
 
     async def close(self) -> None:
         """Stop in good order."""
@@ -209,44 +217,36 @@ class Onbeat:
 
     async def define(self, *schedules: Schedule) -> list[Upserted]:
         """Define schedules; what changes nothing writes nothing."""
-        found = await self._opened.service.define(schedules)
-        self._opened.wake()
-        return found
+        return await self.service.define(schedules)
 
     async def start(
         self, schedule_id: str, *, request_id: str | None = None, **inputs: object
     ) -> RunRow:
         """Start a run now, with other inputs if they are given."""
-        found = await self._opened.service.start(
-            schedule_id, inputs=inputs or None, request_id=request_id
-        )
-        self._opened.wake()
-        return found
+        return await self.service.start(schedule_id, inputs=inputs or None, request_id=request_id)
 
     async def pause(self, schedule_id: str, *, note: str = "") -> bool:
         """Start nothing more of a schedule by itself."""
-        return await self._opened.service.pause(schedule_id, note=note)
+        return await self.service.pause(schedule_id, note=note)
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
         """Let a schedule go on from now."""
-        changed = await self._opened.service.resume(schedule_id, catchup=catchup)
-        self._opened.wake()
-        return changed
+        return await self.service.resume(schedule_id, catchup=catchup)
 
     async def delete(self, schedule_id: str) -> None:
         """Take a schedule away."""
-        await self._opened.service.delete(schedule_id)
+        await self.service.delete(schedule_id)
 
     async def schedules(self) -> list[ScheduleRow]:
         """Return every schedule, by id."""
-        return await self._opened.service.schedules()
+        return await self.service.schedules()
 
     async def runs(self, schedule_id: str | None = None, *, limit: int = 50) -> list[RunRow]:
         """Return runs, latest first."""
-        return await self._opened.service.runs(schedule_id=schedule_id, limit=limit)
+        return await self.service.runs(schedule_id=schedule_id, limit=limit)
 
     def wake(self) -> None:
-        """Have the engine look at once at what was changed through the service."""
+        """Have the engine look again at once, such as when a clock of its own was set."""
         self._opened.wake()
 
     async def settle(self) -> None:
@@ -254,6 +254,11 @@ class Onbeat:
         engine = self._opened.engine
         assert engine is not None, "only a node settles: another process is the node"
         await engine.settle()
+
+    @property
+    def service(self) -> Service:
+        """Everything that can be asked for, while it is open; the systems work on it."""
+        return self._opened.service
 
     @property
     def is_node(self) -> bool:
@@ -329,7 +334,7 @@ class _Opened:
         self._settings, self._clock, self._store = settings, clock, store
         self._functions, self._output = functions, output
         self._launchers, self._new_id = launchers, new_id
-        self.service = Service(store, launchers, new_id=new_id)
+        self.service = Service(store, launchers, new_id=new_id, wake=self.wake)
         self.engine: Engine | None = None
 
     @classmethod
@@ -389,7 +394,7 @@ class _Opened:
             self.engine.dispatcher.end_all()
 
     def wake(self) -> None:
-        """Have the engine look at once at what this process has changed."""
+        """Have the engine look again at once."""
         if self.engine is not None:
             self.engine.planner.wake()
 

@@ -17,10 +17,17 @@ MOST_RUNS = 10_000  # in one answer
 
 
 class Service:
-    """The use cases on one store."""
+    """The use cases on one store. `wake` has a node in this process look at what was changed."""
 
-    def __init__(self, store: Store, launchers: Launchers, *, new_id: Callable[[], str]) -> None:
-        self._store, self._launchers, self._new_id = store, launchers, new_id
+    def __init__(
+        self,
+        store: Store,
+        launchers: Launchers,
+        *,
+        new_id: Callable[[], str],
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store, self._launchers, self._new_id, self._wake = store, launchers, new_id, wake
 
     async def define(
         self, schedules: Sequence[Schedule], *, source: str = "", user_id: str = ""
@@ -29,7 +36,9 @@ class Service:
         for schedule in schedules:
             with naming(f"{schedule.schedule_id}.run"):
                 self.check(schedule)
-        return await self._store.upsert(schedules, source=source, user_id=user_id)
+        done = await self._store.upsert(schedules, source=source, user_id=user_id)
+        self._wake()
+        return done
 
     def check(self, schedule: Schedule) -> None:
         """Refuse a schedule whose target could never be launched."""
@@ -47,7 +56,9 @@ class Service:
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
         """Let a schedule go on from now, and run what the pause left out only if asked to."""
-        return await self._store.resume(schedule_id, catchup=catchup)
+        changed = await self._store.resume(schedule_id, catchup=catchup)
+        self._wake()
+        return changed
 
     async def delete(self, schedule_id: str) -> None:
         """Take a schedule away. Its started runs finish."""
@@ -64,6 +75,7 @@ class Service:
         found = await self._store.enqueue(
             schedule_id, request_id=request_id or self._new_id(), inputs=inputs
         )
+        self._wake()
         asked = msgspec.json.decode(msgspec.json.encode(inputs)) if inputs else {}
         kept = found.inputs or {}
         if any(name not in kept or kept[name] != value for name, value in asked.items()):
@@ -73,7 +85,9 @@ class Service:
 
     async def set_gate(self, *, is_open: bool) -> bool:
         """Turn the switch that stops everything; return whether that is a change."""
-        return await self._store.set_gate(is_open=is_open)
+        changed = await self._store.set_gate(is_open=is_open)
+        self._wake()
+        return changed
 
     async def schedules(self, *, source: str | None = None) -> list[ScheduleRow]:
         """Return every schedule, or those of one source, by id."""
@@ -81,11 +95,15 @@ class Service:
 
     async def schedule(self, schedule_id: str) -> ScheduleRow:
         """Return one schedule."""
-        found = await self._store.schedule(schedule_id)
+        found = await self.find(schedule_id)
         if found is None:
             known = [row.schedule_id for row in await self._store.schedules()]
             raise NoSuchSchedule(schedule_id, known)
         return found
+
+    async def find(self, schedule_id: str) -> ScheduleRow | None:
+        """Return one schedule, if it is there."""
+        return await self._store.schedule(schedule_id)
 
     async def runs(
         self,

@@ -81,6 +81,13 @@ class TestPolicy:
         ways = ["90s", "1m30s", "PT90S", timedelta(seconds=90)]
         assert {a_schedule(grace=way).policy.grace for way in ways} == {90 * SECOND}
 
+    def test_they_may_have_milliseconds(self):
+        asked = {"jitter": "1500ms", "retry": ["250ms", "2000ms"], "timeout": "1000ms"}
+        policy = a_schedule(**asked).policy
+        assert (policy.jitter, policy.retry, policy.timeout) == (1500, (250, 2000), 1000)
+        told = {"jitter": "1500ms", "retry": ["250ms", "2s"], "timeout": "1s"}
+        assert written(**asked).items() >= told.items()
+
     def test_a_day_is_24_hours_here(self):
         assert a_schedule(catchup_window="2d").policy.catchup_window == 48 * HOUR
 
@@ -229,7 +236,10 @@ TIMINGS = [
     {"cron": "0 * * * *", "within": OFFICE | {"outside": "move"}, "exclude": ["company", "01-01"]},
 ]
 CALENDARS = {"company": ("12-24..12-31", "2026-05-01")}
-LENGTHS = st.integers(1, 10**7).map(lambda seconds: f"{seconds}s")
+LENGTHS = st.one_of(
+    st.integers(1, 10**7).map(lambda seconds: f"{seconds}s"),
+    st.integers(1000, 10**8).map(lambda ms: f"{ms}ms"),
+)
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -344,6 +354,8 @@ REFUSED = [  # fields, then the field that is named, the problem and the hint
     ({"catchup_window": -1}, "catchup_window", "the number -1 has no unit", ""),
     ({"overlap": "queued"}, "overlap", "no way is called 'queued'", "did you mean 'queue'?"),
     ({"overlap": ["skip"]}, "overlap", "no way is called ['skip']", "known: skip, queue, allow"),
+    ({"grace": "999ms"}, "grace", "'999ms' is too short", "1s or more"),
+    ({"jitter": "1234567890ms"}, "jitter", "'1234567890ms' is not a duration", "such as 45s"),
     ({"jitter": "-5s"}, "jitter", "'-5s' is not a duration", "such as 45s"),
     ({"jitter": timedelta(seconds=-5)}, "jitter", "is not a length in whole seconds", "such as 90m"),
     ({"retry": "30s"}, "retry", "'30s' is no list of delays", "[30s, 2m, 10m]"),

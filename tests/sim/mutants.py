@@ -148,12 +148,11 @@ MUTANTS = [
     ),
     Mutant(
         "early jitter", "core/plan.py",
-        'return at + int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room',
-        'return at - int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room',
+        'return at + _share(f"jitter:', 'return at - _share(f"jitter:',
     ),
     Mutant(
         "jitter that is not the tick's own", "core/plan.py",
-        'text = f"jitter:{schedule.schedule_id}:{run_at}"', 'text = f"jitter:{schedule.schedule_id}"',
+        'f"jitter:{schedule.schedule_id}:{run_at}"', 'f"jitter:{schedule.schedule_id}"',
     ),
     Mutant(
         "missed ticks are counted one too few", "core/plan.py",
@@ -168,7 +167,7 @@ MUTANTS = [
     ),
     Mutant(
         "grace is not kept", "core/plan.py",
-        "if first_due < now - policy.grace:", "if False:",
+        "if due_at(schedule, run_at, past) < now - policy.grace:", "if False:",
     ),
     Mutant(
         "queued runs are released last first", "core/plan.py",

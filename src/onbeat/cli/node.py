@@ -70,7 +70,6 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> Non
         await beat.begin(client=False)
         if definitions is not None:
             await apply_definitions(service, definitions)
-            beat.wake()
         found = await service.overview()
         if as_json:
             write_json(

@@ -27,6 +27,7 @@ Catchup = Literal["once", "none", "all", "spread"]
 OnLost = Literal["fail", "retry"]
 
 ID = re.compile(r"[A-Za-z0-9._/-]{1,200}")
+MILLISECONDS = re.compile(r" *([0-9]{1,9})ms *")
 LONGEST_RETRY = 100  # delays in one list
 LONGEST_DEFINITION = 256 * 1024
 LONGEST_REMEMBERED = 4 * 1024  # of a definition that is kept as read
@@ -313,12 +314,13 @@ def write_policy(policy: Policy) -> dict[str, object]:
 
 
 def _length_text(ms: int) -> str:
-    return str(Duration(seconds=ms // 1000))
+    return f"{ms}ms" if ms % 1000 else str(Duration(seconds=ms // 1000))
 
 
 def _length(*, least: int = 0) -> Callable[[object], int]:
     def read(value: object) -> int:
-        ms = parse_duration(value).elapsed * 1000
+        short = MILLISECONDS.fullmatch(value) if isinstance(value, str) else None
+        ms = int(short[1]) if short else parse_duration(value).elapsed * 1000
         if ms < least:
             raise InvalidSchedule(
                 "", f"{shown(value)} is too short", hint=f"{least // 1000}s or more"

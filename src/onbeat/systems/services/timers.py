@@ -1,0 +1,177 @@
+"""Timers of oneshot services, as fields and as schedules.
+
+    services:
+      backup: {argv: [./backup.sh, --all], cwd: /srv, env: {LEVEL: full}, timeout: 30m}
+    timers:
+      - {id: nightly, target: backup, on_calendar: {hour: 3, minute: 0}}
+
+A timer that is wrong is told of with the reason, and keeps no other from running.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Literal
+
+from onbeat.core.codec import check_names, decode
+from onbeat.core.schedules import Schedule, check_schedule, read_policy, read_target
+from onbeat.core.ticks import Trigger
+from onbeat.errors import InvalidSchedule, meant, naming, shown
+from onbeat.service import Service
+from onbeat.systems.wording import told_in
+
+SOURCE = "services"  # whose schedules these are, in the store
+RETRY = ("30s", "2m", "10m")
+
+WhyNot = Literal["disabled", "disabled_target"]
+Fields = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """What came of a list of timers."""
+
+    schedules: tuple[Schedule, ...]  # of those that are right and enabled
+    disabled: Mapping[str, WhyNot]  # by id: the timer is, or its service
+    invalid: Mapping[str, InvalidSchedule]  # by id, or by place if a timer has none of its own
+
+
+async def define_timers(service: Service, given: Fields) -> Timers:
+    """Define the timers that are right, and take away those of before that are not among them."""
+    found = read_timers(given)
+    schedules, invalid = [], dict(found.invalid)
+    for schedule in found.schedules:
+        known = await service.find(schedule.schedule_id)
+        if known is not None and known.source != SOURCE:
+            problem = f"{shown(schedule.schedule_id)} is there, and no timer"
+            invalid[schedule.schedule_id] = InvalidSchedule("id", problem, hint="another id")
+            continue
+        try:
+            with told_in(WORDS):
+                service.check(schedule)
+        except InvalidSchedule as refused:
+            invalid[schedule.schedule_id] = refused
+        else:
+            schedules.append(schedule)
+    await service.define(schedules, source=SOURCE)
+    there = {schedule.schedule_id for schedule in schedules}
+    for row in await service.schedules(source=SOURCE):
+        if row.schedule_id not in there:
+            await service.delete(row.schedule_id)
+    return Timers(tuple(schedules), found.disabled, invalid)
+
+
+def read_timers(given: Fields) -> Timers:
+    """Return the schedules that timers come to; refuse what is wrong with the whole of them."""
+    check_names(given, {"services", "timers", "retry", "catchup_window", "timezone"})
+    services, timers = given.get("services", {}), given.get("timers", [])
+    if not isinstance(services, Mapping):
+        hint = "{backup: {argv: [./backup.sh]}}"
+        raise InvalidSchedule("services", f"{shown(services)} is no set of services", hint=hint)
+    if not isinstance(timers, (list, tuple)):
+        hint = "[{id: nightly, target: backup, on_calendar: {hour: 3}}]"
+        raise InvalidSchedule("timers", f"{shown(timers)} is no list", hint=hint)
+    around = {"retry": RETRY} | {name: given[name] for name in given.keys() & AROUND}
+    read_policy(around)
+    timezone = str(given.get("timezone", "UTC"))
+    found: dict[str, Schedule] = {}
+    disabled: dict[str, WhyNot] = {}
+    invalid: dict[str, InvalidSchedule] = {}
+    for place, timer in enumerate(timers):
+        name = f"[{place}]"
+        try:
+            name = _id_of(timer, {*found, *disabled, *invalid})
+            with told_in(WORDS):
+                schedule, why_not = _read(name, timer, services, around, timezone)
+        except InvalidSchedule as refused:
+            invalid[name] = refused
+        else:
+            if why_not is None:
+                found[name] = schedule
+            else:
+                disabled[name] = why_not
+    return Timers(tuple(found.values()), disabled, invalid)
+
+
+def _read(
+    timer_id: str, timer: Fields, services: Mapping[str, object], around: Fields, timezone: str
+) -> tuple[Schedule, WhyNot | None]:
+    """Return a timer's schedule, and why it is not to run if it is not."""
+    check_names(timer, {"id", "target", "enabled", "persistent", *TRIGGERS})
+    target = timer.get("target")
+    if not isinstance(target, str) or target not in services:
+        hint = meant(target, map(str, services))
+        raise InvalidSchedule("target", f"no service is called {shown(target)}", hint=hint)
+    with naming(f"services.{target}"):
+        service = _service(services[target])
+        is_enabled = _flag(service, "enabled")
+        of_service = {name: service[name] for name in service.keys() & {"timeout"}}
+        run = {name: service[name] for name in service.keys() & {"cwd", "env"}}
+        with told_in(WORDS):
+            runs = read_target({"command": service.get("argv")} | run)
+    catchup = "once" if _flag(timer, "persistent") else "none"
+    policy = read_policy({**around, **of_service, "catchup": catchup})
+    trigger = reduce(or_, _triggers(timer, timezone))
+    schedule = check_schedule(Schedule(timer_id, trigger, runs, policy))
+    if not _flag(timer, "enabled"):
+        return schedule, "disabled"
+    return schedule, None if is_enabled else "disabled_target"
+
+
+def _id_of(timer: object, taken: Container[str]) -> str:
+    if not isinstance(timer, Mapping):
+        hint = "{id: nightly, target: backup, on_calendar: {hour: 3}}"
+        raise InvalidSchedule("", f"{shown(timer)} is no timer", hint=hint)
+    name = timer.get("id")
+    if not isinstance(name, str) or not name:
+        raise InvalidSchedule("id", f"{shown(name)} is no id", hint="such as id: nightly")
+    if name in taken:
+        raise InvalidSchedule("id", f"an earlier timer is called {shown(name)}", hint="another id")
+    return name
+
+
+def _service(given: object) -> Fields:
+    if not isinstance(given, Mapping):
+        raise InvalidSchedule("", f"{shown(given)} is no service", hint="{argv: [./backup.sh]}")
+    check_names(given, {"argv", "cwd", "env", "timeout", "enabled"})
+    return given
+
+
+def _triggers(timer: Fields, timezone: str) -> Iterator[Trigger]:
+    """Yield each trigger of a timer; of several the earliest wins."""
+    if not timer.keys() & TRIGGERS:
+        hint = "on_calendar, on_startup_sec or on_unit_active_sec"
+        raise InvalidSchedule("", "nothing says when it is to start", hint=hint)
+    if "on_calendar" in timer:
+        yield decode({"calendar": timer["on_calendar"]}, timezone=timezone)
+    if "on_startup_sec" in timer:
+        yield decode({"startup": _seconds(timer, "on_startup_sec")})
+    if "on_unit_active_sec" in timer:
+        yield decode({"after": {"success": _seconds(timer, "on_unit_active_sec")}})
+
+
+def _seconds(timer: Fields, name: str) -> str:
+    value = timer[name]
+    if type(value) is not int or value < 1:
+        problem = f"{shown(value)} is no number of seconds"
+        raise InvalidSchedule(name, problem, hint="a whole number above 0")
+    return f"{value}s"
+
+
+def _flag(given: Fields, name: str) -> bool:
+    value = given.get(name, True)
+    if not isinstance(value, bool):
+        raise InvalidSchedule(name, f"{shown(value)} is neither true nor false", hint="true")
+    return value
+
+
+AROUND = {"retry", "catchup_window"}  # what may be set for all timers
+TRIGGERS = {"on_calendar", "on_startup_sec", "on_unit_active_sec"}
+WORDS = {
+    "schedule_id": "id",
+    "command": "argv",
+    "calendar": "on_calendar",
+    "startup": "on_startup_sec",
+    "after": "on_unit_active_sec",
+}  # the core's, and this system's

@@ -1,0 +1,60 @@
+"""A scheduler with a clock that tests turn, and commands that are only written down."""
+
+import asyncio
+
+import pytest
+
+from onbeat import Onbeat
+from onbeat.core.runs import Failed, Succeeded
+from onbeat.launchers.process import ProcessLauncher
+from onbeat.testing import ManualClock, RecordingLauncher
+
+
+class Commands(RecordingLauncher):
+    """Writes commands down, and refuses what the real launcher would refuse."""
+
+    def __init__(self, folder):
+        super().__init__(self.answer)
+        self.exit_code, self._real = 0, ProcessLauncher(folder, environment={})
+
+    def answer(self, attempt):
+        if self.exit_code == 0:
+            return Succeeded()
+        if self.exit_code < 0:
+            return Failed("it was ended", "signal", retryable=False, exit_code=self.exit_code)
+        return Failed("it failed", "exit", exit_code=self.exit_code)
+
+    def check(self, target):
+        self._real.check(target)
+
+
+class World:
+    """What a test of a system has."""
+
+    def __init__(self, folder):
+        self.clock = ManualClock("2026-01-01T12:00:00Z")
+        self.commands = Commands(folder)
+        self.beat = Onbeat("sqlite://", clock=self.clock, launchers={"command": self.commands})
+
+    async def let_pass(self, *lengths):
+        for length in lengths:
+            self.clock.advance(length)
+            await self.beat.settle()
+
+    async def statuses(self, schedule_id=None):
+        rows = await self.beat.runs(schedule_id)
+        return [(row.status, row.reason) for row in reversed(rows)]
+
+    def play(self, story):
+        """Run a story of this world to its end; return what it returns."""
+
+        async def whole():
+            async with self.beat:
+                return await story(self)
+
+        return asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
