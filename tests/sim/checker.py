@@ -260,6 +260,7 @@ class Checker:
         first = min((r.run_at for r in queued if not r.is_over), default=None)
         self.require(run.blocked_by is not None, "legal state changes", f"released {run}")
         self.require(run.run_at == first, "queue order", f"{run.run_at} before {first}")
+        self.decided_now[event.schedule_id] += 1
         run.blocked_by, run.free_since = None, self.now
         self.seen["released from the queue"] += 1
 
@@ -357,6 +358,7 @@ class Checker:
             waited = event.reason in ("superseded", "paused", "gate_off", "invalid_target")
             self.require(waited, "legal state changes", f"failed {run}")
             if event.reason == "superseded":
+                self.decided_now[event.schedule_id] += 1
                 self.require(run.attempt > 0, "only a retry is superseded", f"{run}")
         run.state, run.reason = "FAILED", event.reason
 

@@ -256,10 +256,6 @@ MUTANTS = [
         "        and not (other.awaits_judgement and (other.due_at, other.run_at) > place)\n", "",
     ),
     Mutant(
-        "two that are judged together both start", f"{STORE}/running.py",
-        "replace(other, leased=True) if other.run_id in claimed else other", "other",
-    ),
-    Mutant(
         "a node catches up whatever there is", "engine/planner.py",
         "        self._allowance.left -= found.catchups\n", "",
     ),

@@ -22,6 +22,8 @@ from tests.sim.faults import Crash, Faults
 
 LEASE = 5_000
 NAMES = ["a", "b", "c", "d", "e", "once"]
+OVERLAPS = ["skip", "queue", "allow"]
+CATCHUPS = ["once", "none", "all", "spread"]
 MINUTES = 10  # of faults and users; then a quiet time in which everything has to come right
 QUIET = 240.0
 
@@ -167,8 +169,19 @@ class World:
                 return
             name = self.rng.choice(NAMES)
             what = self.rng.choices(
-                ["edit", "again", "pause", "resume", "delete", "enqueue", "gate", "step", "poison"],
-                [4, 2, 3, 5, 2, 4, 2, 1.2, 0.3],
+                [
+                    "edit",
+                    "retune",
+                    "again",
+                    "pause",
+                    "resume",
+                    "delete",
+                    "enqueue",
+                    "gate",
+                    "step",
+                    "poison",
+                ],
+                [4, 3, 2, 3, 5, 2, 4, 2, 1.2, 0.3],
             )[0]
             await getattr(self, f"_{what}")(name)
 
@@ -195,6 +208,15 @@ class World:
         answer = await self._call("upsert", name, [self._draw(name)])
         if answer and answer[0].change == "created":
             self.seen["recreated"] += 1
+
+    async def _retune(self, name):
+        """Change how a schedule is treated, and not when it ticks."""
+        row = await self.users_store.schedule(name)
+        if row is None or row.definition == "poison":
+            return
+        fields = _fields(row.definition)
+        fields |= {"overlap": self.rng.choice(OVERLAPS), "catchup": self.rng.choice(CATCHUPS)}
+        await self._call("upsert", name, [read_schedule(name, fields)])
 
     async def _again(self, name):
         """Define a schedule as it is: nothing may be written."""
@@ -257,8 +279,8 @@ class World:
             )
         fields = {
             "run": {"command": ["true", str(rng.randrange(3))]},
-            "overlap": rng.choice(["skip", "queue", "allow"]),
-            "catchup": rng.choice(["once", "none", "all", "spread"]),
+            "overlap": rng.choice(OVERLAPS),
+            "catchup": rng.choice(CATCHUPS),
             "grace": rng.choice(["2s", "10s", "60s"]),
             "catchup_window": rng.choice(["1m", "24h"]),
             "jitter": rng.choice(["0s", "0s", "3s", "30s"]),

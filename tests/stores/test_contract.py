@@ -540,6 +540,24 @@ class TestOverlap:
         assert (late.status, late.reason) == becomes
         assert late.blocked_by == going.run_id
 
+    @pytest.mark.parametrize(
+        ("overlap", "becomes"), [("skip", "FAILED superseded"), ("queue", "ENQUEUED error")]
+    )
+    async def test_of_two_retries_that_are_due_together_one_starts(self, world, overlap, becomes):
+        await world.define(overlap="allow", retry=["3h"])
+        for _ in range(2):
+            await world.tick("1h")
+        for attempt in await world.start():
+            await world.end(attempt, BROKEN)
+        await world.define(
+            overlap=overlap, retry=["3h"], every="1h", start_at="2026-01-02T00:00:00Z"
+        )
+        world.clock.advance("3h")
+        (claimed,) = await world.claim()
+        first, second = await world.rows()
+        assert first.run_id == claimed.run_id
+        assert f"{second.status} {second.reason}" == becomes
+
     async def test_a_claim_looks_beyond_runs_that_are_judged_away(self, world):
         due = due_at(a_schedule("report", jitter="50m"), at("13:00"), NO_PAST)
         await world.define(jitter="50m")
@@ -712,8 +730,25 @@ class TestCatchingUp:
         await world.tick(1100)
         assert await world.runs("run_at") == [at("13:00"), at("14:00"), at("15:00")]
 
-    async def test_an_edit_leaves_no_tick_that_waited_for_room_undecided(self, world):
-        await world.define(every="1s", catchup="all", overlap="allow", catchup_window="1h")
+    async def test_what_is_spread_has_started_by_the_next_tick(self, world):
+        await world.define(catchup="spread", overlap="allow")
+        await world.tick("3h59m50s")
+        world.clock.advance("10s")
+        assert [attempt.run_at for attempt in await world.claim()] == [
+            at("13:00"), at("14:00"), at("15:00"),
+        ]  # fmt: skip
+
+    async def test_what_is_spread_is_fresh_to_a_run_that_waits_for_a_retry(self, world):
+        await world.end(await world.going(retry=["5h"]), BROKEN)
+        await world.define(retry=["5h"], catchup="spread")
+        await world.tick("2h30m")
+        assert await world.runs("status reason") == [
+            ("FAILED", "superseded"), ("ENQUEUED", None), ("ENQUEUED", None),
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("catchup", ["all", "spread"])
+    async def test_an_edit_leaves_no_tick_that_waited_for_room_undecided(self, world, catchup):
+        await world.define(every="1s", catchup=catchup, overlap="allow", catchup_window="1h")
         world.clock.advance("10m")
         await world.plan(partial(planned, allowance=1))
         await world.define(every="1d")

@@ -350,6 +350,8 @@ def _may_start(tx: Transaction, row: Row, claimed: Container[int]) -> bool:
     if run.request_id or not run.was_deferred:
         return True
     schedule = from_definition(str(schedule_id), str(row[13]))
+    if schedule.policy.overlap == "allow":  # nothing is in its way, however much there is
+        return True
     unfinished = [
         replace(other, leased=True) if other.run_id in claimed else other
         for other in unfinished_of(tx, [str(schedule_id)]).get(str(schedule_id), [])
