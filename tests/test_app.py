@@ -339,6 +339,8 @@ async def test_what_cannot_be_registered_is_refused(beat):
     beat.register("build", print)
     with pytest.raises(InvalidSchedule, match="two functions are called 'build'"):
         beat.register("build", len)
+    with pytest.raises(InvalidSchedule, match="'print' is no function"):
+        beat.register("report", "print")
     with pytest.raises(InvalidSchedule, match="'re:build' is no name"):
         beat.register("re:build", print)
     async with beat:

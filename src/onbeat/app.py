@@ -125,6 +125,9 @@ class Onbeat:
             raise InvalidSchedule("python", problem, hint="register first, then run")
         if not ID.fullmatch(name):
             raise InvalidSchedule("python", f"{shown(name)} is no name", hint="such as nightly")
+        if not callable(function):
+            problem = f"{shown(function)} is no function"
+            raise InvalidSchedule("python", problem, hint="a function, plain or async")
         self._functions.register(name, function)
 
     def run(self) -> None:

@@ -107,23 +107,38 @@ def test_a_node_catches_up_no_more_than_a_hundred_schedules_a_second():
     assert played(story) == [100, 200, 250]
 
 
-def test_a_schedule_with_much_to_catch_up_keeps_no_other_from_it():
+def caught_up(*schedules, seconds):
+    """Return how many missed ticks of each schedule a node has started after so many seconds."""
+
     async def story(store, clock):
         launcher = RecordingLauncher()
-        await store.upsert([a_schedule("a", every="1s", catchup="all", overlap="allow")])
-        await store.upsert([a_schedule("b", every="1h"), a_schedule("c", every="1h")])
+        await store.upsert(schedules)
         clock.advance("5h30m")
         engine = Engine(store, clock, NODE, {"command": launcher})
         await engine.start()
-        for _ in range(20):
+        for _ in range(seconds):
             await engine.settle()
             clock.advance(1100)
         await engine.stop(1)
         return Counter(attempt.schedule_id for attempt in launcher.attempts)
 
-    started = played(story)
+    return played(story)
+
+
+def much(name):
+    return a_schedule(name, every="1s", catchup="all", overlap="allow")
+
+
+def test_a_schedule_with_much_to_catch_up_keeps_no_other_from_it():
+    started = caught_up(much("a"), a_schedule("b"), a_schedule("c"), seconds=3)
     assert (started["b"], started["c"]) == (1, 1)
-    assert 1500 < started["a"] <= 2000
+    assert started["a"] > 200
+
+
+def test_schedules_with_much_to_catch_up_have_equal_shares():
+    started = caught_up(much("a"), much("b"), much("c"), seconds=12)
+    assert sum(started.values()) > 1000
+    assert max(started.values()) - min(started.values()) <= 100, started
 
 
 def test_a_herd_is_planned_in_full_batches(tmp_path):
@@ -350,13 +365,28 @@ def test_a_loop_may_begin_tasks_at_once():
 def test_an_allowance_is_for_each_second():
     clock = ManualClock()
     allowance = Allowance(clock, 3)
-    allowance.left -= 3
+    allowance.take(3, is_enough=True)
     clock.advance(999)
     allowance.renew()
-    assert allowance.left == 0
+    assert allowance.share() == 0
     clock.advance(1)
     allowance.renew()
-    assert allowance.left == 3
+    assert allowance.share() == 3
+
+
+def test_an_allowance_is_shared_by_those_that_had_not_enough():
+    clock = ManualClock()
+    allowance = Allowance(clock, 7)
+    for taken, is_enough in ((5, True), (2, False), (0, False), (0, False)):
+        allowance.take(taken, is_enough=is_enough)
+    clock.advance(1000)
+    allowance.renew()
+    assert allowance.share() == 2
+    allowance.take(6, is_enough=True)
+    assert allowance.share() == 1
+    clock.advance(1000)
+    allowance.renew()
+    assert allowance.share() == 7
 
 
 @pytest.mark.req("W88")

@@ -30,7 +30,7 @@ SOMETIMES = [
     "range of gate_off", "range of missed", "range of overlap", "range of paused", "recreated",
     "released from the queue", "retrying", "single times past when defined", "skipped: canceled",
     "skipped: gate_off", "skipped: missed", "skipped: overlap", "skipped: paused",
-    "store failed at begin", "store failed at commit", "store failed at insert",
+    "spread",     "store failed at begin", "store failed at commit", "store failed at insert",
     "store failed at update", "went on catching up",
 ]  # fmt: skip
 ENOUGH = 200  # seeds among which each of these has to happen

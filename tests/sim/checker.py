@@ -5,9 +5,8 @@ the product, and nothing else. Each breach is told with the name of its invarian
 """
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import pairwise
 
 import apsw
 
@@ -35,6 +34,8 @@ class Model:
     deleted: bool = False
     used: int = 0
     caught_up_at: int = 0  # when a missed tick was last
+    spread_until: int = 0  # missed ticks are being spread
+    turn_at: int = 0  # of the next of them
 
     @property
     def schedule(self):
@@ -126,7 +127,7 @@ class Checker:
 
     def replay(self, transactions):
         for at, events in transactions:
-            self.now, self.decided_now, self.spread = at, Counter(), defaultdict(list)
+            self.now, self.decided_now, self.spread = at, Counter(), {}
             self.edited = {
                 e.schedule_id for e in events if e.name in ("schedule.changed", "schedule.created")
             }
@@ -140,8 +141,14 @@ class Checker:
                 handler = getattr(self, f"on_{event.name.replace('.', '_')}", None)
                 if handler is not None:
                     handler(event)
-            for schedule_id in self.spread.keys() - self.edited:
-                self._fills_its_room(self.models[schedule_id])
+            for schedule_id, (before, run_ats) in self.spread.items():
+                held = self.opened or schedule_id in self.edited | self.resumed | self.deleted
+                if held:
+                    self.models[schedule_id].spread_until = 0
+                elif not self._is_sick(before):
+                    self._keeps_its_pace(before, run_ats)
+                    self.models[schedule_id].spread_until = before.spread_until
+                    self.models[schedule_id].turn_at = before.turn_at
 
     def on_schedule_created(self, event):
         old = self.models.get(event.schedule_id)
@@ -270,6 +277,9 @@ class Checker:
         self.require(run.blocked_by is None, "queue order", f"claimed {run}")
         self.require(run.due_at <= self.now, "never early", f"claimed {run}")
         self._not_held(run, "claimed")
+        earlier = [r for r in self._queued(run.schedule_id) if r.run_at < run.run_at]
+        queues = self.models[run.schedule_id].policy.overlap == "queue" and run.alone
+        self.require(not (queues and earlier), "queue order", f"{run} before {earlier}")
         self._fence(run, event.fence, rises=True)
         run.state = "CLAIMED"
 
@@ -394,6 +404,10 @@ class Checker:
             self.require(n == event.tick_count, "ranges are counted", f"{n}: {event}")
         if event.tick_count > 1 and starts:
             self.seen["a run that stands for several"] += 1
+        if starts or getattr(event, "reason", "") in ("overlap", "queue_full"):
+            if event.schedule_id not in self.spread:
+                self.spread[event.schedule_id] = replace(model), []
+            self.spread[event.schedule_id][1].append(event.run_at)
         self.ticks += event.tick_count
         self.decided_now[event.schedule_id] += 1
         model.position = max(model.position, event.run_at)
@@ -406,10 +420,7 @@ class Checker:
             return
         due, asked = model.due_at(event.run_at), event.schedule_id in self.resumed
         late = self.now - due > model.policy.grace
-        if event.triggered_by == "catchup" and model.policy.catchup == "spread" and not asked:
-            self._is_spread(model, event)
-        else:
-            self.require(event.due_at == due, "jitter is the tick's own", f"{event}")
+        self.require(event.due_at == due, "jitter is the tick's own", f"{event}")
         if event.triggered_by == "timer":
             self.require(not late, "every miss matches its policy", f"{event}")
             early = event.due_at > self.now
@@ -447,8 +458,8 @@ class Checker:
 
     def _catches_up(self, model, event, *, late, asked):
         """A missed tick runs as its policy says, and no more of them in a second than allowed."""
-        ways = {"once": True, "none": False, "all": late and event.tick_count == 1,
-                "spread": event.tick_count == 1}  # fmt: skip
+        each = late and event.tick_count == 1
+        ways = {"once": True, "none": False, "all": each, "spread": each}
         right = asked or ways[model.policy.catchup]
         self.require(right, "every miss matches its policy", f"{event}")
         way = "asked for" if asked else model.policy.catchup
@@ -465,30 +476,27 @@ class Checker:
         most = 2 * self.world.catchup_per_second
         self.require(len(self.catchups) <= most, "no flood", f"{len(self.catchups)}: {event}")
 
-    def _is_spread(self, model, event):
-        """Missed ticks start evenly, from now on until the look-ahead or the next tick."""
-        if event.schedule_id not in self.spread:
-            following = event.run_at
-            while following is not None and model.due_at(following) <= self.now:
-                following = model.schedule.trigger.next_after(following, model.past)
-            end = self.now + LOOKAHEAD
-            end = end if following is None else min(end, model.due_at(following))
-            self.spread[event.schedule_id] = [end, self.now + 1]
-            self.require(event.due_at == self.now + 1, "spread evenly", f"{event}")
+    def _keeps_its_pace(self, model, run_ats):
+        """Missed ticks start evenly, until the look-ahead or the next tick, and none before its turn."""
+        spreading, now = self.now < model.spread_until <= self.now + LOOKAHEAD, self.now
+        late = now - model.due_at(run_ats[0]) > model.policy.grace
+        if model.policy.catchup != "spread" or not (late or spreading):
+            model.spread_until = model.turn_at = 0
             return
-        dues = self.spread[event.schedule_id]
-        self.require(self.now < event.due_at <= dues[0], "spread evenly", f"{event}")
-        dues.append(event.due_at)
-        gaps = [later - earlier for earlier, later in pairwise(dues[1:])]
-        self.require(max(gaps) - min(gaps) <= 1, "spread evenly", f"{event}: {gaps}")
-
-    def _fills_its_room(self, model):
-        """What is spread takes all the time there is, if none of it was left for later."""
-        end, *dues = self.spread[model.schedule_id]
-        following = model.next_tick()
-        if following is not None and model.due_at(following) > self.now:
-            taken, room = (dues[-1] - dues[0]) * len(dues), (end - self.now - 1) * (len(dues) - 1)
-            self.require(abs(taken - room) <= len(dues), "spread evenly", f"{dues} until {end}")
+        if spreading and now > model.caught_up_at:  # unless the clock was set back
+            self.require(now >= model.turn_at, "spread evenly", f"{run_ats} before {model.turn_at}")
+        count, tick = 0, run_ats[0]
+        while tick is not None and model.due_at(tick) <= now:
+            count, tick = count + 1, model.schedule.trigger.next_after(tick, model.past)
+        until = model.spread_until
+        if not spreading:
+            until = now + LOOKAHEAD if tick is None else min(now + LOOKAHEAD, model.due_at(tick))
+        most = max(1, count * 100 // (until - now))
+        self.require(len(run_ats) <= most, "spread evenly", f"{run_ats}, and not {most}")
+        self.seen["spread"] += 1
+        gap = most * (until - now) // count
+        model.turn_at = now + (gap if len(run_ats) == most else min(gap, 1000))
+        model.spread_until = until if len(run_ats) < count else 0
 
     def on_node_started(self, event):
         self.catchups.clear()
@@ -519,7 +527,7 @@ class Checker:
             waiting = self._queued(event.schedule_id)
             self.require(len(waiting) >= QUEUE_LIMIT, "queue limit", f"{len(waiting)}: {event}")
             late = self.now - model.due_at(event.run_at) > model.policy.grace
-            waits = late and model.policy.catchup == "all"
+            waits = late and model.policy.catchup in ("all", "spread")
             self.require(not waits, "every miss matches its policy", f"{event}")
         elif event.reason == "canceled":
             self.require(event.schedule_id in self.deleted, "every skip has its reason", f"{event}")

@@ -167,12 +167,13 @@ MUTANTS = [
     ),
     Mutant(
         "grace is not kept", "core/plan.py",
-        "if due_at(schedule, run_at, past) < now - policy.grace:", "if False:",
+        "    is_missed = due_at(schedule, run_at, past) < now - policy.grace\n",
+        "    is_missed = False\n",
     ),
     Mutant(
         "queued runs are released last first", "core/plan.py",
-        "return min(waiting, key=lambda run: run.run_at, default=None)",
-        "return max(waiting, key=lambda run: run.run_at, default=None)",
+        "first = min(waiting, key=lambda run: run.run_at, default=None)",
+        "first = max(waiting, key=lambda run: run.run_at, default=None)",
     ),
     Mutant(
         "the queue is never released", "core/plan.py",
@@ -235,29 +236,26 @@ MUTANTS = [
     ),
     Mutant(
         "of all missed ticks only one runs", "core/plan.py",
-        '    if policy.catchup == "all":\n        return tick\n', "",
+        '    if is_missed and policy.catchup == "once":\n',
+        '    if is_missed and policy.catchup in ("once", "all"):\n',
     ),
     Mutant(
         "what is spread goes on beyond the next tick", "core/plan.py",
-        "room = LOOKAHEAD if following is None else min(LOOKAHEAD, following.due_at - now)",
-        "room = LOOKAHEAD",
+        "            until = min(until, due_at(schedule, following, deciding.past))\n",
+        "            until = now + LOOKAHEAD // 6\n",
     ),
     Mutant(
         "what is spread starts at once", "core/plan.py",
-        "Tick(tick, now + 1 + i * (room - 1) // count)", "Tick(tick, now + 1)",
+        "at_once = max(1, count * STEP // (until - now))", "at_once = count",
     ),
     Mutant(
-        "what is spread lets a retry be", "core/plan.py",
-        '        self._make_way()\n        self.decisions.append(Launch(tick, "catchup"))\n',
-        '        self.decisions.append(Launch(tick, "catchup"))\n',
-    ),
-    Mutant(
-        "what is judged makes way for one to be judged after it", "core/plan.py",
-        "        and not (other.awaits_judgement and (other.due_at, other.run_at) > place)\n", "",
+        "what is spread starts too soon", "core/plan.py",
+        "deciding.rest_at = now + at_once * (until - now) // count",
+        "deciding.rest_at = now + at_once * (until - now) // count // 2",
     ),
     Mutant(
         "a node catches up whatever there is", "engine/planner.py",
-        "        self._allowance.left -= found.catchups\n", "",
+        "        self._left -= count\n", "",
     ),
     Mutant(
         "an edit forgets what waited for room", "core/plan.py",

@@ -684,41 +684,29 @@ class TestCatchingUp:
         ]
         assert (await world.schedule()).next_run_at == at("16:00")
 
-    async def test_under_spread_every_missed_tick_has_its_row_and_they_start_by_and_by(self, world):
+    async def test_under_spread_they_start_one_after_another(self, world):
         await world.define(catchup="spread")
-        await world.tick("3h30m")
-        assert await world.runs("run_at status triggered_by tick_count") == [
-            (at(time), "ENQUEUED", "catchup", 1) for time in ("13:00", "14:00", "15:00")
-        ]
-        assert await world.claim() == []
+        world.clock.advance("3h30m")
         started = []
-        for wait in ("10s", "20s", "20s"):
-            world.clock.advance(wait)
-            attempt = await world.start_one()
-            started.append((attempt.run_at, attempt.key))
-            await world.end(attempt)
+        for _ in range(4):
+            await world.plan()
+            for attempt in await world.start():
+                started.append((attempt.run_at, attempt.key, attempt.triggered_by))
+                await world.end(attempt)
+            world.clock.advance("20s")
         assert started == [
-            (run_at, run_key("report", run_at)) for run_at in map(at, ("13:00", "14:00", "15:00"))
+            (run_at, run_key("report", run_at), "catchup")
+            for run_at in map(at, ("13:00", "14:00", "15:00"))
         ]
+        assert (await world.schedule()).next_run_at == at("16:00")
 
-    @pytest.mark.parametrize(
-        ("overlap", "becomes"),
-        [
-            ("skip", [("SKIPPED", "overlap"), ("SKIPPED", "overlap")]),
-            ("queue", [("ENQUEUED", None), ("ENQUEUED", None)]),
-        ],
-    )
-    async def test_spread_ticks_that_are_due_together_are_judged_in_their_order(
-        self, world, overlap, becomes
-    ):
-        await world.define(catchup="spread", overlap=overlap)
-        await world.tick("3h30m")
-        world.clock.advance("1m")
-        going = await world.start_one()
-        first, *others = await world.rows()
-        assert (first.run_id, first.run_at) == (going.run_id, at("13:00"))
-        assert [(row.status, row.reason) for row in others] == becomes
-        assert {row.blocked_by for row in others} == {going.run_id}
+    async def test_what_is_being_spread_keeps_its_pace(self, world):
+        await world.define(catchup="spread", overlap="allow")
+        await world.tick("3h59m")  # three ticks, and a minute
+        for wait, n in (("19s", 1), ("1s", 2), ("19s", 2), ("1s", 3)):
+            await world.restart()
+            await world.tick(wait)
+            assert len(await world.rows()) == n
 
     async def test_a_missed_tick_that_waits_for_room_is_decided_when_there_is(self, world):
         await world.define(catchup="all", overlap="allow")
@@ -730,21 +718,14 @@ class TestCatchingUp:
         await world.tick(1100)
         assert await world.runs("run_at") == [at("13:00"), at("14:00"), at("15:00")]
 
-    async def test_what_is_spread_has_started_by_the_next_tick(self, world):
+    async def test_one_that_is_made_anew_has_nothing_left_to_spread(self, world):
         await world.define(catchup="spread", overlap="allow")
-        await world.tick("3h59m50s")
-        world.clock.advance("10s")
-        assert [attempt.run_at for attempt in await world.claim()] == [
-            at("13:00"), at("14:00"), at("15:00"),
-        ]  # fmt: skip
-
-    async def test_what_is_spread_is_fresh_to_a_run_that_waits_for_a_retry(self, world):
-        await world.end(await world.going(retry=["5h"]), BROKEN)
-        await world.define(retry=["5h"], catchup="spread")
-        await world.tick("2h30m")
-        assert await world.runs("status reason") == [
-            ("FAILED", "superseded"), ("ENQUEUED", None), ("ENQUEUED", None),
-        ]  # fmt: skip
+        await world.tick("3h30m")
+        await world.store.delete("report")
+        await world.define(every="1s", catchup="spread", overlap="allow")
+        await world.tick("5s")
+        fresh = [row for row in await world.rows() if row.run_at > at("15:30")]
+        assert [(row.status, row.triggered_by) for row in fresh] == [("ENQUEUED", "timer")] * 5
 
     @pytest.mark.parametrize("catchup", ["all", "spread"])
     async def test_an_edit_leaves_no_tick_that_waited_for_room_undecided(self, world, catchup):
@@ -755,6 +736,16 @@ class TestCatchingUp:
         counts = await world.runs("status tick_count")
         assert counts.count(("ENQUEUED", 1)) == 1 + MOST_DECISIONS
         assert counts[-1] == ("SKIPPED", 600 - 1 - MOST_DECISIONS)
+
+    async def test_a_gate_that_was_closed_costs_no_tick_that_was_not_due(self, world):
+        await world.define(jitter="50m")
+        due = due_at(a_schedule("report", jitter="50m"), at("13:00"), NO_PAST)
+        world.clock.advance("1h")
+        await world.store.set_gate(is_open=False)
+        await world.store.set_gate(is_open=True)
+        assert due > world.clock.now()
+        await world.tick(due - world.clock.now())
+        assert await world.runs("run_at status") == [(at("13:00"), "ENQUEUED")]
 
     async def test_what_waited_for_room_when_the_gate_was_closed_stays_so(self, world):
         await world.define(catchup="all", overlap="allow")

@@ -119,10 +119,10 @@ WRONG = [
     ({"target": ""}, "target: no service is called '' (known: backup)"),
     ({"target": None}, "target: no service is called None (known: backup)"),
     ({"on_calendar": {"hour": 25}}, "on_calendar.hour: '25' is no hour (0 to 23)"),
+    ({"on_calendar": {"second": 30}}, "on_calendar.second: no field has this name"),
     ({"on_calendar": "03:00"}, "on_calendar: '03:00' is no set of fields"),
-    ({"on_startup_sec": 0}, "on_startup_sec: 0 is no number of seconds (a whole number above 0)"),
-    ({"on_unit_active_sec": True}, "on_unit_active_sec: True is no number of seconds"),
-    ({"on_startup_sec": 30}, "the scheduler does not run ticks that follow a start"),
+    ({"on_startup_sec": 30}, "on_startup_sec: the scheduler does not run this yet (on_calendar)"),
+    ({"on_unit_active_sec": 5}, "on_unit_active_sec: the scheduler does not run this yet"),
     ({"enabled": "no"}, "enabled: 'no' is neither true nor false (true)"),
     ({"persistent": 1}, "persistent: 1 is neither true nor false (true)"),
     ({"id": "no id"}, "id: 'no id' is no id (letters, digits"),
@@ -158,13 +158,22 @@ def test_of_two_with_one_id_the_first_runs():
     assert str(found.invalid["[1]"]) == "id: an earlier timer is called 'hourly' (another id)"
 
 
+@pytest.mark.parametrize("nothing", [None, [], "timers"])
+def test_what_is_no_set_of_timers_is_refused(nothing):
+    with pytest.raises(InvalidSchedule, match="is no set of fields"):
+        read_timers(nothing)
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
+        ({7: []}, "7: no field has this name"),
         ({"timer": []}, "timer: no field has this name (did you mean 'timers'?)"),
         ({"services": []}, "services: [] is no set of services"),
         ({"timers": {"hourly": {}}}, "timers: {'hourly': {}} is no list"),
         ({"retry": "30s"}, "retry: '30s' is no list of delays ([30s, 2m, 10m])"),
+        ({"timezone": "Europe/Berln"}, "timezone: no zone is called 'Europe/Berln'"),
+        ({"timezone": None}, "timezone: "),
         ({"catchup_window": 5}, "catchup_window: the number 5 has no unit"),
     ],
 )
@@ -177,9 +186,12 @@ def test_what_is_wrong_with_the_whole_is_refused(given, problem):
 @pytest.mark.parametrize(
     ("service", "problem"),
     [
-        ({"argv": "./backup.sh --all"}, "argv: './backup.sh --all' is no list of texts"),
-        ({"argv": []}, "argv: "),
-        ({"env": 5}, "env: "),
+        ({"argv": "./backup.sh --all"}, "services.broken.argv: './backup.sh --all' is no list"),
+        ({"argv": []}, "services.broken.argv: "),
+        ({"env": 5}, "services.broken.env: "),
+        ({"timeout": "soon"}, "services.broken.timeout: 'soon' is not a duration"),
+        ({"enabled": 1}, "services.broken.enabled: 1 is neither true nor false"),
+        ({"argv": None}, "services.broken.argv: "),
     ],
 )
 def test_a_service_that_could_never_start_is_told_of_when_its_timers_are_defined(

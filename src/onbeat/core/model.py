@@ -22,6 +22,7 @@ class Past(msgspec.Struct, frozen=True, gc=False):
     runs_used: int = 0  # scheduled starts so far: what `max_runs` counts
     ended: Mapping[Ending, int] = NOTHING_ENDED  # its own last run
     others: Mapping[tuple[str, Ending], int] = NO_OTHER_ENDED
+    spread_until: int = 0  # milliseconds: missed ticks are being spread up to then
 
 
 NO_PAST = Past()

@@ -7,6 +7,7 @@ Ticks are planned in seconds (`run_at`), everything else is in milliseconds.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace as with_fields
 from hashlib import sha256
 from typing import Literal
 
@@ -22,6 +23,7 @@ QUEUE_LIMIT = 100
 MOST_LOST = 5  # attempts beyond a policy's own for a run whose nodes fall silent: it may be why
 POSTPONED = 1000  # how long a catch-up waits that was over the allowance, or a little longer
 LOOKAHEAD = 60_000  # over how long missed ticks are spread, at most
+STEP = 100  # those that would start within so long of each other start together
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
@@ -84,6 +86,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     decisions: tuple[Decision, ...]
     due: Due | None  # None: there are no more ticks
     catchups: int = 0  # how much of the allowance it takes
+    spread_until: int = 0  # milliseconds: by then the missed ticks that are left are to start
 
 
 def plan(
@@ -101,8 +104,8 @@ def plan(
     2. Otherwise ticks have been missed. Under `none` they are skipped as one range, and those on
        time decided as in 1. Under the others those due before the catch-up window are, and of the
        rest under `once` the latest of all that are due runs and stands for the others; under `all`
-       each is decided as in 1; under `spread` each is to start later, evenly over the look-ahead,
-       and none after the next tick.
+       each is decided as in 1; under `spread` the first is, and the others one after another,
+       evenly over the look-ahead or until the next tick.
     3. The due row becomes the first tick that is not decided. What the allowance, or the queue, has
        no room for is due again in a second: a catch-up waits rather than being dropped.
     """
@@ -119,18 +122,20 @@ def plan(
         run_at = found
     deciding = _Deciding(schedule, unfinished, past, now, allowance)
     tick: int | None = run_at
-    if due_at(schedule, run_at, past) < now - policy.grace:
-        if policy.catchup == "none":
-            tick = _leave_missed(deciding, run_at)
-        elif allowance < 1:
-            return Plan((), Due(run_at, _later(schedule, now)))
-        else:
-            tick = _catch_up_missed(deciding, run_at)
-    if deciding.rest_at is None:
+    is_missed = due_at(schedule, run_at, past) < now - policy.grace
+    if is_missed and policy.catchup != "none" and allowance < 1:
+        return Plan((), Due(run_at, _later(schedule, now)))
+    if is_missed:
+        tick = _leave_missed(deciding, run_at)
+    if is_missed and policy.catchup == "once":
+        tick = _catch_up_once(deciding, tick)
+    if policy.catchup == "spread" and (is_missed or _is_spreading(past, now)):
+        tick = _spread(deciding, tick)
+    else:
         tick = _decide_each(deciding, tick)
     if tick is not None and deciding.rest_at is not None:
         rest = Due(tick, deciding.rest_at)
-        return Plan(tuple(deciding.decisions), rest, deciding.catchups)
+        return Plan(tuple(deciding.decisions), rest, deciding.catchups, deciding.spread_until)
     if not deciding.decisions:
         return Plan((), Due(run_at, due_at(schedule, run_at, past)))
     last_decided = deciding.decisions[-1]
@@ -196,9 +201,11 @@ def decide_all(
 ) -> tuple[Decision, ...]:
     """Decide every tick planned up to now, before another definition takes over.
 
-    What is due is decided as ever; what one plan does not reach is missed; a tick whose time to
-    start is still to come is enqueued for then.
+    What is due is decided as ever, what would be spread at once; what one plan does not reach is
+    missed; a tick whose time to start is still to come is enqueued for then.
     """
+    if schedule.policy.catchup == "spread":
+        schedule = replace(schedule, policy=with_fields(schedule.policy, catchup="all"))
     found = plan(schedule, run_at, unfinished, past, now=now)
     decisions, due = list(found.decisions), found.due
     past = replace(past, runs_used=past.runs_used + starts(decisions))
@@ -296,12 +303,17 @@ def after(
 
 
 def to_release(unfinished: Iterable[Run], *, now: int) -> Run | None:
-    """Return the first in the queue, if no run is in flight before it."""
+    """Return the first in the queue, if no run is in flight before it.
+
+    One that is later and to be judged yet is not before it: it will find the other in flight.
+    """
     runs = list(unfinished)
-    if any(run.in_flight(now) for run in runs):
-        return None
     waiting = [run for run in runs if run.blocked_by is not None]
-    return min(waiting, key=lambda run: run.run_at, default=None)
+    first = min(waiting, key=lambda run: run.run_at, default=None)
+    if first is None:
+        return None
+    before = [run for run in runs if not (run.awaits_judgement and run.run_at > first.run_at)]
+    return None if any(run.in_flight(now) for run in before) else first
 
 
 def judge(
@@ -340,7 +352,8 @@ class _Deciding:
         self.schedule, self._policy, self.past, self.now = schedule, schedule.policy, past, now
         self.decisions: list[Decision] = []
         self.catchups, self._allowance = 0, allowance
-        self.rest_at: int | None = None  # when what is due and there is no room for is due again
+        self.rest_at: int | None = None  # when what is due and not to start now is due again
+        self.spread_until = 0
         self._blocker: int | None = None
         self._retries: list[Run] = []
         self._queue: list[Run] = []  # those that wait, if what they wait for is a retry
@@ -364,18 +377,17 @@ class _Deciding:
     def has_room(self) -> bool:
         """Return whether one more missed tick may be caught up now."""
         is_full = self._policy.overlap == "queue" and self._queued >= QUEUE_LIMIT
-        most = len(self.decisions) >= MOST_DECISIONS
-        return not is_full and not most and self.catchups < self._allowance
-
-    def defer(self, tick: Tick) -> None:
-        """Have one missed tick start later; whether it may is judged when it is due."""
-        self._make_way()
-        self.decisions.append(Launch(tick, "catchup"))
-        self._count("catchup")
+        return not is_full and self.catchups < self._allowance
 
     def decide(self, tick: Tick, triggered_by: Literal["timer", "catchup"]) -> None:
         """Decide one fresh tick by the overlap policy."""
-        self._make_way()
+        self.decisions += map(Supersede, self._retries)
+        self._retries.clear()
+        if self._queue:
+            first = min(self._queue, key=lambda run: run.run_at)
+            self.decisions.append(Release(first))
+            self._blocker = first.run_at
+            self._queue.clear()
         if self._blocker is None or self._policy.overlap == "allow":
             self.decisions.append(Launch(tick, triggered_by))
             self._blocker = tick.run_at
@@ -388,82 +400,74 @@ class _Deciding:
         else:
             self.decisions.append(Queue(tick, self._blocker, triggered_by))
             self._queued += 1
-        self._count(triggered_by)
-
-    def _make_way(self) -> None:
-        """End what waits for a retry; whoever queued behind that may start."""
-        self.decisions += map(Supersede, self._retries)
-        self._retries.clear()
-        if self._queue:
-            first = min(self._queue, key=lambda run: run.run_at)
-            self.decisions.append(Release(first))
-            self._blocker = first.run_at
-            self._queue.clear()
-
-    def _count(self, triggered_by: Literal["timer", "catchup"]) -> None:
         self.catchups += triggered_by == "catchup"
         if self.schedule.trigger.counts_runs:
             self.past = replace(self.past, runs_used=self.past.runs_used + 1)
 
 
 def _leave_missed(deciding: _Deciding, run_at: int) -> int | None:
-    """Skip the ticks beyond their grace as one range; return the first that is not."""
-    schedule, past = deciding.schedule, deciding.past
-    missed = _last_due_before(schedule, run_at, past, deciding.now - schedule.policy.grace)
+    """Skip the ticks that are too late to run as one range; return the first that is not."""
+    schedule, policy, past = deciding.schedule, deciding.schedule.policy, deciding.past
+    window = 0 if policy.catchup == "none" else policy.catchup_window
+    limit = deciding.now - max(window, policy.grace)
+    if due_at(schedule, run_at, past) >= limit:
+        return run_at
+    missed = _last_due_before(schedule, run_at, past, limit)
     deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
     return schedule.trigger.next_after(missed, past)
 
 
-def _catch_up_missed(deciding: _Deciding, run_at: int) -> int | None:
-    """Skip what is too old as one range, and catch up the rest; return the first left over."""
-    schedule, policy, past = deciding.schedule, deciding.schedule.policy, deciding.past
-    last = _last_due_before(schedule, run_at, past, deciding.now + 1)
-    window = deciding.now - max(policy.catchup_window, policy.grace)
-    tick: int | None = run_at
-    if due_at(schedule, run_at, past) < window:
-        missed = _last_due_before(schedule, run_at, past, window)
-        deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
-        tick = schedule.trigger.following(missed, past, last + 1)
-    if tick is None:
-        return schedule.trigger.next_after(last, past)
-    if policy.catchup == "all":
+def _catch_up_once(deciding: _Deciding, tick: int | None) -> int | None:
+    """Let the latest that is due stand for the ticks from `tick` on; return the next."""
+    schedule, past = deciding.schedule, deciding.past
+    if tick is None or due_at(schedule, tick, past) > deciding.now:
         return tick
-    if policy.catchup == "spread":
-        return _spread_missed(deciding, tick, last)
+    last = _last_due_before(schedule, tick, past, deciding.now + 1)
     deciding.decide(_ticks(schedule, tick, last, past), "catchup")
     return schedule.trigger.next_after(last, deciding.past)
 
 
-def _spread_missed(deciding: _Deciding, first: int, last: int) -> int | None:
-    """Have the ticks from `first` to `last` start evenly from now on; return the first left over.
+def _spread(deciding: _Deciding, tick: int | None) -> int | None:
+    """Decide as many as are to start now, if all that are due start evenly; return the next.
 
-    They end with the look-ahead or with the next tick, if that is sooner. Where there is no room
-    for all of them the rest is due when its turn would have been.
+    They end with the look-ahead or with the next tick, if that is sooner. The rest is due again
+    when its turn comes, and spread anew if that is missed too.
     """
     schedule, trigger, now = deciding.schedule, deciding.schedule.trigger, deciding.now
-    count = 1 + trigger.count(first + 1, last + 1, deciding.past)
-    following = next_due(schedule, last, deciding.past)
-    room = LOOKAHEAD if following is None else min(LOOKAHEAD, following.due_at - now)
-    tick: int | None = first
-    for i in range(count):
-        if tick is None:
-            break
-        if not deciding.has_room():
-            deciding.rest_at = max(now + i * room // count, _later(schedule, now))
-            break
-        deciding.defer(Tick(tick, now + 1 + i * (room - 1) // count))
-        tick = trigger.next_after(tick, deciding.past)
+    if tick is None or due_at(schedule, tick, deciding.past) > now:
+        return tick
+    last = _last_due_before(schedule, tick, deciding.past, now + 1)
+    count = 1 + trigger.count(tick + 1, last + 1, deciding.past)
+    until = deciding.past.spread_until
+    if not _is_spreading(deciding.past, now):
+        following, until = trigger.look(last, deciding.past)[0], now + LOOKAHEAD
+        if following is not None:
+            until = min(until, due_at(schedule, following, deciding.past))
+    at_once = max(1, count * STEP // (until - now))
+    tick = _decide_each(deciding, tick, most=at_once)
+    if tick is not None and tick <= last:
+        deciding.spread_until = until
+        if deciding.rest_at is None:
+            deciding.rest_at = now + at_once * (until - now) // count
     return tick
 
 
-def _decide_each(deciding: _Deciding, tick: int | None) -> int | None:
-    """Decide the ticks that are due from `tick` on, each by itself; return the first that is not.
+def _is_spreading(past: Past, now: int) -> bool:
+    """Return whether missed ticks have a pace to keep; the clock may have been set back since."""
+    return now < past.spread_until <= now + LOOKAHEAD
+
+
+def _decide_each(
+    deciding: _Deciding, tick: int | None, *, most: int = MOST_DECISIONS
+) -> int | None:
+    """Decide up to `most` ticks that are due, each by itself; return the first that is not decided.
 
     One that is missed waits if there is no room for it, and with it those after it.
     """
     schedule, now = deciding.schedule, deciding.now
     while (
-        tick is not None
+        most > 0
+        and tick is not None
         and len(deciding.decisions) < MOST_DECISIONS
         and (at := due_at(schedule, tick, deciding.past)) <= now
     ):
@@ -473,14 +477,12 @@ def _decide_each(deciding: _Deciding, tick: int | None) -> int | None:
             break
         deciding.decide(Tick(tick, at), "catchup" if is_missed else "timer")
         tick = schedule.trigger.next_after(tick, deciding.past)
+        most -= 1
     return tick
 
 
 def _later(schedule: Schedule, now: int) -> int:
-    """Return when to look again at what there was no room for: not all at once, nor in one order.
-
-    So everybody's turn comes, however many ticks another schedule has to catch up.
-    """
+    """Return when to look again at what there was no room for: not all of it at once."""
     return now + POSTPONED + _share(f"later:{schedule.schedule_id}:{now}", POSTPONED // 10)
 
 

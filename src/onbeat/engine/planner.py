@@ -111,8 +111,10 @@ class Planner:
             and not unfinished
         ):
             return last.plan
-        found = plan(schedule, run_at, unfinished, past, now=now, allowance=self._allowance.left)
-        self._allowance.left -= found.catchups
+        allowed = self._allowance.share()
+        found = plan(schedule, run_at, unfinished, past, now=now, allowance=allowed)
+        if found.catchups or not found.decisions:
+            self._allowance.take(found.catchups, is_enough=found.catchups < allowed)
         if found.decisions and not (unfinished or found.catchups) and is_plain(schedule):
             self._last = _Alike(trigger, policy, (run_at, now), found)
         return found
@@ -139,13 +141,27 @@ class _Alike(NamedTuple):
 
 
 class Allowance:
-    """How many catch-up launches this node may still make in the current second."""
+    """How many missed ticks this node may still start in the current second.
+
+    Where schedules had more than that in the second before, each gets an equal share.
+    """
 
     def __init__(self, clock: Clock, per_second: int) -> None:
         self._clock, self._per_second = clock, per_second
-        self._second, self.left = clock.monotonic(), per_second
+        self._second, self._left = clock.monotonic(), per_second
+        self._wanting, self._sharers = 0, 1
 
     def renew(self) -> None:
         """Allow as many again if a second has passed."""
         if self._clock.monotonic() - self._second >= 1:
-            self._second, self.left = self._clock.monotonic(), self._per_second
+            self._second, self._left = self._clock.monotonic(), self._per_second
+            self._sharers, self._wanting = max(self._wanting, 1), 0
+
+    def share(self) -> int:
+        """Return how many one schedule may start."""
+        return min(self._left, max(self._per_second // self._sharers, 1))
+
+    def take(self, count: int, *, is_enough: bool) -> None:
+        """Use up so many; what had not enough will come again."""
+        self._left -= count
+        self._wanting += not is_enough

@@ -1,9 +1,19 @@
-"""Refusals of the core, told in the words of a system."""
+"""Refusals, told in the words of a system."""
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
-from onbeat.errors import InvalidSchedule
+from onbeat.core.codec import check_names
+from onbeat.errors import InvalidSchedule, shown
+
+
+def check_fields(given: object, known: AbstractSet[str]) -> None:
+    """Refuse what is no set of fields, and names that are not known."""
+    if not isinstance(given, Mapping):
+        hint = f"fields by name: {', '.join(sorted(known))}"
+        raise InvalidSchedule("", f"{shown(given)} is no set of fields", hint=hint)
+    check_names(given, known)
 
 
 @contextmanager

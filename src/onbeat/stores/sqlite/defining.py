@@ -12,6 +12,7 @@ from onbeat.core.plan import (
     catch_up,
     decide_all,
     defined_late,
+    due_at,
     next_due,
     set_aside,
     split_stale,
@@ -49,7 +50,7 @@ from onbeat.stores.sqlite.planning import (
 SCHEDULE = """
 SELECT s.schedule_id, s.definition, s.paused, s.deleted_at, s.source, d.run_at,
        t.decided_until, t.decided_run_at, t.iteration, t.runs_used,
-       s.created_at, s.revision, s.user_id
+       s.created_at, s.revision, s.user_id, t.spread_until
   FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
  WHERE s.schedule_id = ?
 """
@@ -67,6 +68,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
 CREATE_STATE = """
 INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
     ON CONFLICT (schedule_id) DO UPDATE SET decided_until = ?2, iteration = 0, runs_used = 0,
+       spread_until = 0,
        last_run_at = NULL, last_success_at = NULL, last_failure_at = NULL, last_exit = NULL,
        last_missed_at = NULL, last_miss_reason = NULL, consecutive_failures = 0
 """
@@ -223,7 +225,7 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
             "SELECT schedule_id FROM due WHERE run_at <= ?1 UNION SELECT r.schedule_id "
             "FROM schedule_runs r JOIN schedules s USING (schedule_id) WHERE r.finished_at IS NULL "
             "AND r.status = 'ENQUEUED' AND NOT s.paused AND s.deleted_at IS NULL ORDER BY 1",
-            (tx.now // 1000,),  # by what was planned: what is due may have been put off
+            (tx.now // 1000,),  # whatever the due row says: what is due may have been put off
         )
         for begin in range(0, len(waited), REOPENED_AT_ONCE):
             ids = [str(row[0]) for row in waited[begin : begin + REOPENED_AT_ONCE]]
@@ -309,6 +311,8 @@ def _reopen(
         run_at, past = known.first_undecided(schedule), known.state.past
         if run_at is None or run_at > tx.now // 1000:
             continue
+        if reason == "gate_off" and due_at(schedule, run_at, past) > tx.now:
+            continue  # nothing has kept it from starting in time
         went_by.add(known.schedule_id)
         aside = set_aside(schedule, run_at, past, now=tx.now, reason=reason)
         left = unfinished.get(known.schedule_id, ())

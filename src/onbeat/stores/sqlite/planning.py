@@ -47,10 +47,13 @@ class State(msgspec.Struct, frozen=True, gc=False):
     created_at: int  # milliseconds
     revision: int
     user_id: str = ""
+    spread_until: int = 0  # milliseconds
 
     @property
     def past(self) -> Past:
-        return Past(self.created_at // 1000, runs_used=self.runs_used)
+        return Past(
+            self.created_at // 1000, runs_used=self.runs_used, spread_until=self.spread_until
+        )
 
 
 class Decided(msgspec.Struct, gc=False):
@@ -60,6 +63,7 @@ class Decided(msgspec.Struct, gc=False):
     state: State
     decisions: Sequence[Decision]
     unfinished: Sequence[Run] = ()
+    spread_until: int = 0
 
 
 class CarriedOut(msgspec.Struct):
@@ -71,7 +75,7 @@ class CarriedOut(msgspec.Struct):
 
 DUE = """
 SELECT d.schedule_id, d.run_at, s.definition, t.decided_until, t.decided_run_at, t.iteration,
-       t.runs_used, s.created_at, s.revision, s.user_id
+       t.runs_used, s.created_at, s.revision, s.user_id, t.spread_until
   FROM due d JOIN schedules s USING (schedule_id) JOIN schedule_state t USING (schedule_id)
  WHERE d.due_at <= ?
  ORDER BY d.due_at, d.schedule_id
@@ -109,6 +113,13 @@ INSERT INTO schedule_state (decided_until, iteration, runs_used, schedule_id) VA
    SET decided_until = max(decided_until, excluded.decided_until),
        decided_run_at = max(decided_run_at, excluded.decided_until),
        iteration = excluded.iteration, runs_used = excluded.runs_used
+"""
+
+SPREAD = """
+  WITH given (until, schedule_id) AS (VALUES {(?,?)})
+UPDATE schedule_state AS t SET spread_until = given.until
+  FROM given
+ WHERE t.schedule_id = given.schedule_id
 """
 
 NOTE_MISSES = """
@@ -152,7 +163,7 @@ def plan_due(
         needed.add(schedule.target.needs)
         if found.decisions:
             left = unfinished.get(schedule_id, ())
-            writing.add(Decided(schedule, state, found.decisions, left))
+            writing.add(Decided(schedule, state, found.decisions, left, found.spread_until))
     done = writing.finish()
     replace_due(tx, due)
     unoffered = frozenset(needed - node.offers) if node is not None else frozenset()
@@ -191,6 +202,7 @@ class _Writing:
         self._others: list[Value] = []  # what INSERT_RUNS does
         self._states: list[Row] = []
         self._misses: dict[str, Row] = {}  # by schedule
+        self._spread: list[Value] = []  # what SPREAD binds, where that has changed
         self._told: list[RunEnqueued | RunSkipped | RunStarted] = []  # one a row
         self._attempts: list[Attempt] = []
         self._enqueued = 0
@@ -220,6 +232,8 @@ class _Writing:
             self._next_id += 1
         begun = iteration - state.iteration
         self._states.append((last, iteration, state.runs_used + begun, schedule_id))
+        if each.spread_until != state.spread_until:
+            self._spread += (each.spread_until, schedule_id)
 
     def finish(self) -> CarriedOut:
         """Write it all."""
@@ -233,6 +247,7 @@ class _Writing:
         if written < rows:
             self._keep_those_already_there()
         tx.many(MOVE_STATES, list(chain.from_iterable(self._states)))
+        tx.many(SPREAD, self._spread)
         tx.many(NOTE_MISSES, list(chain.from_iterable(self._misses.values())))
         tx.events += self._told
         return CarriedOut(self._attempts, self._enqueued)

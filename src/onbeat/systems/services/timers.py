@@ -8,18 +8,17 @@
 A timer that is wrong is told of with the reason, and keeps no other from running.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import Literal
 
 from onbeat.core.codec import check_names, decode
 from onbeat.core.schedules import Schedule, check_schedule, read_policy, read_target
 from onbeat.core.ticks import Trigger
+from onbeat.core.zones import zone
 from onbeat.errors import InvalidSchedule, meant, naming, shown
 from onbeat.service import Service
-from onbeat.systems.wording import told_in
+from onbeat.systems.wording import check_fields, told_in
 
 SOURCE = "services"  # whose schedules these are, in the store
 RETRY = ("30s", "2m", "10m")
@@ -33,6 +32,7 @@ class Timers:
     """What came of a list of timers."""
 
     schedules: tuple[Schedule, ...]  # of those that are right and enabled
+    targets: Mapping[str, str]  # the service that each of these starts
     disabled: Mapping[str, WhyNot]  # by id: the timer is, or its service
     invalid: Mapping[str, InvalidSchedule]  # by id, or by place if a timer has none of its own
 
@@ -47,8 +47,9 @@ async def define_timers(service: Service, given: Fields) -> Timers:
             problem = f"{shown(schedule.schedule_id)} is there, and no timer"
             invalid[schedule.schedule_id] = InvalidSchedule("id", problem, hint="another id")
             continue
+        target = found.targets[schedule.schedule_id]
         try:
-            with told_in(WORDS):
+            with naming(f"services.{target}"), told_in(WORDS):
                 service.check(schedule)
         except InvalidSchedule as refused:
             invalid[schedule.schedule_id] = refused
@@ -59,12 +60,13 @@ async def define_timers(service: Service, given: Fields) -> Timers:
     for row in await service.schedules(source=SOURCE):
         if row.schedule_id not in there:
             await service.delete(row.schedule_id)
-    return Timers(tuple(schedules), found.disabled, invalid)
+    targets = {name: found.targets[name] for name in there}
+    return Timers(tuple(schedules), targets, found.disabled, invalid)
 
 
 def read_timers(given: Fields) -> Timers:
     """Return the schedules that timers come to; refuse what is wrong with the whole of them."""
-    check_names(given, {"services", "timers", "retry", "catchup_window", "timezone"})
+    check_fields(given, {"services", "timers", "retry", "catchup_window", "timezone"})
     services, timers = given.get("services", {}), given.get("timers", [])
     if not isinstance(services, Mapping):
         hint = "{backup: {argv: [./backup.sh]}}"
@@ -74,8 +76,9 @@ def read_timers(given: Fields) -> Timers:
         raise InvalidSchedule("timers", f"{shown(timers)} is no list", hint=hint)
     around = {"retry": RETRY} | {name: given[name] for name in given.keys() & AROUND}
     read_policy(around)
-    timezone = str(given.get("timezone", "UTC"))
+    timezone = zone(given.get("timezone", "UTC")).name
     found: dict[str, Schedule] = {}
+    targets: dict[str, str] = {}
     disabled: dict[str, WhyNot] = {}
     invalid: dict[str, InvalidSchedule] = {}
     for place, timer in enumerate(timers):
@@ -88,10 +91,10 @@ def read_timers(given: Fields) -> Timers:
             invalid[name] = refused
         else:
             if why_not is None:
-                found[name] = schedule
+                found[name], targets[name] = schedule, timer["target"]
             else:
                 disabled[name] = why_not
-    return Timers(tuple(found.values()), disabled, invalid)
+    return Timers(tuple(found.values()), targets, disabled, invalid)
 
 
 def _read(
@@ -106,13 +109,14 @@ def _read(
     with naming(f"services.{target}"):
         service = _service(services[target])
         is_enabled = _flag(service, "enabled")
-        of_service = {name: service[name] for name in service.keys() & {"timeout"}}
+        timeout = {name: service[name] for name in service.keys() & {"timeout"}}
+        read_policy(timeout)
         run = {name: service[name] for name in service.keys() & {"cwd", "env"}}
         with told_in(WORDS):
             runs = read_target({"command": service.get("argv")} | run)
     catchup = "once" if _flag(timer, "persistent") else "none"
-    policy = read_policy({**around, **of_service, "catchup": catchup})
-    trigger = reduce(or_, _triggers(timer, timezone))
+    policy = read_policy({**around, **timeout, "catchup": catchup})
+    trigger = _trigger(timer, timezone)
     schedule = check_schedule(Schedule(timer_id, trigger, runs, policy))
     if not _flag(timer, "enabled"):
         return schedule, "disabled"
@@ -138,25 +142,18 @@ def _service(given: object) -> Fields:
     return given
 
 
-def _triggers(timer: Fields, timezone: str) -> Iterator[Trigger]:
-    """Yield each trigger of a timer; of several the earliest wins."""
+def _trigger(timer: Fields, timezone: str) -> Trigger:
     if not timer.keys() & TRIGGERS:
         hint = "on_calendar, on_startup_sec or on_unit_active_sec"
         raise InvalidSchedule("", "nothing says when it is to start", hint=hint)
-    if "on_calendar" in timer:
-        yield decode({"calendar": timer["on_calendar"]}, timezone=timezone)
-    if "on_startup_sec" in timer:
-        yield decode({"startup": _seconds(timer, "on_startup_sec")})
-    if "on_unit_active_sec" in timer:
-        yield decode({"after": {"success": _seconds(timer, "on_unit_active_sec")}})
-
-
-def _seconds(timer: Fields, name: str) -> str:
-    value = timer[name]
-    if type(value) is not int or value < 1:
-        problem = f"{shown(value)} is no number of seconds"
-        raise InvalidSchedule(name, problem, hint="a whole number above 0")
-    return f"{value}s"
+    for name in ("on_startup_sec", "on_unit_active_sec"):
+        if name in timer:
+            raise InvalidSchedule(name, "the scheduler does not run this yet", hint="on_calendar")
+    fields = timer["on_calendar"]
+    if isinstance(fields, Mapping):
+        with naming("on_calendar"):
+            check_names(fields, CALENDAR)
+    return decode({"calendar": fields}, timezone=timezone)
 
 
 def _flag(given: Fields, name: str) -> bool:
@@ -167,11 +164,10 @@ def _flag(given: Fields, name: str) -> bool:
 
 
 AROUND = {"retry", "catchup_window"}  # what may be set for all timers
+CALENDAR = {"minute", "hour", "day_of_month", "month", "day_of_week"}
 TRIGGERS = {"on_calendar", "on_startup_sec", "on_unit_active_sec"}
 WORDS = {
     "schedule_id": "id",
     "command": "argv",
     "calendar": "on_calendar",
-    "startup": "on_startup_sec",
-    "after": "on_unit_active_sec",
 }  # the core's, and this system's

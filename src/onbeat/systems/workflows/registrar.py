@@ -10,17 +10,23 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from onbeat.core.codec import check_names
 from onbeat.core.instants import rfc3339
-from onbeat.core.schedules import Schedule, from_definition, read_schedule
+from onbeat.core.schedules import (
+    Schedule,
+    check_id,
+    from_definition,
+    json_can_say,
+    read_schedule,
+)
 from onbeat.errors import InvalidSchedule, NoSuchSchedule, meant, shown
 from onbeat.ports import ScheduleRow
 from onbeat.service import Service, schedule_fields
-from onbeat.systems.wording import told_in
+from onbeat.systems.wording import check_fields, told_in
 
 SOURCE = "workflows"  # whose schedules these are, in the store
 RUN_LAUNCHER = "run-launcher"  # the name of the function that starts a workflow
 PREVIEW = 5
+LONGEST_JITTER = 7 * 86_400_000
 
 Fields = Mapping[str, object]
 
@@ -43,13 +49,17 @@ class Registrar:
         if known is not None and known.source != SOURCE:
             problem = f"{shown(schedule.schedule_id)} is there, and of no workflow"
             raise InvalidSchedule("schedule_id", problem, hint="another id")
-        await self._service.define([schedule], source=SOURCE)
+        user_id = str(given["user_id"])
+        await self._service.define([schedule], source=SOURCE, user_id=user_id)
         row = await self._service.schedule(schedule.schedule_id)
         next_run_at = schedule_fields(row)["next_run_at"]
         return {"schedule_id": schedule.schedule_id, "next_run_at": next_run_at}
 
     async def pause_schedule(self, schedule_id: str, paused: bool) -> None:  # noqa: FBT001 - as its users call it
         """Let a schedule rest, or go on from now."""
+        if not isinstance(paused, bool):
+            problem = f"{shown(paused)} is neither true nor false"
+            raise InvalidSchedule("paused", problem, hint="true")
         await self._row(schedule_id)
         if paused:
             await self._service.pause(schedule_id)
@@ -67,7 +77,7 @@ class Registrar:
 
     async def _row(self, schedule_id: str) -> ScheduleRow:
         """Return a schedule of this system; those of others are not here."""
-        row = await self._service.schedule(schedule_id)
+        row = await self._service.schedule(check_id(schedule_id))
         if row.source != SOURCE:
             raise NoSuchSchedule(schedule_id)
         return row
@@ -75,15 +85,17 @@ class Registrar:
 
 def _read(given: Fields, new_id: Callable[[], str]) -> Schedule:
     """Return the schedule that these fields ask for, or refuse them."""
-    check_names(given, REQUIRED.keys() | OPTIONAL)
+    check_fields(given, REQUIRED.keys() | OPTIONAL)
     for name, kind in REQUIRED.items():
         value = given.get(name)
-        if type(value) is not kind or value == "":
+        if type(value) is not kind or value == "" or not json_can_say(value):
             what = "a whole number" if kind is int else "a text"
-            raise InvalidSchedule(name, f"{shown(value)} is not {what}", hint=f"{name} is needed")
+            problem = f"{shown(value)} is not {what}" if name in given else "it is missing"
+            raise InvalidSchedule(name, problem, hint=f"{what} is needed")
     jitter = given.get("jitter_ms", 0)
-    if type(jitter) is not int or jitter < 0:
-        raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is no number", hint="0 or more")
+    if type(jitter) is not int or not 0 <= jitter <= LONGEST_JITTER:
+        hint = f"milliseconds, 0 to {LONGEST_JITTER}"
+        raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is no such number", hint=hint)
     catchup = given.get("catchup_policy", "none")
     if not isinstance(catchup, str) or catchup not in CATCHUP:
         problem = f"no policy is called {shown(catchup)}"
@@ -98,8 +110,9 @@ def _read(given: Fields, new_id: Callable[[], str]) -> Schedule:
         "catchup": CATCHUP[catchup],
     }
     fields |= {name: given[name] for name in ("start_at", "end_at") if given.get(name) is not None}
+    schedule_id = given.get("schedule_id")
     with told_in(WORDS):
-        return read_schedule(str(given.get("schedule_id") or new_id()), fields)
+        return read_schedule(new_id() if schedule_id is None else check_id(schedule_id), fields)
 
 
 def _told(row: ScheduleRow) -> dict[str, object]:
