@@ -27,6 +27,8 @@ SCHEDULES = {
     "slow-again": ({"every": "4s", "overlap": "queue", "on_lost": "retry"}, MAYBE),
     "late": ({"every": "1s", "grace": "1s"}, "exit 0"),
     "never-late": ({"every": "1s", "grace": "1s", "catchup": "none"}, "exit 0"),
+    "each": ({"every": "1s", "grace": "1s", "catchup": "all", "overlap": "queue"}, "exit 0"),
+    "spread": ({"every": "5s", "grace": "1s", "catchup": "spread"}, "exit 0"),
     "jittered": ({"every": "2s", "jitter": "1s"}, "exit 0"),
     GOES: ({"every": "1s"}, "exit 0"),
 }  # fmt: skip

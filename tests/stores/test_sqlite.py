@@ -8,11 +8,14 @@ from types import MappingProxyType
 import apsw
 import pytest
 
+from onbeat.core.instants import parse_instant
 from onbeat.core.plan import plan
 from onbeat.core.runs import Succeeded
+from onbeat.core.schedules import definition
 from onbeat.errors import NoSuchSchedule, StoreFailed, StoreHeld, StoreUnusable
 from onbeat.ports import Finished, Node
 from onbeat.stores.sqlite import SqliteStore, running, who_holds
+from onbeat.stores.sqlite.database import APPLICATION
 from onbeat.stores.sqlite.migrations import MIGRATIONS
 from onbeat.testing import ManualClock, a_schedule
 
@@ -95,6 +98,35 @@ class TestTheFile:
         database = apsw.Connection(str(path))
         assert database.pragma("user_version") == len(MIGRATIONS)
         database.close()
+
+    @pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+    def test_an_older_file_is_brought_up_to_date_and_goes_on(self, path, version):
+        noon = parse_instant("2026-01-01T12:00:00Z")
+        old = apsw.Connection(str(path))
+        for script in MIGRATIONS[:version]:
+            old.execute(script)
+        old.pragma("application_id", APPLICATION)
+        old.pragma("user_version", version)
+        old.execute(
+            "INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, "
+            "updated_at) VALUES ('report', '', '', ?, 1, 0, 0)",
+            (definition(a_schedule("report", every="1h")),),
+        )
+        old.execute("INSERT INTO schedule_state (schedule_id, decided_until) VALUES ('report', 0)")
+        old.execute("INSERT INTO due VALUES (?, 'report', ?)", (noon * 1000, noon))
+        old.close()
+
+        async def story():
+            store = await opened(path)
+            await store.plan_due(planned, limit=9, node=None, slots=0)
+            (run,), (schedule,) = await store.runs(), await store.schedules()
+            await store.close()
+            return run.run_at, run.status, schedule.next_run_at
+
+        assert asyncio.run(story()) == (noon, "ENQUEUED", noon + 3600)
+        new = apsw.Connection(str(path))
+        assert new.pragma("user_version") == len(MIGRATIONS)
+        new.close()
 
     @pytest.mark.req("W12", "W13", "W25")
     def test_its_tables_are_those_of_the_design(self, path):
