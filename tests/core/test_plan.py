@@ -37,6 +37,7 @@ from onbeat.core.plan import (
     catch_up,
     decide_all,
     due_at,
+    is_plain,
     judge,
     next_due,
     plan,
@@ -476,6 +477,20 @@ class TestSpreading:
         spreading = replace(NO_PAST, spread_until=ms("15:31"))
         found = decided(a_schedule(catchup="spread"), now="15:40", first="14:00", past=spreading)
         assert found.due == Due(at("15:00"), ms("15:40:30"))
+
+    def test_so_schedules_that_are_alike_need_not_have_one_plan(self):
+        assert is_plain(a_schedule(catchup="all"))
+        assert not is_plain(a_schedule(catchup="spread"))
+
+    def test_one_that_leaves_the_window_while_it_waits_has_its_turn(self):
+        given = {"catchup": "spread", "overlap": "allow", "catchup_window": "10m"}
+        found = self.played(a_schedule(cron="0-29 0 13 * * *", **given), "13:09:50")
+        assert len(found) == 30
+        assert all(decision.startswith("catchup") for decision in found)
+
+    def test_of_those_that_max_runs_leaves_each_has_its_share_of_the_time(self):
+        schedule = a_schedule(every="5m", catchup="spread", overlap="allow", max_runs=3)
+        assert decided(schedule, now="14:00").due == Due(at("13:05"), ms("14:00:20"))
 
     def test_without_a_next_tick_there_is_the_look_ahead(self):
         times = ["2026-01-01T13:00:00Z", "2026-01-01T13:10:00Z"]
@@ -1170,7 +1185,8 @@ def cases(draw, *, counting=True):
     now = first.due_at + (longest * nudge // 1000 if edge == "share" else edges[edge] + nudge)
     runs = runs_before(first.run_at, draw(KINDS_OF_RUN), draw(st.integers(0, 2)), now)
     unfinished = tuple(draw(st.sampled_from([runs, runs[::-1]])))
-    past = replace(past, spread_until=now + draw(st.sampled_from([-1, 0, 0, 1, 500, 40_000])))
+    until = draw(st.none() | st.sampled_from([-1, 0, 1, 500, 40_000, HOUR]))
+    past = replace(past, spread_until=0 if until is None else now + until)
     return Case(schedule, first.run_at, unfinished, past, now, count and count[0])
 
 
@@ -1225,10 +1241,12 @@ def groups_of(case):
     """Say which ticks that are due are decided together, and as what."""
     policy, now, due = case.policy, case.now, case.due()
     missed = [tick for tick in due if case.start_of(tick) < now - policy.grace]
-    old = [
-        tick for tick in due if case.start_of(tick) < now - max(policy.catchup_window, policy.grace)
-    ]
-    spreads = policy.catchup == "spread" and case.past.spread_until > now
+    since = now
+    if policy.catchup == "spread" and now < case.past.spread_until <= now + MINUTE:
+        since = case.past.spread_until - MINUTE  # it had begun then, or later
+    oldest = since - max(policy.catchup_window, policy.grace)
+    old = [tick for tick in due if case.start_of(tick) < oldest]
+    spreads = policy.catchup == "spread" and case.past.spread_until != 0
     if not missed:
         return [("launch", [tick]) for tick in (due[: at_once(case, due)] if spreads else due)]
     if policy.catchup == "none":
@@ -1250,9 +1268,12 @@ def at_once(case, ticks):
     end, following = case.now + MINUTE, case.schedule.trigger.look(ticks[-1], case.past)[0]
     if following is not None:
         end = min(end, case.start_of(following))
-    if case.past.spread_until > case.now:
+    if case.now < case.past.spread_until <= case.now + MINUTE:
         end = case.past.spread_until
-    return max(1, len(ticks) * 100 // (end - case.now))
+    count = len(ticks)
+    if case.max_runs is not None:
+        count = min(count, case.max_runs - case.past.runs_used)
+    return max(1, count * 100 // (end - case.now))
 
 
 def verdict(decision):

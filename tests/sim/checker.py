@@ -480,7 +480,7 @@ class Checker:
         """Missed ticks start evenly, until the look-ahead or the next tick, and none before its turn."""
         spreading, now = self.now < model.spread_until <= self.now + LOOKAHEAD, self.now
         late = now - model.due_at(run_ats[0]) > model.policy.grace
-        if model.policy.catchup != "spread" or not (late or spreading):
+        if model.policy.catchup != "spread" or not (late or model.spread_until):
             model.spread_until = model.turn_at = 0
             return
         if spreading and now > model.caught_up_at:  # unless the clock was set back
@@ -491,12 +491,14 @@ class Checker:
         until = model.spread_until
         if not spreading:
             until = now + LOOKAHEAD if tick is None else min(now + LOOKAHEAD, model.due_at(tick))
+        most_runs = getattr(model.schedule.trigger, "max_runs", None)
+        due, count = count, count if most_runs is None else min(count, most_runs - model.used)
         most = max(1, count * 100 // (until - now))
         self.require(len(run_ats) <= most, "spread evenly", f"{run_ats}, and not {most}")
         self.seen["spread"] += 1
         gap = most * (until - now) // count
         model.turn_at = now + (gap if len(run_ats) == most else min(gap, 1000))
-        model.spread_until = until if len(run_ats) < count else 0
+        model.spread_until = until if len(run_ats) < due else 0
 
     def on_node_started(self, event):
         self.catchups.clear()
@@ -645,7 +647,7 @@ class Checker:
         """Whether a due row is of a missed tick that there was no room for yet."""
         stopped_at, (due_at, run_at) = self.world.stopped_at, due
         missed = model.due_at(tick) <= stopped_at and model.policy.catchup != "none"
-        soon = stopped_at - 2_000 < due_at <= stopped_at + LOOKAHEAD
+        soon = stopped_at - 2_000 < due_at <= stopped_at + LOOKAHEAD + 1000
         return missed and soon and run_at == tick
 
     def _witness(self):

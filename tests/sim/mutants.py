@@ -162,8 +162,8 @@ MUTANTS = [
     Mutant(
         "missed ticks vanish", "core/plan.py",
         '    deciding.skip(_ticks(schedule, run_at, missed, past), "missed")\n'
-        "    return schedule.trigger.next_after(missed, past)\n",
-        "    return schedule.trigger.next_after(missed, past)\n",
+        "    return deciding.next_planned(missed)\n",
+        "    return deciding.next_planned(missed)\n",
     ),
     Mutant(
         "grace is not kept", "core/plan.py",
@@ -255,7 +255,7 @@ MUTANTS = [
     ),
     Mutant(
         "a node catches up whatever there is", "engine/planner.py",
-        "        self._left -= count\n", "",
+        "            self._left -= count\n", "",
     ),
     Mutant(
         "an edit forgets what waited for room", "core/plan.py",

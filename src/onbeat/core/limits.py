@@ -195,13 +195,13 @@ class Limited(Trigger):
         return self._first <= t <= self._last
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        if self._runs_left(past) == 0:
+        if self.runs_left(past) == 0:
             return None
         tick = self.trigger.next_after(max(whole_second(t), self._opens(past) - 1), past)
         return tick if tick is not None and tick <= self._last else None
 
     def look(self, t: int, past: Past) -> tuple[int | None, int | None]:
-        if self._runs_left(past) == 0:
+        if self.runs_left(past) == 0:
             return None, None
         tick, reached = self.trigger.look(max(t, self._opens(past) - 1), past)
         return (
@@ -214,20 +214,20 @@ class Limited(Trigger):
         return self.trigger.cost
 
     def floor(self, t: int, past: Past) -> int | None:
-        if self._runs_left(past) == 0:
+        if self.runs_left(past) == 0:
             return None
         floor = self.trigger.floor(max(t, self._opens(past) - 1), past)
         return floor if floor is not None and floor <= self._last else None
 
     def has(self, t: int, past: Past) -> bool:
-        allowed = self._opens(past) <= t <= self._last and self._runs_left(past) != 0
+        allowed = self._opens(past) <= t <= self._last and self.runs_left(past) != 0
         return allowed and self.trigger.has(t, past)
 
     def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
         return self.trigger.due_at(run_at, past)
 
     def upcoming(self, t: Instant, n: int, past: Past = NO_PAST) -> list[int]:
-        left = self._runs_left(past)
+        left = self.runs_left(past)
         first = max(whole_second(t), self._opens(past) - 1)
         found = self.trigger.upcoming(first, n if left is None else min(n, left), past)
         return [tick for tick in found if tick <= self._last]
@@ -244,7 +244,7 @@ class Limited(Trigger):
         return self.trigger.bits(begins, ends, past) << begins - first if begins < ends else 0
 
     def _clip(self, first: int, last: int, past: Past) -> tuple[int, int]:
-        if self._runs_left(past) == 0:
+        if self.runs_left(past) == 0:
             return last, last
         return max(first, self._opens(past)), min(last, self._last + 1)
 
@@ -263,5 +263,5 @@ class Limited(Trigger):
             return self._first
         return max(self._first, past.created_at + self.delay.elapsed)
 
-    def _runs_left(self, past: Past) -> int | None:
+    def runs_left(self, past: Past) -> int | None:
         return None if self.max_runs is None else max(self.max_runs - past.runs_used, 0)

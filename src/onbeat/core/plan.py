@@ -87,6 +87,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     due: Due | None  # None: there are no more ticks
     catchups: int = 0  # how much of the allowance it takes
     spread_until: int = 0  # milliseconds: by then the missed ticks that are left are to start
+    is_short: bool = False  # it would take more of the allowance
 
 
 def plan(
@@ -97,6 +98,7 @@ def plan(
     *,
     now: int,
     allowance: int = MOST_DECISIONS,
+    waits: int = 0,
 ) -> Plan:
     """Decide the ticks of a schedule that are due, `run_at` being the first undecided one.
 
@@ -107,7 +109,7 @@ def plan(
        each is decided as in 1; under `spread` the first is, and the others one after another,
        evenly over the look-ahead or until the next tick.
     3. The due row becomes the first tick that is not decided. What the allowance, or the queue, has
-       no room for is due again in a second: a catch-up waits rather than being dropped.
+       no room for is due again in a second, or up to `waits` later: it is not dropped.
     """
     policy, trigger = schedule.policy, schedule.trigger
     if not unfinished and is_plain(schedule):  # the common case, without ado
@@ -120,22 +122,27 @@ def plan(
         if found is None:
             return Plan((), next_due(schedule, max(run_at, now // 1000), past))
         run_at = found
-    deciding = _Deciding(schedule, unfinished, past, now, allowance)
+    deciding = _Deciding(schedule, unfinished, past, now=now, allowance=allowance, waits=waits)
     tick: int | None = run_at
     is_missed = due_at(schedule, run_at, past) < now - policy.grace
-    if is_missed and policy.catchup != "none" and allowance < 1:
-        return Plan((), Due(run_at, _later(schedule, now)))
+    if is_missed and policy.catchup != "none" and not deciding.is_allowed():
+        return Plan((), Due(run_at, deciding.later()), is_short=True)
     if is_missed:
         tick = _leave_missed(deciding, run_at)
     if is_missed and policy.catchup == "once":
         tick = _catch_up_once(deciding, tick)
-    if policy.catchup == "spread" and (is_missed or _is_spreading(past, now)):
+    if policy.catchup == "spread" and (is_missed or past.spread_until):
         tick = _spread(deciding, tick)
     else:
         tick = _decide_each(deciding, tick)
     if tick is not None and deciding.rest_at is not None:
-        rest = Due(tick, deciding.rest_at)
-        return Plan(tuple(deciding.decisions), rest, deciding.catchups, deciding.spread_until)
+        return Plan(
+            tuple(deciding.decisions),
+            Due(tick, deciding.rest_at),
+            deciding.catchups,
+            deciding.spread_until,
+            not deciding.is_allowed(),
+        )
     if not deciding.decisions:
         return Plan((), Due(run_at, due_at(schedule, run_at, past)))
     last_decided = deciding.decisions[-1]
@@ -149,7 +156,8 @@ def is_plain(schedule: Schedule) -> bool:
 
     Unless it catches up, which takes of an allowance, it is then the same for all schedules alike.
     """
-    return schedule.trigger.is_plain and not schedule.policy.jitter
+    policy = schedule.policy
+    return schedule.trigger.is_plain and not policy.jitter and policy.catchup != "spread"
 
 
 def set_aside(
@@ -225,7 +233,7 @@ def catch_up(
     schedule: Schedule, aside: Skip, unfinished: Sequence[Run], past: Past, *, now: int
 ) -> tuple[Decision, ...]:
     """Decide to run what was set aside after all: the latest of its ticks stands for the rest."""
-    deciding = _Deciding(schedule, unfinished, past, now, allowance=1)
+    deciding = _Deciding(schedule, unfinished, past, now=now, allowance=1)
     deciding.decide(aside.tick, "catchup")
     return tuple(deciding.decisions)
 
@@ -346,12 +354,14 @@ class _Deciding:
         schedule: Schedule,
         unfinished: Sequence[Run],
         past: Past,
+        *,
         now: int,
         allowance: int,
+        waits: int = 0,
     ) -> None:
         self.schedule, self._policy, self.past, self.now = schedule, schedule.policy, past, now
         self.decisions: list[Decision] = []
-        self.catchups, self._allowance = 0, allowance
+        self.catchups, self._allowance, self._waits = 0, allowance, waits
         self.rest_at: int | None = None  # when what is due and not to start now is due again
         self.spread_until = 0
         self._blocker: int | None = None
@@ -374,10 +384,23 @@ class _Deciding:
     def skip(self, tick: Tick, reason: Reason) -> None:
         self.decisions.append(Skip(tick, reason))
 
+    def is_allowed(self) -> bool:
+        """Return whether the allowance has room for one more missed tick."""
+        return self.catchups < self._allowance
+
     def has_room(self) -> bool:
         """Return whether one more missed tick may be caught up now."""
         is_full = self._policy.overlap == "queue" and self._queued >= QUEUE_LIMIT
-        return not is_full and self.catchups < self._allowance
+        return not is_full and self.is_allowed()
+
+    def later(self) -> int:
+        """Return when to look again at what there was no room for: not all at one time."""
+        text = f"later:{self.schedule.schedule_id}:{self.now}"
+        return self.now + POSTPONED + _share(text, max(self._waits, POSTPONED // 10))
+
+    def next_planned(self, tick: int) -> int | None:
+        """Return the tick after this one, if it is not later than now."""
+        return self.schedule.trigger.following(tick, self.past, self.now // 1000 + 1)
 
     def decide(self, tick: Tick, triggered_by: Literal["timer", "catchup"]) -> None:
         """Decide one fresh tick by the overlap policy."""
@@ -409,12 +432,15 @@ def _leave_missed(deciding: _Deciding, run_at: int) -> int | None:
     """Skip the ticks that are too late to run as one range; return the first that is not."""
     schedule, policy, past = deciding.schedule, deciding.schedule.policy, deciding.past
     window = 0 if policy.catchup == "none" else policy.catchup_window
-    limit = deciding.now - max(window, policy.grace)
+    since = deciding.now
+    if policy.catchup == "spread" and _is_spreading(past, since):
+        since = past.spread_until - LOOKAHEAD  # what was not too late then has its turn to come
+    limit = since - max(window, policy.grace)
     if due_at(schedule, run_at, past) >= limit:
         return run_at
     missed = _last_due_before(schedule, run_at, past, limit)
     deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
-    return schedule.trigger.next_after(missed, past)
+    return deciding.next_planned(missed)
 
 
 def _catch_up_once(deciding: _Deciding, tick: int | None) -> int | None:
@@ -424,7 +450,7 @@ def _catch_up_once(deciding: _Deciding, tick: int | None) -> int | None:
         return tick
     last = _last_due_before(schedule, tick, past, deciding.now + 1)
     deciding.decide(_ticks(schedule, tick, last, past), "catchup")
-    return schedule.trigger.next_after(last, deciding.past)
+    return deciding.next_planned(last)
 
 
 def _spread(deciding: _Deciding, tick: int | None) -> int | None:
@@ -438,6 +464,8 @@ def _spread(deciding: _Deciding, tick: int | None) -> int | None:
         return tick
     last = _last_due_before(schedule, tick, deciding.past, now + 1)
     count = 1 + trigger.count(tick + 1, last + 1, deciding.past)
+    left = trigger.runs_left(deciding.past)
+    count = count if left is None else min(count, left)
     until = deciding.past.spread_until
     if not _is_spreading(deciding.past, now):
         following, until = trigger.look(last, deciding.past)[0], now + LOOKAHEAD
@@ -453,7 +481,7 @@ def _spread(deciding: _Deciding, tick: int | None) -> int | None:
 
 
 def _is_spreading(past: Past, now: int) -> bool:
-    """Return whether missed ticks have a pace to keep; the clock may have been set back since."""
+    """Return whether missed ticks have a pace to keep: not if that, or the clock, was set back."""
     return now < past.spread_until <= now + LOOKAHEAD
 
 
@@ -473,17 +501,12 @@ def _decide_each(
     ):
         is_missed = at < now - schedule.policy.grace
         if is_missed and not deciding.has_room():
-            deciding.rest_at = _later(schedule, now)
+            deciding.rest_at = deciding.later()
             break
         deciding.decide(Tick(tick, at), "catchup" if is_missed else "timer")
-        tick = schedule.trigger.next_after(tick, deciding.past)
+        tick = deciding.next_planned(tick)
         most -= 1
     return tick
-
-
-def _later(schedule: Schedule, now: int) -> int:
-    """Return when to look again at what there was no room for: not all of it at once."""
-    return now + POSTPONED + _share(f"later:{schedule.schedule_id}:{now}", POSTPONED // 10)
 
 
 def _share(text: str, room: int) -> int:

@@ -82,6 +82,10 @@ class Trigger(ABC):
         """Whether `max_runs` ends it."""
         return False
 
+    def runs_left(self, past: Past) -> int | None:
+        """Return how many runs `max_runs` leaves, if it has one of its own."""
+        return None
+
     @property
     def cost(self) -> int:
         """How much work a question is, a plain trigger's being 1: it bounds how far searches go."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from onbeat.ports import Clock, Node, Planned, Store
 
 BATCH, FEW = 500, 64  # due rows in one transaction: at most, and too few to be worth one
 LONGEST_SLEEP = 3600.0
+LONGEST_WAIT = 60_000  # milliseconds, of those whose catch-up was over the allowance
 PATIENCE = 0.1  # seconds to wait for a free place, so that a run need not be claimed
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 5.0
 
@@ -111,10 +113,12 @@ class Planner:
             and not unfinished
         ):
             return last.plan
-        allowed = self._allowance.share()
-        found = plan(schedule, run_at, unfinished, past, now=now, allowance=allowed)
-        if found.catchups or not found.decisions:
-            self._allowance.take(found.catchups, is_enough=found.catchups < allowed)
+        room = self._allowance
+        found = plan(
+            schedule, run_at, unfinished, past, now=now, allowance=room.share(), waits=room.waits()
+        )
+        if found.catchups or found.is_short:
+            room.take(schedule.schedule_id, found.catchups, is_short=found.is_short)
         if found.decisions and not (unfinished or found.catchups) and is_plain(schedule):
             self._last = _Alike(trigger, policy, (run_at, now), found)
         return found
@@ -141,27 +145,41 @@ class _Alike(NamedTuple):
 
 
 class Allowance:
-    """How many missed ticks this node may still start in the current second.
+    """How many missed ticks this node may still start: so many in any second.
 
-    Where schedules had more than that in the second before, each gets an equal share.
+    Where that was not enough for all, each schedule gets an equal share of the next, and those that
+    wait come back by and by: as many in a second as can be served, if not quite.
     """
 
     def __init__(self, clock: Clock, per_second: int) -> None:
         self._clock, self._per_second = clock, per_second
-        self._second, self._left = clock.monotonic(), per_second
-        self._wanting, self._sharers = 0, 1
+        self._now = self._second = clock.monotonic()
+        self._taken: deque[tuple[float, int]] = deque()  # in the last second: when, and how many
+        self._left = per_second
+        self._short: set[str] = set()  # those that had not enough in this second
+        self._sharers = 1
 
     def renew(self) -> None:
-        """Allow as many again if a second has passed."""
-        if self._clock.monotonic() - self._second >= 1:
-            self._second, self._left = self._clock.monotonic(), self._per_second
-            self._sharers, self._wanting = max(self._wanting, 1), 0
+        """Allow again what was taken more than a second ago."""
+        self._now = self._clock.monotonic()
+        while self._taken and self._now - self._taken[0][0] >= 1:
+            self._left += self._taken.popleft()[1]
+        if self._now - self._second >= 1:
+            self._second, self._sharers = self._now, max(len(self._short), 1)
+            self._short.clear()
 
     def share(self) -> int:
         """Return how many one schedule may start."""
         return min(self._left, max(self._per_second // self._sharers, 1))
 
-    def take(self, count: int, *, is_enough: bool) -> None:
-        """Use up so many; what had not enough will come again."""
-        self._left -= count
-        self._wanting += not is_enough
+    def waits(self) -> int:
+        """Return over how many milliseconds those that have to wait come back."""
+        return min(1000 * self._sharers // self._per_second, LONGEST_WAIT)
+
+    def take(self, schedule_id: str, count: int, *, is_short: bool) -> None:
+        """Use up so many, for a schedule that may need more."""
+        if count:
+            self._taken.append((self._now, count))
+            self._left -= count
+        if is_short:
+            self._short.add(schedule_id)
