@@ -471,6 +471,7 @@ def _spread(deciding: _Deciding, tick: int | None) -> int | None:
         following, until = trigger.look(last, deciding.past)[0], now + LOOKAHEAD
         if following is not None:
             until = min(until, due_at(schedule, following, deciding.past))
+        assert until > now, "the next tick is not due"
     at_once = max(1, count * STEP // (until - now))
     tick = _decide_each(deciding, tick, most=at_once)
     if tick is not None and tick <= last:
