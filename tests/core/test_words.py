@@ -21,6 +21,8 @@ JANUARY = parse_instant("2026-01-01T00:00:00Z")
         ("15 */6 * * *", "at 00:15, 06:15, 12:15 and 18:15 every day, Europe/Berlin"),
         ("0 9-17/2 * * 1-5", "at 09:00, 11:00, 13:00, 15:00 and 17:00 on Monday to Friday, Europe/Berlin"),
         ("*/7 * * * *", "at minutes 0, 7, ... 56 of every hour, Europe/Berlin"),
+        ("0-40/4 * * * * *", "at seconds 0, 4, ... 40 of every minute, Europe/Berlin"),
+        ("5,10 * 9 * * *", "at seconds 5 and 10 of every minute during hour 9, Europe/Berlin"),
         ("*/10 9-17 * * *", "every 10 minutes during hours 9 to 17, Europe/Berlin"),
         ("0 0 1 */3 *", "at 00:00 on day 1 of January, April, July and October, Europe/Berlin"),
         ("0 0 13 * 5", "at 00:00 on day 13 of the month or on Friday, Europe/Berlin"),

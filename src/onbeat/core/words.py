@@ -121,10 +121,14 @@ def _times(pattern: WallPattern) -> str:
         told = _field(in_hour, "minute") + at_second
     else:
         told = _field(seconds, "second")
-        told += f" in {_plural('minute', in_hour)}" if len(in_hour) < 60 else ""
+        if len(in_hour) < 60:
+            told += f" in {_plural('minute', in_hour)}"
+        elif not told.startswith("every"):
+            told += " of every minute"
+    is_often = told.startswith("every") or told.endswith("every minute")
     if len(hours) == 24:
-        return told if told.startswith("every") else f"{told} of every hour"
-    return f"{told} {'during' if told.startswith('every') else 'of'} {_plural('hour', hours)}"
+        return told if is_often else f"{told} of every hour"
+    return f"{told} {'during' if is_often else 'of'} {_plural('hour', hours)}"
 
 
 def _field(values: list[int], unit: str) -> str:
