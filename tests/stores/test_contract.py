@@ -737,6 +737,15 @@ class TestCatchingUp:
         assert counts.count(("ENQUEUED", 1)) == 1 + MOST_DECISIONS
         assert counts[-1] == ("SKIPPED", 600 - 1 - MOST_DECISIONS)
 
+    async def test_nor_one_that_waited_for_a_place_in_the_queue(self, world):
+        await world.define(every="1s", catchup="all", overlap="queue", catchup_window="1h")
+        world.clock.advance("10m")
+        while (await world.schedule()).next_due_at <= world.clock.now():
+            await world.plan()
+        assert len(await world.rows()) == 1 + QUEUE_LIMIT
+        await world.define(every="1d")
+        assert (await world.runs("status tick_count"))[-1] == ("SKIPPED", 599 - QUEUE_LIMIT)
+
     async def test_a_gate_that_was_closed_costs_no_tick_that_was_not_due(self, world):
         await world.define(jitter="50m")
         due = due_at(a_schedule("report", jitter="50m"), at("13:00"), NO_PAST)
