@@ -409,12 +409,23 @@ class TestCatchingUpAll:
         assert found.due.run_at == at("15:00")
         assert ms("17:00:01") <= found.due.due_at < ms("17:00:01") + 100
 
+    @pytest.mark.parametrize(("catchup", "allowance", "is_short"), [
+        ("all", 0, True), ("all", 2, True), ("all", 3, False),
+        ("spread", 0, True), ("spread", 1, False),
+    ])  # fmt: skip
+    def test_it_is_short_of_allowance_only_where_more_would_have_started(
+        self, catchup, allowance, is_short
+    ):
+        schedule = a_schedule(catchup=catchup, overlap="allow")
+        assert decided(schedule, now="15:30", allowance=allowance).is_short is is_short
+
     def test_those_a_full_queue_has_no_room_for_wait_too(self):
         queue = [queued(at("12:00") + i) for i in range(1, QUEUE_LIMIT)]
         schedule = a_schedule(catchup="all", overlap="queue")
         found = decided(schedule, a_run(), *queue, now="15:30")
         assert told(found) == ["queue 13:00 behind 12:00"]
         assert (found.due.run_at, found.due.due_at >= ms("15:30:01")) == (at("14:00"), True)
+        assert not found.is_short
 
     def test_an_edit_leaves_what_waits_as_missed(self):
         queue = [queued(at("12:00") + i) for i in range(1, QUEUE_LIMIT)]
@@ -969,6 +980,13 @@ class TestReleasing:
     )
     def test_what_is_not_in_flight_holds_nobody(self, beside):
         assert to_release([beside, queued("12:30")], now=ms("13:00")) == queued("12:30")
+
+    def test_one_that_is_later_and_to_be_judged_yet_keeps_nobody_waiting(self):
+        later = waiting("12:50", created_at=ms("12:55"), due_at=ms("12:58"))
+        assert to_release([later, queued("12:30")], now=ms("13:00")) == queued("12:30")
+        assert to_release([later, queued("12:55")], now=ms("13:00")) is None
+        claimed = replace(later, leased=True)
+        assert to_release([claimed, queued("12:30")], now=ms("13:00")) is None
 
 
 class TestJudging:

@@ -141,7 +141,7 @@ def plan(
             Due(tick, deciding.rest_at),
             deciding.catchups,
             deciding.spread_until,
-            not deciding.is_allowed(),
+            deciding.is_short,
         )
     if not deciding.decisions:
         return Plan((), Due(run_at, due_at(schedule, run_at, past)))
@@ -363,7 +363,7 @@ class _Deciding:
         self.decisions: list[Decision] = []
         self.catchups, self._allowance, self._waits = 0, allowance, waits
         self.rest_at: int | None = None  # when what is due and not to start now is due again
-        self.spread_until = 0
+        self.spread_until, self.is_short = 0, False
         self._blocker: int | None = None
         self._retries: list[Run] = []
         self._queue: list[Run] = []  # those that wait, if what they wait for is a retry
@@ -502,7 +502,7 @@ def _decide_each(
     ):
         is_missed = at < now - schedule.policy.grace
         if is_missed and not deciding.has_room():
-            deciding.rest_at = deciding.later()
+            deciding.rest_at, deciding.is_short = deciding.later(), not deciding.is_allowed()
             break
         deciding.decide(Tick(tick, at), "catchup" if is_missed else "timer")
         tick = deciding.next_planned(tick)
