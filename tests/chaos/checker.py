@@ -141,8 +141,8 @@ class _Life:
 
     @property
     def in_the_way(self) -> bool:
-        """Whether it may stand in the way of a fresh tick."""
-        waits = self.status == "ENQUEUED" and not self.attempt
+        """Whether it may stand in the way of a fresh tick: a retry does from when it is claimed."""
+        waits = self.status == "ENQUEUED" and (not self.attempt or bool(self.claimed_by))
         return not self.manual and (waits or self.status == "STARTED")
 
 
@@ -253,7 +253,7 @@ def _step(world: _World, life: _Life, event: AnyEvent, at: int, verdict: Verdict
             if was == "STARTED":
                 life.ends[life.attempt] = "handed back"
                 life.attempt -= 1
-            life.status = "ENQUEUED"
+            life.status, life.claimed_by = "ENQUEUED", ""
     if life.status != "STARTED":
         world.started[life.schedule_id].discard(life.run_id)
 
