@@ -7,11 +7,8 @@ attempt. Plain functions run in threads, async ones in the event loop. What it r
 import asyncio
 import importlib
 import inspect
-import queue
-import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -19,10 +16,10 @@ from onbeat.core.codec import check_names
 from onbeat.core.runs import Failed, Outcome, Succeeded
 from onbeat.core.schedules import ID, Target, read_inputs
 from onbeat.errors import InvalidSchedule, shown
+from onbeat.launchers.threads import Threads
 from onbeat.ports import Attempt
 
 Function = Callable[..., object]
-Answer = tuple[object, BaseException | None]  # what a function returned, or raised
 
 
 class FunctionLauncher:
@@ -31,7 +28,7 @@ class FunctionLauncher:
     def __init__(self, *, concurrency: int = 64) -> None:
         self._registered: dict[str, Function] = {}
         self._imported_modules: set[str] = set()
-        self._threads = _Threads(concurrency)
+        self._threads = Threads(concurrency)
 
     def register(self, name: str, function: Function) -> None:
         """Offer a function under a name."""
@@ -106,52 +103,6 @@ class FunctionLauncher:
         if not callable(found):
             raise TypeError(f"{name} is no function")
         return found
-
-
-class _Threads:
-    """Threads for plain functions. One that hangs does not keep the process from ending."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._all = most, 0
-        self._idle = threading.Semaphore(0)  # as often as a thread waits for work
-        self._asked: queue.SimpleQueue[tuple[Function, asyncio.Future[Answer]]] = (
-            queue.SimpleQueue()
-        )
-
-    async def call(self, function: Function) -> object:
-        """Call a function in a thread; raise what it raises."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        if not self._idle.acquire(blocking=False) and self._all < self._most:
-            self._all += 1
-            threading.Thread(target=self._serve, name="onbeat-run", daemon=True).start()
-        self._asked.put((function, future))
-        found, broken = await future
-        if broken is not None:
-            raise broken
-        return found
-
-    def _serve(self) -> None:
-        while True:
-            function, future = self._asked.get()
-            if future.done():  # given up before its turn came: it must not be called any more
-                self._idle.release()
-                continue
-            answer: Answer
-            try:
-                answer = function(), None
-            except StopIteration as broken:  # no future takes it, and no coroutine may raise it
-                answer = None, RuntimeError(f"StopIteration: {broken}")
-            except BaseException as broken:  # noqa: BLE001 - it is raised where it was asked
-                answer = None, broken
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
-                future.get_loop().call_soon_threadsafe(_settle, future, answer)
-            del function, future, answer
-            self._idle.release()
-
-
-def _settle(future: "asyncio.Future[Answer]", answer: Answer) -> None:
-    if not future.done():
-        future.set_result(answer)
 
 
 class _Way(NamedTuple):

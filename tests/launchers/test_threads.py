@@ -1,0 +1,194 @@
+"""Threads for plain functions: none waits while a thread sleeps, whoever is faster."""
+
+import asyncio
+import random
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from onbeat.launchers import threads as subject
+from onbeat.launchers.threads import Threads
+
+SOON = 5  # seconds: far more than anything here takes
+
+
+@contextmanager
+def many_orders(draw):
+    """Have threads be overtaken between any two lines of the code under test, now and then."""
+
+    def pause(frame, event, _):
+        if frame.f_code.co_filename != subject.__file__:
+            return None
+        if event == "line" and draw.random() < 0.1:
+            time.sleep(draw.choice([0, 0.0001, 0.001]))
+        return pause
+
+    threading.settrace(pause)
+    sys.settrace(pause)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+
+
+async def all_of(threads, functions):
+    async with asyncio.timeout(SOON):
+        return await asyncio.gather(*(threads.call(each) for each in functions))
+
+
+def test_a_call_returns_what_its_function_returns_and_raises_what_it_raises():
+    async def story():
+        threads = Threads(2)
+        assert await all_of(threads, [lambda: 1, lambda: 2, lambda: 3]) == [1, 2, 3]
+        with pytest.raises(ZeroDivisionError):
+            await threads.call(lambda: 1 / 0)
+
+    asyncio.run(story())
+
+
+def test_as_many_run_at_once_as_there_may_be_threads():
+    async def story():
+        threads, meet = Threads(8), threading.Barrier(8, timeout=SOON)
+        for _ in range(20):  # the first time they are started, then they are woken
+            assert sorted(await all_of(threads, [meet.wait] * 8)) == list(range(8))
+
+    asyncio.run(story())
+
+
+def test_and_never_more():
+    running, most = [], []
+
+    def work():
+        running.append(1)
+        most.append(len(running))
+        threading.Event().wait(0.001)
+        running.pop()
+
+    asyncio.run(all_of(Threads(3), [work] * 60))
+    assert max(most) == 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_call_waits_while_a_thread_sleeps(seed):
+    """Calls that come one by one or together, return at once or wait for each other: all end."""
+    draw = random.Random(seed)
+
+    async def story():
+        threads = Threads(3)
+        for _ in range(60):
+            together = draw.randint(1, 3)
+            meet = threading.Barrier(together, timeout=SOON)
+            functions = [*[meet.wait] * together, *[lambda: -1] * draw.randint(0, 3)]
+            found = await all_of(threads, draw.sample(functions, len(functions)))
+            assert sorted(found) == [-1] * (len(functions) - together) + list(range(together))
+            await asyncio.sleep(draw.choice([0, 0.0002, 0.001]))  # some lie down meanwhile
+
+    with many_orders(draw):
+        asyncio.run(story())
+
+
+class Pausing(Threads):
+    """Threads of which one that finds nobody to wake is held there."""
+
+    def __init__(self, most):
+        super().__init__(most)
+        self.is_full, self.is_there, self.go_on = False, threading.Event(), threading.Event()
+
+    def _start_one(self):
+        if self.is_full:
+            self.is_there.set()
+            self.go_on.wait(SOON)
+        return super()._start_one()
+
+    @property
+    def asleep(self):
+        return len(self._asleep)
+
+
+def test_not_even_one_that_is_asked_for_while_another_finds_nobody_to_wake():
+    """It says that one is coming, and then that none is: whoever asked in between must not wait."""
+    threads, meet, busy = Pausing(2), threading.Barrier(2, timeout=SOON), threading.Event()
+
+    async def until(condition):
+        async with asyncio.timeout(SOON):
+            while not condition():  # noqa: ASYNC110 - threads tell nobody that they lie down
+                await asyncio.sleep(0.001)
+
+    async def story():
+        await all_of(threads, [meet.wait] * 2)
+        await until(lambda: threads.asleep == 2)
+        first = asyncio.create_task(threads.call(lambda: busy.wait(SOON)))
+        await until(lambda: threads.asleep == 1)
+        threads.is_full = True
+        calls = [asyncio.create_task(threads.call(each)) for each in (meet.wait, lambda: None)]
+        await until(threads.is_there.is_set)  # the second thread has one call, and sees the other
+        busy.set()
+        await first
+        await until(lambda: threads.asleep == 1)  # the first has done that other one meanwhile
+        last = asyncio.create_task(threads.call(meet.wait))
+        await asyncio.sleep(0)
+        threads.go_on.set()
+        async with asyncio.timeout(SOON / 2):
+            await asyncio.gather(*calls, last)
+
+    asyncio.run(story())
+
+
+def test_functions_that_return_at_once_need_few_threads():
+    async def story():
+        threads = Threads(500)
+        used = set(await all_of(threads, [threading.get_ident] * 500))
+        assert len(used) < 100  # one more whenever the interpreter changes threads, not one a call
+
+    asyncio.run(story())
+
+
+def test_an_answer_that_comes_after_its_loop_was_closed_hurts_nobody():
+    threads, go_on, ended = Threads(1), threading.Event(), threading.Event()
+
+    def work():
+        go_on.wait(SOON)
+        ended.set()
+
+    async def left_behind():
+        calling = asyncio.create_task(threads.call(work))
+        await asyncio.sleep(0.01)
+        calling.cancel()
+
+    asyncio.run(left_behind())
+    go_on.set()
+    assert ended.wait(SOON)
+    assert asyncio.run(all_of(threads, [lambda: 7])) == [7]  # the thread serves the next loop
+
+
+def test_a_machine_without_a_thread_to_spare_says_so_and_calls_nothing_later(monkeypatch):
+    called = []
+
+    async def story():
+        threads = Threads(2)
+        with monkeypatch.context() as without:
+            without.setattr(threading.Thread, "start", _cannot)
+            with pytest.raises(RuntimeError, match="no thread"):
+                await threads.call(lambda: called.append("first"))
+        await threads.call(lambda: called.append("second"))
+
+    asyncio.run(story())
+    assert called == ["second"]
+
+
+def test_and_those_it_has_do_the_work_of_those_it_has_not(monkeypatch):
+    async def story():
+        threads = Threads(9)
+        await threads.call(lambda: None)
+        monkeypatch.setattr(threading.Thread, "start", _cannot)
+        assert await all_of(threads, [lambda: 1] * 9) == [1] * 9
+
+    asyncio.run(story())
+
+
+def _cannot(_):
+    raise RuntimeError("can't start new thread")
