@@ -341,11 +341,15 @@ def plan_now(schedule, run_at, unfinished, past, now):
 
 
 def test_a_loop_may_begin_tasks_at_once():
+    class Done(asyncio.Future):
+        def set_name(self, _):
+            """Take a name, as a task does."""
+
     def at_once(loop, coroutine, **_):
         try:
             coroutine.send(None)
         except StopIteration as ended:
-            done = loop.create_future()
+            done = Done(loop=loop)
             done.set_result(ended.value)
             return done
         raise AssertionError("it ends at once")
@@ -364,6 +368,26 @@ def test_a_loop_may_begin_tasks_at_once():
         return (await store.runs())[0].status
 
     assert played(story) == "SUCCESS"
+
+
+def test_a_task_is_called_by_its_schedule():
+    class Naming(RecordingLauncher):
+        async def launch(self, attempt):
+            names.append(asyncio.current_task().get_name())
+            return await super().launch(attempt)
+
+    names = []
+
+    async def story(store, clock):
+        engine = Engine(store, clock, NODE, {"command": Naming()})
+        await engine.start()
+        await store.upsert([a_schedule("nightly/report")])
+        clock.advance("1h")
+        await engine.planner.plan_once()
+        await asyncio.wait_for(engine.stop(1), 5)
+
+    played(story)
+    assert names == ["nightly/report"]
 
 
 def test_an_allowance_is_for_each_second():

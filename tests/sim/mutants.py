@@ -185,7 +185,7 @@ MUTANTS = [
     ),
     Mutant(
         "max_runs is not counted", f"{STORE}/planning.py",
-        "state.runs_used + begun", "state.runs_used",
+        "runs_used = runs_used + ?2", "runs_used = runs_used",
     ),
     Mutant(
         "a pause leaves no range", f"{STORE}/defining.py",

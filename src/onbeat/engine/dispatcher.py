@@ -143,7 +143,7 @@ class Dispatcher:
         latest = sent + self._node.lease / 1000 * 2 / 3
         create_task = asyncio.get_running_loop().create_task
         for attempt in announced:
-            task = create_task(self._attend(attempt, latest))
+            task = create_task(self._attend(attempt, latest), name=attempt.schedule_id)
             if not task.done():  # a loop may be set up to begin a task at once
                 self._running[attempt.run_id] = task
 

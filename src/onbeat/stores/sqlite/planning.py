@@ -4,7 +4,7 @@ The invariant everything rests on: a live schedule's due row is the first tick l
 `decided_until`, and every tick up to that has its row. Both move in the same transaction.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
@@ -106,13 +106,11 @@ VALUES {(?1,?1,'',?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)}
     ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
 """
 
-# The rows are there; this is an INSERT only because that takes less work than UPDATE ... FROM.
 MOVE_STATES = """
-INSERT INTO schedule_state (decided_until, iteration, runs_used, schedule_id) VALUES {(?,?,?,?)}
-    ON CONFLICT (schedule_id) DO UPDATE
-   SET decided_until = max(decided_until, excluded.decided_until),
-       decided_run_at = max(decided_run_at, excluded.decided_until),
-       iteration = excluded.iteration, runs_used = excluded.runs_used
+UPDATE schedule_state
+   SET decided_until = max(decided_until, ?1), decided_run_at = max(decided_run_at, ?1),
+       iteration = iteration + ?2, runs_used = runs_used + ?2
+ WHERE schedule_id IN ({?})
 """
 
 SPREAD = """
@@ -200,7 +198,8 @@ class _Writing:
         self._first_id = self._next_id = next_run_id(tx)
         self._started: list[Value] = []  # what START_RUNS binds for each run, one after another
         self._others: list[Value] = []  # what INSERT_RUNS does
-        self._states: list[Row] = []
+        # Where positions move to and by how many runs, and whose: a herd moves as one.
+        self._moves: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
         self._misses: dict[str, Row] = {}  # by schedule
         self._spread: list[Value] = []  # what SPREAD binds, where that has changed
         self._told: list[RunEnqueued | RunSkipped | RunStarted] = []  # one a row
@@ -230,8 +229,7 @@ class _Writing:
             last = decision.tick.run_at  # they are in order
             ids[last] = self._next_id
             self._next_id += 1
-        begun = iteration - state.iteration
-        self._states.append((last, iteration, state.runs_used + begun, schedule_id))
+        self._moves[last, iteration - state.iteration].append(schedule_id)
         if each.spread_until != state.spread_until:
             self._spread += (each.spread_until, schedule_id)
 
@@ -246,7 +244,8 @@ class _Writing:
         written += tx.many(INSERT_RUNS, self._others, (tx.now,))
         if written < rows:
             self._keep_those_already_there()
-        tx.many(MOVE_STATES, list(chain.from_iterable(self._states)))
+        for move, schedule_ids in self._moves.items():
+            tx.many(MOVE_STATES, schedule_ids, move)
         tx.many(SPREAD, self._spread)
         tx.many(NOTE_MISSES, list(chain.from_iterable(self._misses.values())))
         tx.events += self._told
@@ -322,10 +321,10 @@ class _Writing:
             for event in self._told
             if event.run_id not in there and not isinstance(event, RunSkipped)
         )
-        self._states = [
-            (last, iteration - counted[schedule_id], used - counted[schedule_id], schedule_id)
-            for last, iteration, used, schedule_id in self._states
-        ]
+        moves, self._moves = self._moves, defaultdict(list)
+        for (last, begun), schedule_ids in moves.items():
+            for schedule_id in schedule_ids:
+                self._moves[last, begun - counted[schedule_id]].append(schedule_id)
         self._told = [event for event in self._told if event.run_id in there]
         self._attempts = [each for each in self._attempts if each.run_id in there]
 
