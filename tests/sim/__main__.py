@@ -17,7 +17,7 @@ SOMETIMES = [
     "a further attempt", "a manual run while paused", "a run that stands for several",
     "a waiting run canceled", "a waiting run skipped: gate_off", "a waiting run skipped: overlap",
     "a waiting run skipped: paused", "caught up: all", "caught up: asked for",
-    "caught up: once", "caught up: spread", "clock set back", "clock set forth",
+    "caught up: once", "caught up: spread", "changed while the queue was full", "changed while ticks were put off", "clock set back", "clock set forth",
     "crash at answer of announce", "crash at answer of claim", "crash at answer of finish",
     "crash at answer of plan_due", "crash at call of announce", "crash at call of claim",
     "crash at call of finish", "crash at call of plan_due", "crash at clock", "crash at commit",
@@ -30,7 +30,7 @@ SOMETIMES = [
     "range of gate_off", "range of missed", "range of overlap", "range of paused", "recreated",
     "released from the queue", "retrying", "single times past when defined", "skipped: canceled",
     "skipped: gate_off", "skipped: missed", "skipped: overlap", "skipped: paused",
-    "spread",     "store failed at begin", "store failed at commit", "store failed at insert",
+    "spread", "store failed at begin", "store failed at commit", "store failed at insert",
     "store failed at update", "went on catching up",
 ]  # fmt: skip
 ENOUGH = 200  # seeds among which each of these has to happen

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import apsw
 
+from onbeat.core.plan import QUEUE_LIMIT
 from onbeat.core.runs import Canceled, Failed, Succeeded
 from onbeat.core.schedules import definition, read_schedule
 from onbeat.engine.loop import Engine
@@ -26,6 +27,12 @@ OVERLAPS = ["skip", "queue", "allow"]
 CATCHUPS = ["once", "none", "all", "spread"]
 MINUTES = 10  # of faults and users; then a quiet time in which everything has to come right
 QUIET = 240.0
+PUT_OFF = """
+SELECT d.schedule_id, count(r.run_id) AS queued
+  FROM due d LEFT JOIN schedule_runs r ON r.schedule_id = d.schedule_id AND r.finished_at IS NULL
+ WHERE d.run_at * 1000 <= ?1 AND d.due_at > ?1
+ GROUP BY 1 ORDER BY queued DESC, 1 LIMIT 1
+"""  # by jitter, or for want of room
 
 
 @dataclass
@@ -172,6 +179,8 @@ class World:
                 [
                     "edit",
                     "retune",
+                    "interfere",
+                    "crowd",
                     "again",
                     "pause",
                     "resume",
@@ -181,7 +190,7 @@ class World:
                     "step",
                     "poison",
                 ],
-                [4, 3, 2, 3, 5, 2, 4, 2, 1.2, 0.3],
+                [4, 3, 2, 0.4, 2, 3, 5, 2, 4, 2, 1.2, 0.3],
             )[0]
             await getattr(self, f"_{what}")(name)
 
@@ -217,6 +226,25 @@ class World:
         fields = _fields(row.definition)
         fields |= {"overlap": self.rng.choice(OVERLAPS), "catchup": self.rng.choice(CATCHUPS)}
         await self._call("upsert", name, [read_schedule(name, fields)])
+
+    async def _interfere(self, name):
+        """Change the schedule with the longest queue of those that have ticks put off, if any."""
+        found = self.looking.execute(PUT_OFF, (self.clock.now(),)).fetchone()
+        if found is not None:
+            crowded, queued = found
+            how = "the queue was full" if queued >= QUEUE_LIMIT else "ticks were put off"
+            self.seen[f"changed while {how}"] += 1
+            await self.rng.choice([self._edit, self._retune, self._pause])(crowded)
+
+    async def _crowd(self, name):
+        """Have more ticks missed at once than a queue takes; interfere with what is put off."""
+        fields = {"every": "3s", "catchup": "all", "overlap": "queue", "run": {"command": ["true"]}}
+        await self._call("upsert", name, [read_schedule(name, fields)])
+        await asyncio.sleep(self.rng.choice([1, 5]))
+        self.clock.offset += 400_000
+        self.offset = self.clock.offset
+        await asyncio.sleep(self.rng.choice([2, 25]))
+        await self._interfere(name)
 
     async def _again(self, name):
         """Define a schedule as it is: nothing may be written."""
