@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from onbeat.launchers import threads as subject
-from onbeat.launchers.threads import Threads
+from onbeat.launchers.function import threads as subject
+from onbeat.launchers.function.threads import Threads
 
 SOON = 5  # seconds: far more than anything here takes
 

@@ -16,7 +16,7 @@ from onbeat.core.codec import check_names
 from onbeat.core.runs import Failed, Outcome, Succeeded
 from onbeat.core.schedules import ID, Target, read_inputs
 from onbeat.errors import InvalidSchedule, shown
-from onbeat.launchers.threads import Threads
+from onbeat.launchers.function.threads import Threads
 from onbeat.ports import Attempt
 
 Function = Callable[..., object]
