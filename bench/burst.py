@@ -2,9 +2,9 @@
 
 Onbeat works as shipped: a SQLite file with synchronous FULL, events, indexes, overlap `skip`; a run
 counts when its SUCCESS is committed. APScheduler 3 keeps its jobs in memory and loses them with the
-process; a job counts when it says that it was executed. Each is compared by the function it calls:
-an async one in the event loop, or a plain one in threads. Bare asyncio tasks show what the machine
-could do.
+process; a job counts when it says that it was executed. Each calls an async function in the event
+loop, or a plain one in threads; like is compared with like, and the faster of each with the other.
+Bare asyncio tasks show what the machine could do.
 
 All have the same hourly cron in a time zone, and inputs of their own; single times, which
 APScheduler only has to forget, are shown too. Of Onbeat the second herd is measured: the first has
@@ -40,10 +40,10 @@ from onbeat.core.instants import rfc3339
 from onbeat.core.schedules import read_schedule
 
 ROUNDS = 3
-# Times APScheduler in memory with the same function: what the design asks for (decision 0009), and
-# what a change must not fall below on a busy machine.
+# Times APScheduler in memory: what the design asks for (decision 0009), and what a change must not
+# fall below on a busy machine, with the same function and with the faster of each.
 WANTED = 3.0
-BOUNDS = {"async": 1.8, "plain": 1.3}
+BOUNDS = {"async": 1.8, "plain": 1.3, "the faster": 1.8}
 LONG = 3600  # seconds
 ZONE = "Europe/Berlin"
 POLL = 0.002
@@ -224,23 +224,21 @@ def measure(n: int, zone: str | None) -> dict[str, list[Burst]]:
 def show(title: str, found: dict[str, list[Burst]], *, is_judged: bool = False) -> bool:
     """Print a table, and return whether each ratio is at least its bound."""
     rates = {name: statistics.median(each.rate for each in found[name]) for name in found}
-    ok = True
     print(f"\n{title}, median of {ROUNDS}")
-    print(f"  {'':28}{'rate':>12}{'late p50':>12}{'p99':>12}{'onbeat is':>12}")
+    print(f"  {'':22}{'rate':>12}{'late p50':>12}{'p99':>12}")
     for name, bursts in found.items():
         p50, p99 = (statistics.median(each.late(p) for each in bursts) * 1e3 for p in (50, 99))
-        line = f"  {name:28}{rates[name]:10,.0f}/s{p50:9.1f} ms{p99:9.1f} ms"
-        kind = name.rpartition(", ")[2]
-        if name.startswith("APScheduler"):
-            ratio = rates[f"onbeat, {kind}"] / rates[name]
-            line += f"{ratio:10.2f} x"
-            if is_judged:
-                line += f"  guard {BOUNDS[kind]:g}, wanted {WANTED:g}"
-                ok &= ratio >= BOUNDS[kind]
-        print(line)
-    return ok
+        print(f"  {name:22}{rates[name]:10,.0f}/s{p50:9.1f} ms{p99:9.1f} ms")
+    ratios = {kind: rates[f"onbeat, {kind}"] / rates[f"APScheduler, {kind}"] for kind in KINDS}
+    onbeat, peer = (max(rates[f"{who}, {kind}"] for kind in KINDS) for who in WHO)
+    ratios["the faster"] = onbeat / peer
+    for kind, ratio in ratios.items():
+        told = f" (guard {BOUNDS[kind]:g}, wanted {WANTED:g})" if is_judged else ""
+        print(f"  {kind}: onbeat is {ratio:.2f} x APScheduler{told}")
+    return all(ratio >= BOUNDS[kind] for kind, ratio in ratios.items())
 
 
+WHO, KINDS = ("onbeat", "APScheduler"), ("async", "plain")
 CONTENDERS: dict[str, Callable[[int, str | None], Awaitable[Burst]]] = {
     "onbeat, async": onbeat_async,
     "APScheduler, async": apscheduler_async,

@@ -26,18 +26,24 @@ def many_orders(draw):
             time.sleep(draw.choice([0, 0.0001, 0.001]))
         return pause
 
+    before, of_threads = sys.gettrace(), threading.gettrace()
     threading.settrace(pause)
     sys.settrace(pause)
     try:
         yield
     finally:
-        sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        sys.settrace(before)
+        threading.settrace(of_threads)
 
 
 async def all_of(threads, functions):
     async with asyncio.timeout(SOON):
         return await asyncio.gather(*(threads.call(each) for each in functions))
+
+
+def play(story):
+    """Live through a story; a call that is never answered fails it."""
+    return asyncio.run(asyncio.wait_for(story, 4 * SOON))
 
 
 def test_a_call_returns_what_its_function_returns_and_raises_what_it_raises():
@@ -47,7 +53,7 @@ def test_a_call_returns_what_its_function_returns_and_raises_what_it_raises():
         with pytest.raises(ZeroDivisionError):
             await threads.call(lambda: 1 / 0)
 
-    asyncio.run(story())
+    play(story())
 
 
 def test_as_many_run_at_once_as_there_may_be_threads():
@@ -56,7 +62,7 @@ def test_as_many_run_at_once_as_there_may_be_threads():
         for _ in range(20):  # the first time they are started, then they are woken
             assert sorted(await all_of(threads, [meet.wait] * 8)) == list(range(8))
 
-    asyncio.run(story())
+    play(story())
 
 
 def test_and_never_more():
@@ -68,7 +74,7 @@ def test_and_never_more():
         threading.Event().wait(0.001)
         running.pop()
 
-    asyncio.run(all_of(Threads(3), [work] * 60))
+    play(all_of(Threads(3), [work] * 60))
     assert max(most) == 3
 
 
@@ -88,7 +94,7 @@ def test_no_call_waits_while_a_thread_sleeps(seed):
             await asyncio.sleep(draw.choice([0, 0.0002, 0.001]))  # some lie down meanwhile
 
     with many_orders(draw):
-        asyncio.run(story())
+        play(story())
 
 
 class Pausing(Threads):
@@ -136,7 +142,7 @@ def test_not_even_one_that_is_asked_for_while_another_finds_nobody_to_wake():
             met, _, met_too = await asyncio.gather(*calls, last)
             assert {met, met_too} == {0, 1}
 
-    asyncio.run(story())
+    play(story())
 
 
 def test_functions_that_return_at_once_need_few_threads():
@@ -145,7 +151,7 @@ def test_functions_that_return_at_once_need_few_threads():
         used = set(await all_of(threads, [threading.get_ident] * 500))
         assert len(used) < 100  # one more whenever the interpreter changes threads, not one a call
 
-    asyncio.run(story())
+    play(story())
 
 
 def test_an_answer_that_comes_after_its_loop_was_closed_hurts_nobody():
@@ -160,10 +166,10 @@ def test_an_answer_that_comes_after_its_loop_was_closed_hurts_nobody():
         await asyncio.sleep(0.01)
         calling.cancel()
 
-    asyncio.run(left_behind())
+    play(left_behind())
     go_on.set()
     assert ended.wait(SOON)
-    assert asyncio.run(all_of(threads, [lambda: 7])) == [7]  # the thread serves the next loop
+    assert play(all_of(threads, [lambda: 7])) == [7]  # the thread serves the next loop
 
 
 def test_a_machine_without_a_thread_to_spare_says_so_and_calls_nothing_later(monkeypatch):
@@ -177,7 +183,7 @@ def test_a_machine_without_a_thread_to_spare_says_so_and_calls_nothing_later(mon
                 await threads.call(lambda: called.append("first"))
         await threads.call(lambda: called.append("second"))
 
-    asyncio.run(story())
+    play(story())
     assert called == ["second"]
 
 
@@ -188,7 +194,7 @@ def test_and_those_it_has_do_the_work_of_those_it_has_not(monkeypatch):
         monkeypatch.setattr(threading.Thread, "start", _cannot)
         assert await all_of(threads, [lambda: 1] * 9) == [1] * 9
 
-    asyncio.run(story())
+    play(story())
 
 
 def _cannot(_):

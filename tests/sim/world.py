@@ -241,8 +241,7 @@ class World:
         fields = {"every": "3s", "catchup": "all", "overlap": "queue", "run": {"command": ["true"]}}
         await self._call("upsert", name, [read_schedule(name, fields)])
         await asyncio.sleep(self.rng.choice([1, 5]))
-        self.clock.offset += 400_000
-        self.offset = self.clock.offset
+        self._set_clock(400_000)
         await asyncio.sleep(self.rng.choice([2, 25]))
         await self._interfere(name)
 
@@ -275,7 +274,9 @@ class World:
         await self._call("set_gate", "", is_open=self.rng.random() < 0.7)
 
     async def _step(self, name):
-        step = self.rng.choice([-3_600_000, 3_600_000, -30_000, -1_500, 20_000])
+        self._set_clock(self.rng.choice([-3_600_000, 3_600_000, -30_000, -1_500, 20_000]))
+
+    def _set_clock(self, step):
         self.seen["clock set back" if step < 0 else "clock set forth"] += 1
         self.clock.offset += step
         self.offset = self.clock.offset

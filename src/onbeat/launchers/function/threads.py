@@ -1,8 +1,7 @@
 """Threads for plain functions: as many as are needed at once, up to a limit.
 
-A thread that is woken and finds work wakes the next if there is more. Functions that return at once
-are so called by one thread after another's, with few changes of thread; functions that wait have a
-thread each within moments.
+A thread that is woken and finds work wakes the next if there is more. So functions that return at
+once are called by a few threads, one after another; those that wait have a thread each in a moment.
 
 No lock guards this. It rests on the order of steps that each are one for the interpreter: whoever
 asks first adds the call and then looks whether a thread is on its way; a thread on its way first
