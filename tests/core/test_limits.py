@@ -93,6 +93,14 @@ def test_an_opening_with_a_tick_of_its_own_takes_no_other():
     ]
 
 
+@pytest.mark.parametrize("gap", ["1s", "10m", "20m"])
+def test_closed_times_are_crossed_however_many_ticks_are_in_them(gap):
+    office = {"hours": "09:00-17:00", "days": "MON-FRI", "outside": "move"}
+    trigger = every(gap, within=office, exclude=["2026-01-05"])
+    friday = datetime(2026, 1, 2, 16, 59, 59, tzinfo=UTC)
+    assert ticks(trigger, 1, friday) == ["2026-01-06T09:00:00Z"]
+
+
 def test_a_tick_is_not_moved_onto_an_excluded_day():
     trigger = cron(
         "0 20 1 * *", exclude=["2026-01-02"], within={"hours": "09:00-17:00", "outside": "move"}

@@ -49,8 +49,17 @@ class Open(Trigger):
 
     def floor(self, t: int, past: Past) -> int | None:
         floor = self.trigger.floor(t, past)
-        dropped = None if floor is None else self._dropped_until(floor)
-        return floor if dropped is None else self.trigger.floor(dropped - 1, past)
+        if floor is None:
+            return None
+        dropped = self._dropped_until(floor)
+        if dropped is not None:
+            return self.trigger.floor(dropped - 1, past)
+        stretch = self._stretch(floor) if self._moves else None
+        if stretch is None:
+            return floor
+        moved = self._moved(stretch, past)  # all others of the stretch are none, however many
+        is_ahead = moved is not None and moved > t
+        return moved if is_ahead else self.trigger.floor(stretch.last - 1, past)
 
     def has(self, t: int, past: Past) -> bool:
         if self._dropped_until(t) is not None or not self.trigger.has(t, past):
