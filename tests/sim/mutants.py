@@ -246,7 +246,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is spread starts at once", "core/plan.py",
-        "at_once = max(1, count * STEP // (until - now))", "at_once = count",
+        "at_once = min(max(1, count * STEP // (until - now)), MOST_DECISIONS)", "at_once = count",
     ),
     Mutant(
         "what is spread starts too soon", "core/plan.py",

@@ -472,7 +472,7 @@ def _spread(deciding: _Deciding, tick: int | None) -> int | None:
         if following is not None:
             until = min(until, due_at(schedule, following, deciding.past))
         assert until > now, "the next tick is not due"
-    at_once = max(1, count * STEP // (until - now))
+    at_once = min(max(1, count * STEP // (until - now)), MOST_DECISIONS)
     tick = _decide_each(deciding, tick, most=at_once)
     if tick is not None and tick <= last:
         deciding.spread_until = until
