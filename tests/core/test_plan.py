@@ -679,6 +679,14 @@ class TestSuperseding:
         )
         assert told(found) == ["supersede 11:00", "release 12:00", "queue 13:00 behind 12:00"]
 
+    def test_a_retry_that_has_to_queue_is_superseded_where_it_waits(self):
+        # several ran side by side until an edit made them a queue
+        queue, last = a_schedule(overlap="queue"), queued("11:00", attempt=1)
+        found = decided(queue, a_run("12:00"), last, queued("12:30"), now="13:00")
+        assert told(found) == ["supersede 11:00", "queue 13:00 behind 12:00"]
+        found = decided(queue, retrying("10:00"), last, now="13:00")
+        assert told(found) == ["supersede 10:00", "supersede 11:00", "launch 13:00"]
+
 
 class TestMaxRuns:
     def test_the_last_start_is_the_end(self):

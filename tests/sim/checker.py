@@ -14,7 +14,8 @@ from onbeat.core.model import Past
 from onbeat.core.schedules import from_definition
 from onbeat.events import RunEnqueued, decode_events
 
-QUEUE_LIMIT, MOST_DECISIONS, LOOKAHEAD = 100, 100, 60_000
+QUEUE_LIMIT, MOST_DECISIONS = 100, 100
+LOOKAHEAD, HOUR = 60_000, 3_600_000
 CALLS = {
     "schedule.created": "created", "schedule.changed": "changed", "schedule.paused": "pause",
     "schedule.resumed": "resume", "schedule.deleted": "delete", "gate.changed": "set_gate",
@@ -142,13 +143,13 @@ class Checker:
                 if handler is not None:
                     handler(event)
             for schedule_id, (before, run_ats) in self.spread.items():
+                model = self.models[schedule_id]
                 held = self.opened or schedule_id in self.edited | self.resumed | self.deleted
-                if held:
-                    self.models[schedule_id].spread_until = 0
-                elif not self._is_sick(before):
+                if held or (not run_ats and not self._is_spreading(model)):
+                    model.spread_until = 0
+                elif run_ats and not self._is_sick(before):
                     self._keeps_its_pace(before, run_ats)
-                    self.models[schedule_id].spread_until = before.spread_until
-                    self.models[schedule_id].turn_at = before.turn_at
+                    model.spread_until, model.turn_at = before.spread_until, before.turn_at
 
     def on_schedule_created(self, event):
         old = self.models.get(event.schedule_id)
@@ -404,9 +405,9 @@ class Checker:
             self.require(n == event.tick_count, "ranges are counted", f"{n}: {event}")
         if event.tick_count > 1 and starts:
             self.seen["a run that stands for several"] += 1
+        if event.schedule_id not in self.spread:
+            self.spread[event.schedule_id] = replace(model), []
         if starts or getattr(event, "reason", "") in ("overlap", "queue_full"):
-            if event.schedule_id not in self.spread:
-                self.spread[event.schedule_id] = replace(model), []
             self.spread[event.schedule_id][1].append(event.run_at)
         self.ticks += event.tick_count
         self.decided_now[event.schedule_id] += 1
@@ -438,7 +439,7 @@ class Checker:
         retries = [
             r
             for r in self.of_schedule[model.schedule_id]
-            if r.attempt and not r.manual and r.state == "ENQUEUED" and r.blocked_by is None
+            if r.attempt and not r.manual and r.state == "ENQUEUED"
         ]
         fresh = event.due_at <= self.now or event.triggered_by == "catchup"
         self.require(
@@ -476,9 +477,12 @@ class Checker:
         most = 2 * self.world.catchup_per_second
         self.require(len(self.catchups) <= most, "no flood", f"{len(self.catchups)}: {event}")
 
+    def _is_spreading(self, model):
+        return self.now < model.spread_until <= self.now + LOOKAHEAD
+
     def _keeps_its_pace(self, model, run_ats):
         """Missed ticks start evenly, until the look-ahead or the next tick, and none before its turn."""
-        spreading, now = self.now < model.spread_until <= self.now + LOOKAHEAD, self.now
+        spreading, now = self._is_spreading(model), self.now
         late = now - model.due_at(run_ats[0]) > model.policy.grace
         if model.policy.catchup != "spread" or not (late or model.spread_until):
             model.spread_until = model.turn_at = 0
@@ -493,7 +497,7 @@ class Checker:
             until = now + LOOKAHEAD if tick is None else min(now + LOOKAHEAD, model.due_at(tick))
         most_runs = getattr(model.schedule.trigger, "max_runs", None)
         due, count = count, count if most_runs is None else min(count, most_runs - model.used)
-        most = max(1, count * 100 // (until - now))
+        most = min(max(1, count * 100 // (until - now)), MOST_DECISIONS)
         self.require(len(run_ats) <= most, "spread evenly", f"{run_ats}, and not {most}")
         self.seen["spread"] += 1
         gap = most * (until - now) // count
@@ -646,9 +650,10 @@ class Checker:
     def _is_postponed(self, model, due, tick):
         """Whether a due row is of a missed tick that there was no room for yet."""
         stopped_at, (due_at, run_at) = self.world.stopped_at, due
-        missed = model.due_at(tick) <= stopped_at and model.policy.catchup != "none"
-        soon = stopped_at - 2_000 < due_at <= stopped_at + LOOKAHEAD + 1000
-        return missed and soon and run_at == tick
+        latest = stopped_at + HOUR * self.world.seen["clock set back"]  # it was, before that
+        missed = model.due_at(tick) <= latest and model.policy.catchup != "none"
+        soon = stopped_at - 2_000 < due_at <= latest + LOOKAHEAD + 1000
+        return missed and soon and run_at == tick and due_at > model.due_at(tick)
 
     def _witness(self):
         """Targets were started once an attempt, announced before, in time, under one key."""

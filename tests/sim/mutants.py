@@ -129,10 +129,8 @@ MUTANTS = [
     ),
     Mutant(
         "a skip without a blocker", "core/plan.py",
-        "            elif run.blocked_by is not None:\n",
-        "            elif run.awaits_retry and not run.request_id:\n"
-        "                self._blocker = run.run_at\n"
-        "            elif run.blocked_by is not None:\n",
+        "                self._retries.append(run)\n",
+        "                self._blocker = run.run_at\n",
     ),
     Mutant(
         "a manual run stands in the way", "core/runs.py",

@@ -371,11 +371,11 @@ class _Deciding:
         for run in unfinished:
             if run.in_flight(now):
                 self._blocker = run.run_at
+            elif run.awaits_retry and not run.request_id:  # one that has to queue for it too
+                self._retries.append(run)
             elif run.blocked_by is not None:
                 self._queued += 1
                 self._queue.append(run)
-            elif run.awaits_retry and not run.request_id:
-                self._retries.append(run)
         if self._blocker is not None:
             self._queue.clear()
         elif self._queue:
