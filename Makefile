@@ -6,7 +6,7 @@ SOURCES := src tests bench tools
 SEEDS ?= 200
 KILLS ?= 200
 
-.PHONY: help run test check fix sim mutants chaos bench requirements lock
+.PHONY: help run test check fix laws sim mutants chaos bench requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -27,6 +27,9 @@ check: .venv/dev.stamp  ## format, lint, types, import rules, spelling
 
 fix: .venv/dev.stamp  ## format, and repair what can be repaired
 	@$(BIN)/ruff check --fix --quiet $(SOURCES); $(BIN)/ruff format --quiet $(SOURCES)
+
+laws: .venv/dev.stamp  ## look for new examples that break a law of the core: minutes
+	@HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -m hypothesis tests/core
 
 sim: .venv/dev.stamp  ## attack the engine with SEEDS=200 simulated lives, and check each
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
