@@ -544,7 +544,7 @@ class Checker:
 
     def _has_blocker(self, event):
         blocker = self.runs.get(event.blocked_by)
-        flying = blocker is not None and not blocker.is_over and not blocker.manual
+        flying = blocker is not None and blocker.in_flight(self.now)
         same = blocker is not None and blocker.schedule_id == event.schedule_id
         self.require(flying and same, "a blocker in flight", f"{event} by {blocker}")
 
