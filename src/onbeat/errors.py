@@ -8,6 +8,7 @@
     ├── StoreHeld          another node has this store: stop that one, or join as a client
     ├── StoreUnusable      the store cannot be opened as it is: an operator has to look
     └── StoreFailed        a call failed and changed nothing: it may work later
+        └── StoreInDoubt   the answer did not come: it happened or it did not, so look
 
 Classes are split by what the caller does next, never by where they were raised.
 """
@@ -83,6 +84,10 @@ class StoreUnusable(OnbeatError):  # noqa: N818 - it names what is wrong
 
 class StoreFailed(OnbeatError):  # noqa: N818 - it names what is wrong
     """The store could not do what was asked, and nothing was changed."""
+
+
+class StoreInDoubt(StoreFailed):
+    """The store did not answer whether it did what was asked."""
 
 
 class naming:  # noqa: N801 - it is read as a word: `with naming("cron"):`

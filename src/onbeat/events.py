@@ -203,6 +203,16 @@ class NodeStopped(Event, frozen=True, tag="node.stopped"):
     node_id: str
 
 
+class NodeLost(Event, frozen=True, tag="node.lost"):
+    """A node fell silent, and another decided its runs."""
+
+    level: ClassVar[str] = "warning"
+    node_id: str
+    node: str
+    lost: int = 0
+    handed_back: int = 0
+
+
 class GateChanged(Event, frozen=True, tag="gate.changed"):
     """The switch that stops everything was turned."""
 
@@ -221,7 +231,7 @@ AnyEvent = (
     ScheduleCreated | ScheduleChanged | SchedulePaused | ScheduleResumed | ScheduleDeleted
     | ScheduleParked | RunEnqueued | RunSkipped | RunReleased | RunClaimed | RunStarted
     | RunHandedBack | RunSucceeded | RunRetrying | RunFailed | RunCanceled | NodeStarted
-    | NodeStopped | GateChanged | HistoryPruned
+    | NodeStopped | NodeLost | GateChanged | HistoryPruned
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 Instants are whole milliseconds since 1970 in UTC, but for `run_at`, which is in seconds.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -29,15 +29,23 @@ class Clock(Protocol):
         """Return seconds that only ever grow, for measuring what has passed."""
 
 
+Role = Literal["plan", "run"]
+ROLES: frozenset[Role] = frozenset({"plan", "run"})
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A process that plans and runs. `node_id` is made anew at each start, never a host's name."""
+    """A process that decides ticks (role `plan`), launches what it offers (role `run`), or both.
+
+    `node_id` is made anew each time it joins; it is never a host's name.
+    """
 
     node_id: str
     name: str
     offers: frozenset[str]  # what it can launch: kinds, and registered names as `python:name`
     lease: int = 5_000  # how long it counts as alive after a heartbeat
     version: str = ""
+    roles: frozenset[Role] = ROLES
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -100,10 +108,34 @@ class Upserted:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a node found at its start: runs of its dead predecessor, decided in the same breath."""
+    """What became of the runs of nodes that are no more."""
 
     lost: int = 0
     handed_back: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a node hears when it says that it is alive."""
+
+    is_known: bool  # else others have taken it for dead, and decided its runs
+    is_asked_to_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node as it is kept."""
+
+    node_id: str
+    name: str
+    roles: frozenset[str]
+    offers: frozenset[str]
+    started_at: int
+    alive_until: int
+    version: str
+    tz: str
+    running: int  # how many runs it has started
+    is_stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +211,18 @@ class Overview:
     due: int  # ticks that are due and undecided
     next_due_at: int | None
     runs: Mapping[str, int]  # unfinished ones, by status
-    nodes: Sequence[tuple[str, str, int, int]]  # node_id, name, started_at, alive_until
+    nodes: Sequence[NodeRow]
 
 
 class Store(Protocol):
     """Everything durable. Each call is one transaction: it happened whole, or not at all.
 
-    Whatever a call changes is told by events written with it. `now` is the store's to say.
+    Whatever a call changes is told by events written with it. `now` is the store's to say. A call
+    that raises StoreFailed changed nothing, unless it is StoreInDoubt.
     """
+
+    clock: Clock  # by which `now` is told
+    is_shared: bool  # whether several nodes may plan and run on it
 
     # -- definitions
 
@@ -224,16 +260,33 @@ class Store(Protocol):
         """Make sure that no other node that could start runs is left on this store, or refuse."""
 
     async def register(self, node: Node) -> Registered:
-        """Hold the store, enter a node, and decide the runs that a dead one left behind.
+        """Hold the store, enter a node, and decide the runs that dead ones left behind.
 
         A claimed run is free again; an announced one is lost.
         """
 
-    async def heartbeat(self, node: Node) -> None:
-        """Say that a node is alive."""
+    async def heartbeat(self, node: Node) -> Beat:
+        """Say that a node is alive: it keeps its runs for as long as its lease is."""
+
+    async def rescue(self, node: Node) -> Registered | None:
+        """Decide runs of one node that has fallen silent, or return None if there is none.
+
+        That node then is off the list, unless it had more runs than are decided at once.
+        """
+
+    async def disown(self, node: Node, known: Collection[tuple[int, int]]) -> int:
+        """Free what a node holds, by the books, and does not know of; return how many runs.
+
+        That can be after a call whose answer did not come. `known` has the ids and fences of the
+        runs that it does know of; what was claimed less than two thirds of its lease ago may
+        still be launched, and stays.
+        """
 
     async def unregister(self, node: Node) -> None:
         """Take a node off the list; what it had claimed is free again, what it announced is not."""
+
+    async def ask_to_stop(self, node_ids: Collection[str]) -> int:
+        """Have nodes stop in good order: each hears of it with its next heartbeat."""
 
     async def plan_due(
         self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
@@ -269,7 +322,10 @@ class Store(Protocol):
         """Return when a tick is next due, or a waiting run is that is due later than `after`."""
 
     async def changed_elsewhere(self) -> bool:
-        """Return whether another process has written since this was last asked."""
+        """Return whether another process is known to have written since this was last asked.
+
+        A store that is shared may miss some: whoever has to know looks for itself now and then.
+        """
 
     # -- reading: changes nothing
 
@@ -297,6 +353,9 @@ class Store(Protocol):
 
     async def overview(self) -> Overview:
         """Return what `status` tells."""
+
+    async def nodes(self) -> list[NodeRow]:
+        """Return the nodes there are, the oldest first."""
 
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         """Remove finished runs and events older than `before`; return how many runs went."""

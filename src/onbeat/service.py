@@ -11,7 +11,7 @@ from onbeat.core.instants import rfc3339, rfc3339_ms
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.core.words import words
 from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, naming
-from onbeat.ports import Launchers, Overview, RunRow, ScheduleRow, Store, Upserted
+from onbeat.ports import Launchers, NodeRow, Overview, RunRow, ScheduleRow, Store, Upserted
 
 MOST_RUNS = 10_000  # in one answer
 
@@ -203,15 +203,24 @@ def overview_fields(found: Overview) -> dict[str, object]:
         "due": found.due,
         "next_due_at": _millisecond(found.next_due_at),
         "runs": dict(found.runs),
-        "nodes": [
-            {
-                "node_id": node_id,
-                "name": name,
-                "started_at": rfc3339_ms(started_at),
-                "alive": alive_until > found.now,
-            }
-            for node_id, name, started_at, alive_until in found.nodes
-        ],
+        "nodes": [node_fields(node, found.now) for node in found.nodes],
+    }
+
+
+def node_fields(row: NodeRow, now: int) -> dict[str, object]:
+    """Return a node as JSON tells it."""
+    return {
+        "node_id": row.node_id,
+        "name": row.name,
+        "roles": sorted(row.roles),
+        "offers": sorted(row.offers),
+        "running": row.running,
+        "alive": row.alive_until > now,
+        "stopping": row.is_stopping,
+        "started_at": rfc3339_ms(row.started_at),
+        "alive_until": rfc3339_ms(row.alive_until),
+        "version": row.version,
+        "tz": row.tz,
     }
 
 

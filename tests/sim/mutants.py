@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-STORE = "stores/sqlite"
+STORE = "stores/sql"
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ MUTANTS = [
     ),
     Mutant(
         "the due row is moved before the run row, each by itself", f"{STORE}/planning.py",
-        "    done = writing.finish()\n",
+        "    done = carry_out(tx, decided, starts_for, slots)\n",
         "    replace_due(tx, due)\n"
         "    tx.connection.execute('RELEASE a_call')\n    tx.connection.execute('COMMIT')\n"
         "    tx.connection.execute('BEGIN IMMEDIATE')\n    tx.connection.execute('SAVEPOINT a_call')\n"
-        "    done = writing.finish()\n",
+        "    done = carry_out(tx, decided, starts_for, slots)\n",
     ),
     Mutant(
         "the due row is left out after an edit", f"{STORE}/defining.py",
@@ -93,22 +93,22 @@ MUTANTS = [
     ),
     Mutant(
         "announce without the fence", f"{STORE}/running.py",
-        " WHERE r.run_id = given.value ->> 0 AND r.fence = given.value ->> 1\n"
-        "   AND r.status = 'ENQUEUED' AND +r.leased_by = ?3\n",
-        " WHERE r.run_id = given.value ->> 0 AND r.status = 'ENQUEUED'\n",
+        " WHERE r.run_id = held.id AND r.fence = held.token\n"
+        "   AND r.status = 'ENQUEUED' AND r.leased_by || '' = ?2\n",
+        " WHERE r.run_id = held.id AND r.status = 'ENQUEUED'\n",
     ),
     Mutant(
-        "a claim keeps the old fence", f"{STORE}/running.py", "fence=fence + 1,", "fence=max(fence, 1),",
+        "a claim keeps the old fence", f"{STORE}/running.py", "fence=row.fence + 1,", "fence=max(row.fence, 1),",
     ),
     Mutant(
         "announce during a pause", f"{STORE}/running.py",
         "   AND (r.request_id <> '' OR NOT EXISTS (\n"
-        "        SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused))\n",
+        "        SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))\n",
         "",
     ),
     Mutant(
-        "claim during a pause", f"{STORE}/running.py",
-        " AND (NOT s.paused OR r.request_id <> '')", "",
+        "claim during a pause", "stores/sqlite/database.py",
+        " AND (s.paused = 0 OR r.request_id <> '')", "",
     ),
     Mutant(
         "a retry under a new key", "core/runs.py",
@@ -139,10 +139,10 @@ MUTANTS = [
     ),
     Mutant(
         "a manual run takes a tick's row", f"{STORE}/defining.py",
-        "run_id, run_at, iteration = take_run_ids(tx, 1), tx.now // 1000, known.state.iteration + 1",
-        "run_id, run_at, iteration = take_run_ids(tx, 1), known.run_at or tx.now // 1000, 1\n"
+        "(run_id,), run_at, iteration = tx.take_run_ids(1), tx.now // 1000, known.state.iteration + 1",
+        "(run_id,), run_at, iteration = tx.take_run_ids(1), known.run_at or tx.now // 1000, 1\n"
         "    tx.run('UPDATE due SET run_at = run_at + 1, due_at = due_at + 1000 '\n"
-        "           'WHERE schedule_id = ?', (schedule_id,))",
+        "           'WHERE schedule_id = ?1', (schedule_id,))",
     ),
     Mutant(
         "early jitter", "core/plan.py",
@@ -182,7 +182,7 @@ MUTANTS = [
         "        self.decisions += map(Supersede, self._retries)\n", "",
     ),
     Mutant(
-        "max_runs is not counted", f"{STORE}/planning.py",
+        "max_runs is not counted", f"{STORE}/deciding.py",
         "runs_used = runs_used + ?2", "runs_used = runs_used",
     ),
     Mutant(
@@ -192,13 +192,11 @@ MUTANTS = [
     ),
     Mutant(
         "a closed gate is not read by the planner", f"{STORE}/planning.py",
-        "    if not gate_is_open(tx):\n        return Planned(0)\n", "",
+        "        if not gate_is_open(tx):\n            return Planned(0)\n", "",
     ),
     Mutant(
         "the dead node's claims are not freed", f"{STORE}/running.py",
-        "            free = tx.all(HAND_BACK, (tx.now, as_json([(run_id, fence)])))\n"
-        "            tx.events += [RunHandedBack(*row) for row in free]\n",
-        "            continue\n",
+        "            free(tx, (run.run_id, fence))\n", "            pass\n",
     ),
     Mutant(
         "the dead node's started runs start again", f"{STORE}/running.py",
@@ -213,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         "a pause is answered and not done", f"{STORE}/defining.py",
-        "    known = _existing(tx, schedule_id)\n    if known.paused:\n        return False\n",
+        "    known = _held(tx, schedule_id)\n    if known.paused:\n        return False\n",
         "    return True\n",
     ),
     Mutant(

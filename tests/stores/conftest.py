@@ -1,4 +1,4 @@
-"""The world that a store lives in: a clock turned by hand, a node, and the files it leaves behind.
+"""The world that a store lives in: a clock turned by hand, a node, and what it leaves behind.
 
 A new database joins the contract by a class like `Sqlite`, added to the parameters of `world`.
 """
@@ -8,13 +8,18 @@ import inspect
 from contextlib import closing
 
 import apsw
+import psycopg
 import pytest
 
 from onbeat.core.plan import plan
 from onbeat.core.runs import Succeeded
 from onbeat.ports import Finished, Node
+from onbeat.stores.postgres import PostgresStore
 from onbeat.stores.sqlite import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
+from tests.postgres import shared_server
+
+LIFELONG = 100 * 365 * 86_400_000
 
 
 class Sqlite:
@@ -26,9 +31,37 @@ class Sqlite:
     async def open(self, clock, listener):
         return await SqliteStore.open(self.path, clock=clock, inline=True, listener=listener)
 
-    def tamper(self, statement, values):
+    def tamper(self, statement, values=()):
         with closing(apsw.Connection(str(self.path))) as database:
             database.execute(statement, values)
+
+    def silence(self):
+        """Nothing is to be done: whoever holds the file knows that the others are dead."""
+
+    def close(self):
+        """The folder is the test's."""
+
+
+class Postgres:
+    """One database of the server that the whole run has; its nodes keep to the test's clock."""
+
+    def __init__(self, folder):
+        self.server = shared_server()
+        self.url = self.server.new_database()
+
+    async def open(self, clock, listener):
+        return await PostgresStore.open(self.url, clock=clock, listener=listener)
+
+    def tamper(self, statement, values=()):
+        with psycopg.connect(self.url, options="-csearch_path=onbeat") as connection:
+            connection.execute(statement.replace("?", "%s"), values)
+
+    def silence(self):
+        """Have the leases of all nodes run out."""
+        self.tamper("UPDATE nodes SET alive_until = 0")
+
+    def close(self):
+        self.server.drop_database(self.url)
 
 
 def planned(schedule, run_at, unfinished, past, now, **asked):
@@ -71,7 +104,12 @@ class World:
     async def reopen(self):
         """End the process and start another: nothing is said to the store in between."""
         await self.close()
+        await self.fall_silent()
         await self.open()
+
+    async def fall_silent(self):
+        """Have nobody hear of the node any more, for longer than its lease."""
+        self.database.silence()
 
     async def restart(self):
         """Reopen, with a new node; return what that found."""
@@ -170,7 +208,9 @@ class World:
 
 
 def a_node(node_id, **fields):
-    return Node(node_id, "here", **({"offers": frozenset({"command"})} | fields))
+    """Return a node that is never silent, however long a test lets time pass."""
+    usual = {"offers": frozenset({"command"}), "lease": LIFELONG}
+    return Node(node_id, "here", **usual | fields)
 
 
 @pytest.fixture
@@ -179,15 +219,17 @@ def runner():
         yield runner
 
 
-@pytest.fixture(params=[Sqlite], ids=lambda database: database.__name__)
+@pytest.fixture(params=[Sqlite, Postgres], ids=lambda database: database.__name__)
 def world(request, runner, tmp_path):
     """A store at noon on New Year's Day 2026, with a node and nothing told yet."""
-    world = World(request.param(tmp_path))
+    database = request.param(tmp_path)
+    world = World(database)
     runner.run(world.open())
     runner.run(world.register())
     runner.run(world.told())
     yield world
     runner.run(world.close())
+    database.close()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import yaml
 
@@ -105,10 +106,11 @@ def _check_events(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
             event, yaml.CollectionEndEvent
         )
+        mark = cast("yaml.Mark | None", event.start_mark)  # the loader is the one in Python
         if depth > DEEPEST:
-            raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=mark)
         if getattr(event, "tag", None) is not None:
-            raise yaml.MarkedYAMLError(problem="tags are not read", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem="tags are not read", problem_mark=mark)
 
 
 def _mapping(given: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -11,82 +11,123 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import apsw
 
 from onbeat.errors import OnbeatError, StoreFailed, StoreUnusable
-from onbeat.events import Event, encode_events
+from onbeat.events import Event
 from onbeat.ports import Clock, Listener
+from onbeat.stores.sql.rows import KEEP
+from onbeat.stores.sql.transaction import Bindings, Call, Row, Transaction, Values, as_json
 from onbeat.stores.sqlite.migrations import MIGRATIONS
 
 APPLICATION = 0x4F4E4254  # marks the file as Onbeat's
 BUSY_LIMIT = 5.0  # seconds that a call waits for another process to finish writing
 SETS = (128, 64, 32, 16, 8, 4, 2, 1)  # rows in a statement: few sizes, each stays prepared
-LARGEST_SET = SETS[0]
 LARGEST_GROUP = 500  # calls in one commit
 BREATH = 0.001  # a pause after a long stretch of commits lets other processes have the lock
 LONG_STRETCH = 0.02
 
-Row = tuple[Any, ...]  # what a column holds, its statement says
-Value = int | float | str | None
-Bindings = Sequence[Value]
 T = TypeVar("T")
 
+DUE = """
+SELECT d.schedule_id, d.run_at, s.definition, t.decided_until, t.decided_run_at, t.iteration,
+       t.runs_used, s.created_at, s.revision, s.user_id, t.spread_until
+  FROM due d JOIN schedules s USING (schedule_id) JOIN schedule_state t USING (schedule_id)
+ WHERE d.due_at <= ?1
+ ORDER BY d.due_at, d.schedule_id
+ LIMIT ?2
+"""
 
-class Transaction:
-    """What a call may do: read, write, and tell what happened. `now` is read once."""
+WAITING = """
+SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
+       r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
+       s.definition, s.revision, s.user_id
+  FROM schedule_runs r INDEXED BY waiting_runs JOIN schedules s USING (schedule_id)
+ WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
+   AND r.needs IN (?2[]) AND (s.paused = 0 OR r.request_id <> '')
+ ORDER BY r.priority DESC, r.due_at, r.run_at, r.schedule_id
+ LIMIT ?3
+"""
 
-    __slots__ = ("connection", "events", "now")
+
+class SqliteTransaction(Transaction):
+    """What SQLite adds: whoever writes is alone, so that there is nothing to be held."""
+
+    __slots__ = ("connection",)
+    is_shared = False
 
     def __init__(self, connection: apsw.Connection, now: int) -> None:
+        super().__init__(now)
         self.connection = connection
-        self.now = now
-        self.events: list[Event] = []
 
     def all(self, sql: str, bindings: Bindings = ()) -> list[Row]:
-        """Return the rows of a statement."""
-        return self.connection.execute(sql, bindings).fetchall()
+        return self.connection.execute(_in_sqlite(sql), _bound(bindings)).fetchall()
 
     def one(self, sql: str, bindings: Bindings = ()) -> Row | None:
-        """Return the first row of a statement."""
-        return self.connection.execute(sql, bindings).fetchone()
+        return self.connection.execute(_in_sqlite(sql), _bound(bindings)).fetchone()
 
     def run(self, sql: str, bindings: Bindings = ()) -> int:
-        """Execute a statement and return how many rows it changed."""
-        self.connection.execute(sql, bindings)
+        self.connection.execute(_in_sqlite(sql), _bound(bindings))
         return self.connection.changes()
 
-    def many(self, sql: str, values: Bindings, first: Bindings = ()) -> int:
-        """Execute a statement for many rows: what it has in braces is repeated for each of them.
-
-        `values` are those of each `?` in the braces, row after row; `first` are ?1, ?2 and so on,
-        the same for all. Returns how many rows it changed. SQLite takes a whole set in one step,
-        during which other threads run; with a step a row, two threads would wait for each other at
-        each of them.
-        """
+    def many(self, sql: str, values: Values, first: Bindings = ()) -> int:
+        # SQLite takes a whole set in one step, during which other threads run; with a step a row,
+        # two threads would wait for each other at each of them.
         before = self.connection.total_changes()
         for statement, some in _in_sets(sql, values, first):
             self.connection.execute(statement, some)
         return self.connection.total_changes() - before
 
-    def tell(self, event: Event) -> None:
-        """Have an event written with this transaction."""
-        self.events.append(event)
+    def each(self, sql: str, values: Values, first: Bindings = ()) -> list[Row]:
+        found: list[Row] = []
+        for statement, some in _in_sets(sql, values, first):
+            found += self.connection.execute(statement, some)
+        return found
 
-    def write_events(self) -> None:
-        """Write what was told, as one row."""
-        if self.events:
-            self.run(
-                "INSERT INTO events (at, body) VALUES (?, ?)",
-                (self.now, encode_events(self.events)),
-            )
+    def hold(self, schedule_ids: Collection[str]) -> None:
+        pass
+
+    def hold_definitions(self) -> None:
+        pass
+
+    def keep_gate(self) -> None:
+        pass
+
+    def hold_gate(self) -> None:
+        pass
+
+    def take_due(self, limit: int) -> list[Row]:
+        return self.all(DUE, (self.now, limit))
+
+    def take_waiting(self, needs: Sequence[str], limit: int) -> list[Row]:
+        return self.all(WAITING, (self.now, needs, limit))
+
+    def take_run_ids(self, n: int) -> Sequence[int]:
+        row = self.one("SELECT value FROM meta WHERE name = 'next_run_id'")
+        first = 1 if row is None else int(row[0])
+        self.run(KEEP, ("next_run_id", first + n))
+        return range(first, first + n)
 
 
-def _in_sets(sql: str, values: Bindings, first: Bindings) -> Iterator[tuple[str, Bindings]]:
+@cache
+def _in_sqlite(sql: str) -> str:
+    """Return a statement as SQLite reads it."""
+    sql = re.sub(r"\?(\d+)\[\]", r"SELECT value FROM json_each(?\1)", sql)
+    sql = re.sub(r"\?(int|text)\b", "?", sql)
+    return re.sub(r"\bFOR (KEY SHARE|UPDATE( SKIP LOCKED)?)", "", sql)
+
+
+def _bound(bindings: Bindings) -> Values:
+    """Return what a statement binds: a list is bound as JSON."""
+    return [as_json(value) if isinstance(value, list) else value for value in bindings]  # type: ignore[misc]
+
+
+def _in_sets(sql: str, values: Values, first: Bindings) -> Iterator[tuple[str, Bindings]]:
     begin = 0
     for size in SETS:
         statement, width = _for_rows(sql, size, len(first))
@@ -102,13 +143,10 @@ def _for_rows(sql: str, rows: int, first: int) -> tuple[str, int]:
 
     Only the first row tells their numbers: a `?` without one is the next after the highest so far.
     """
-    before, row, after = re.split("[{}]", sql)
+    before, row, after = re.split("[{}]", _in_sqlite(sql))
     begins, *rest = re.split(r"\?(?!\d)", row)
     numbered = begins + "".join(f"?{n}{text}" for n, text in enumerate(rest, first + 1))
     return f"{before}{','.join([numbered] + [row] * (rows - 1))}{after}", len(rest)
-
-
-Call = Callable[[Transaction], T]
 
 
 class Asked(Generic[T]):
@@ -282,7 +320,7 @@ def commit(connection: apsw.Connection, clock: Clock, group: list[Asked[Any]]) -
 
 
 def _attempt(connection: apsw.Connection, clock: Clock, asked: Asked[Any]) -> None:
-    transaction = Transaction(connection, clock.now())
+    transaction = SqliteTransaction(connection, clock.now())
     connection.execute("SAVEPOINT a_call")
     try:
         asked.result = asked.call(transaction)
@@ -300,9 +338,16 @@ def look(connection: apsw.Connection, clock: Clock, group: list[Asked[Any]]) -> 
     """Do calls that change nothing."""
     for asked in group:
         try:
-            asked.result = asked.call(Transaction(connection, clock.now()))
+            asked.result = asked.call(SqliteTransaction(connection, clock.now()))
         except Exception as broken:  # noqa: BLE001 - it is raised where it was asked
             asked.error = as_store_error(broken)
+
+
+def data_version(tx: Transaction) -> int:
+    """Return a number that changes when another connection commits."""
+    row = tx.one("PRAGMA data_version")
+    assert row is not None, "the pragma has a row"
+    return int(row[0])
 
 
 def as_store_error(broken: Exception) -> Exception:

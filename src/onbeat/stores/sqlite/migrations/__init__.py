@@ -1,9 +1,5 @@
-"""The steps from an empty file to today's tables: numbered, forward only, never changed later."""
+"""The tables on SQLite, step by step."""
 
-from importlib.resources import files
+from onbeat.stores.sql.migrations import read_migrations
 
-MIGRATIONS = tuple(
-    step.read_text()
-    for step in sorted(files(__name__).iterdir(), key=lambda step: step.name)
-    if step.name.endswith(".sql")
-)
+MIGRATIONS = read_migrations(__name__)

@@ -5,9 +5,9 @@ from collections import Counter
 import msgspec
 
 from onbeat.events import AnyEvent, HistoryPruned, decode_events
-from onbeat.ports import Overview, RunRow, ScheduleRow
-from onbeat.stores.sqlite.database import Row, Transaction
-from onbeat.stores.sqlite.planning import gate_is_open
+from onbeat.ports import NodeRow, Overview, RunRow, ScheduleRow
+from onbeat.stores.sql.rows import KEEP, gate_is_open
+from onbeat.stores.sql.transaction import Row, Transaction
 
 ALL_SCHEDULES = """
 SELECT s.schedule_id, s.definition, s.revision, s.source, s.user_id, s.paused, s.pause_note,
@@ -18,14 +18,23 @@ SELECT s.schedule_id, s.definition, s.revision, s.source, s.user_id, s.paused, s
  WHERE s.deleted_at IS NULL
  ORDER BY s.schedule_id
 """
-ONE_SCHEDULE = ALL_SCHEDULES.replace("WHERE", "WHERE s.schedule_id = ? AND")
-SCHEDULES_OF = ALL_SCHEDULES.replace("WHERE", "WHERE s.source = ? AND")
+ONE_SCHEDULE = ALL_SCHEDULES.replace("WHERE", "WHERE s.schedule_id = ?1 AND")
+SCHEDULES_OF = ALL_SCHEDULES.replace("WHERE", "WHERE s.source = ?1 AND")
 
 RUN_COLUMNS = ", ".join(RunRow.__dataclass_fields__)
 
+NODES = """
+SELECT n.node_id, n.name, n.roles, n.offers, n.started_at, n.alive_until, n.version, n.tz,
+       (SELECT count(*) FROM schedule_runs r
+         WHERE r.finished_at IS NULL AND r.status = 'STARTED' AND r.leased_by = n.node_id),
+       n.stop_asked
+  FROM nodes n
+ ORDER BY n.started_at, n.node_id
+"""
+
 PRUNE = """
 DELETE FROM schedule_runs WHERE run_id IN (
-    SELECT run_id FROM (SELECT run_id, finished_at FROM schedule_runs ORDER BY run_id LIMIT ?2)
+    SELECT run_id FROM (SELECT run_id, finished_at FROM schedule_runs ORDER BY run_id LIMIT ?2) r
      WHERE finished_at < ?1)
 """
 
@@ -58,28 +67,26 @@ def runs(
     limit: int,
 ) -> list[RunRow]:
     """Return runs, latest first."""
-    asked = {"schedule_id = ?": schedule_id, "status = ?": status, "run_id < ?": before}
+    asked = {"schedule_id =": schedule_id, "status =": status, "run_id <": before}
     given = {clause: value for clause, value in asked.items() if value is not None}
-    where = " AND ".join(given) or "TRUE"
-    sql = f"SELECT {RUN_COLUMNS} FROM schedule_runs WHERE {where} ORDER BY run_id DESC LIMIT ?"
-    return [_run(row) for row in tx.all(sql, (*given.values(), limit))]
+    where = " AND ".join(f"{clause} ?{n}" for n, clause in enumerate(given, 2)) or "TRUE"
+    sql = f"SELECT {RUN_COLUMNS} FROM schedule_runs WHERE {where} ORDER BY run_id DESC LIMIT ?1"
+    return [_run(row) for row in tx.all(sql, (limit, *given.values()))]
 
 
 def run(tx: Transaction, run_id: int) -> RunRow | None:
     """Return one run."""
-    row = tx.one(f"SELECT {RUN_COLUMNS} FROM schedule_runs WHERE run_id = ?", (run_id,))
+    row = tx.one(f"SELECT {RUN_COLUMNS} FROM schedule_runs WHERE run_id = ?1", (run_id,))
     return None if row is None else _run(row)
 
 
 def events(tx: Transaction, *, after: int, limit: int) -> list[tuple[int, int, AnyEvent]]:
     """Return what happened, in the order of commits."""
     rows = tx.all(
-        "SELECT event_id, at, body FROM events WHERE event_id > ? ORDER BY event_id LIMIT ?",
+        "SELECT event_id, at, body FROM events WHERE event_id > ?1 ORDER BY event_id LIMIT ?2",
         (after, limit),
     )
-    return [
-        (event_id, at, event) for event_id, at, body in rows for event in decode_events(str(body))
-    ]
+    return [(event_id, at, event) for event_id, at, body in rows for event in decode_events(body)]
 
 
 def next_due(tx: Transaction, *, after: int) -> int | None:
@@ -87,10 +94,11 @@ def next_due(tx: Transaction, *, after: int) -> int | None:
     if not gate_is_open(tx):
         return None
     row = tx.one(
-        "SELECT min(at) FROM (SELECT min(due_at) AS at FROM due UNION ALL SELECT min(due_at) FROM "
+        "SELECT min(at) FROM (SELECT min(due_at) AS at FROM due WHERE due_at >= ?2 "
+        "UNION ALL SELECT min(due_at) FROM "
         "schedule_runs WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL "
-        "AND due_at > ?)",
-        (after,),
+        "AND due_at > ?1) AS next",
+        (after, tx.due_from),
     )
     return None if row is None else row[0]
 
@@ -100,9 +108,8 @@ def overview(tx: Transaction) -> Overview:
     counted = tx.one(
         "SELECT count(*), coalesce(sum(paused), 0) FROM schedules WHERE deleted_at IS NULL"
     )
-    due = tx.one("SELECT count(*) FILTER (WHERE due_at <= ?), min(due_at) FROM due", (tx.now,))
+    due = tx.one("SELECT count(*) FILTER (WHERE due_at <= ?1), min(due_at) FROM due", (tx.now,))
     unfinished = tx.all("SELECT status FROM schedule_runs WHERE finished_at IS NULL")
-    nodes = tx.all("SELECT node_id, name, started_at, alive_until FROM nodes ORDER BY started_at")
     assert counted is not None, "a count has a row"
     assert due is not None, "a count has a row"
     return Overview(
@@ -112,33 +119,32 @@ def overview(tx: Transaction) -> Overview:
         paused=counted[1],
         due=due[0],
         next_due_at=due[1],
-        runs=dict(Counter(str(status) for (status,) in unfinished)),
-        nodes=nodes,
+        runs=dict(Counter(status for (status,) in unfinished)),
+        nodes=nodes(tx),
     )
+
+
+def nodes(tx: Transaction) -> list[NodeRow]:
+    """Return the nodes there are, the oldest first."""
+    return [_node(row) for row in tx.all(NODES)]
 
 
 def prune(tx: Transaction, *, before: int, limit: int) -> int:
     """Remove finished runs and events older than `before`. The contract is `Store.prune`."""
+    tx.hold_definitions()
     removed = tx.run(PRUNE, (before, limit))
     gone = tx.run(
         "DELETE FROM events WHERE event_id IN "
-        "(SELECT event_id FROM events WHERE at < ? ORDER BY event_id LIMIT ?)",
+        "(SELECT event_id FROM events WHERE at < ?1 ORDER BY event_id LIMIT ?2)",
         (before, limit),
     )
     for table in ("schedule_state", "schedules"):
         tx.run(FORGET_DELETED.format(table=table), (before,))
     if removed or gone:
-        tx.run("INSERT OR REPLACE INTO meta (name, value) VALUES ('history_from', ?)", (before,))
+        tx.run(KEEP, ("history_from", str(before)))
     if removed:
         tx.tell(HistoryPruned(before, removed))
     return removed
-
-
-def data_version(tx: Transaction) -> int:
-    """Return a number that changes when another connection commits."""
-    row = tx.one("PRAGMA data_version")
-    assert row is not None, "the pragma has a row"
-    return int(row[0])
 
 
 def _schedule(row: Row) -> ScheduleRow:
@@ -151,5 +157,12 @@ def _run(row: Row) -> RunRow:
     found = dict(zip(RunRow.__dataclass_fields__, row, strict=True))
     for name in ("result", "inputs"):
         if found[name] is not None:
-            found[name] = msgspec.json.decode(str(found[name]))
+            found[name] = msgspec.json.decode(found[name])
     return RunRow(**found)
+
+
+def _node(row: Row) -> NodeRow:
+    found = dict(zip(NodeRow.__dataclass_fields__, row, strict=True))
+    for name in ("roles", "offers"):
+        found[name] = frozenset(msgspec.json.decode(found[name], type=list[str]))
+    return NodeRow(**found | {"is_stopping": bool(found["is_stopping"])})

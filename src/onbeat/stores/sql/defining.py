@@ -32,30 +32,29 @@ from onbeat.events import (
     ScheduleResumed,
 )
 from onbeat.ports import Upserted
-from onbeat.stores.sqlite.database import Row, Transaction
-from onbeat.stores.sqlite.planning import (
+from onbeat.stores.sql.deciding import Decided, carry_out
+from onbeat.stores.sql.rows import (
     END_WAITING,
-    Decided,
+    KEEP,
     State,
-    as_json,
-    carry_out,
     end_waiting,
     gate_is_open,
+    plain,
     release,
     replace_due,
-    take_run_ids,
     unfinished_of,
 )
+from onbeat.stores.sql.transaction import Row, Transaction, as_json
 
 SCHEDULE = """
 SELECT s.schedule_id, s.definition, s.paused, s.deleted_at, s.source, d.run_at,
        t.decided_until, t.decided_run_at, t.iteration, t.runs_used,
        s.created_at, s.revision, s.user_id, t.spread_until
   FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
- WHERE s.schedule_id = ?
+ WHERE s.schedule_id = ?1
 """
 
-SCHEDULES = SCHEDULE.replace("= ?", "IN (SELECT value FROM json_each(?)) ORDER BY s.schedule_id")
+SCHEDULES = SCHEDULE.replace("= ?1", "IN (?1[]) ORDER BY s.schedule_id")
 
 CREATE = """
 INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, updated_at)
@@ -75,7 +74,7 @@ INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
 
 
 SET_POSITIONS = """
-  WITH given (until, schedule_id) AS (VALUES {(?,?)})
+  WITH given (until, schedule_id) AS (VALUES {(?int,?text)})
 UPDATE schedule_state AS t SET decided_until = given.until
   FROM given
  WHERE t.schedule_id = given.schedule_id
@@ -89,9 +88,9 @@ class _Known:
 
     def __init__(self, row: Row) -> None:
         schedule_id, text, paused, deleted_at, source, run_at = row[:6]
-        self.schedule_id, self.text = str(schedule_id), str(text)
+        self.schedule_id, self.text = schedule_id, text
         self.paused, self.deleted = bool(paused), deleted_at is not None
-        self.source = str(source)
+        self.source: str = source
         self.run_at: int | None = run_at  # of the due row
         self.state = State(*row[6:])
 
@@ -114,6 +113,9 @@ def upsert(
     tx: Transaction, schedules: Sequence[Schedule], *, source: str, user_id: str
 ) -> list[Upserted]:
     """Define schedules. The contract is `Store.upsert`."""
+    tx.keep_gate()
+    tx.hold_definitions()
+    tx.hold([schedule.schedule_id for schedule in schedules])
     return [_upsert(tx, schedule, source, user_id) for schedule in schedules]
 
 
@@ -129,13 +131,13 @@ def _upsert(tx: Transaction, schedule: Schedule, source: str, user_id: str) -> U
     if before is not None and retimed:
         known = _decide_before_edit(tx, known, before)
     tx.run(
-        "UPDATE schedules SET definition = ?, source = ?, revision = ?, updated_at = ? "
-        "WHERE schedule_id = ?",
+        "UPDATE schedules SET definition = ?1, source = ?2, revision = ?3, updated_at = ?4 "
+        "WHERE schedule_id = ?5",
         (text, source, revision, tx.now, schedule.schedule_id),
     )
     tx.run(
-        "UPDATE schedule_runs INDEXED BY unfinished_runs SET needs = ? "
-        "WHERE finished_at IS NULL AND schedule_id = ? AND status = 'ENQUEUED'",
+        "UPDATE schedule_runs INDEXED BY unfinished_runs SET needs = ?1 "
+        "WHERE finished_at IS NULL AND schedule_id = ?2 AND status = 'ENQUEUED'",
         (schedule.target.needs, schedule.schedule_id),
     )
     run_at = known.run_at
@@ -187,12 +189,12 @@ def _decide_before_edit(tx: Transaction, known: _Known, schedule: Schedule) -> _
 
 def pause(tx: Transaction, schedule_id: str, *, note: str) -> bool:
     """Pause a schedule. The contract is `Store.pause`."""
-    known = _existing(tx, schedule_id)
+    known = _held(tx, schedule_id)
     if known.paused:
         return False
     tx.run(
-        "UPDATE schedules SET paused = 1, pause_note = ?, updated_at = ? WHERE schedule_id = ?",
-        (note, tx.now, schedule_id),
+        "UPDATE schedules SET paused = 1, pause_note = ?1, updated_at = ?2 WHERE schedule_id = ?3",
+        (plain(note), tx.now, schedule_id),
     )
     replace_due(tx, [(schedule_id, None)])
     tx.tell(SchedulePaused(schedule_id, note))
@@ -201,11 +203,11 @@ def pause(tx: Transaction, schedule_id: str, *, note: str) -> bool:
 
 def resume(tx: Transaction, schedule_id: str, *, catchup: bool) -> bool:
     """Resume a schedule. The contract is `Store.resume`."""
-    known = _existing(tx, schedule_id)
+    known = _held(tx, schedule_id)
     if not known.paused:
         return False
     tx.run(
-        "UPDATE schedules SET paused = 0, pause_note = '', updated_at = ? WHERE schedule_id = ?",
+        "UPDATE schedules SET paused = 0, pause_note = '', updated_at = ?1 WHERE schedule_id = ?2",
         (tx.now, schedule_id),
     )
     next_ticks = _reopen(tx, [known], "paused", catchup=catchup)
@@ -217,6 +219,7 @@ def resume(tx: Transaction, schedule_id: str, *, catchup: bool) -> bool:
 
 def set_gate(tx: Transaction, *, is_open: bool) -> bool:
     """Open or close the gate. The contract is `Store.set_gate`."""
+    tx.hold_gate()
     if gate_is_open(tx) == is_open:
         return False
     if is_open:
@@ -224,21 +227,22 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
         waited = tx.all(
             "SELECT schedule_id FROM due WHERE run_at <= ?1 UNION SELECT r.schedule_id "
             "FROM schedule_runs r JOIN schedules s USING (schedule_id) WHERE r.finished_at IS NULL "
-            "AND r.status = 'ENQUEUED' AND NOT s.paused AND s.deleted_at IS NULL ORDER BY 1",
+            "AND r.status = 'ENQUEUED' AND s.paused = 0 AND s.deleted_at IS NULL ORDER BY 1",
             (tx.now // 1000,),  # whatever the due row says: what is due may have been put off
         )
         for begin in range(0, len(waited), REOPENED_AT_ONCE):
-            ids = [str(row[0]) for row in waited[begin : begin + REOPENED_AT_ONCE]]
+            ids = [row[0] for row in waited[begin : begin + REOPENED_AT_ONCE]]
+            tx.hold(ids)
             _reopen(tx, _find_all(tx, ids), "gate_off")
     else:
-        tx.run("INSERT INTO meta (name, value) VALUES ('gate_closed_at', ?)", (tx.now,))
+        tx.run(KEEP, ("gate_closed_at", str(tx.now)))
     tx.tell(GateChanged(is_open))
     return True
 
 
 def delete(tx: Transaction, schedule_id: str) -> bool:
     """Delete a schedule. The contract is `Store.delete`."""
-    known = _existing(tx, schedule_id)
+    known = _held(tx, schedule_id)
     schedule = known.schedule()
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     if schedule is not None:
@@ -265,25 +269,25 @@ def enqueue(
     tx: Transaction, schedule_id: str, *, request_id: str, inputs: Mapping[str, object] | None
 ) -> int:
     """Start a run by hand, and return its id. The contract is `Store.enqueue`."""
-    known = _existing(tx, schedule_id)
+    known = _held(tx, schedule_id)
     there = tx.one(
-        "SELECT run_id FROM schedule_runs WHERE schedule_id = ? AND request_id = ?",
+        "SELECT run_id FROM schedule_runs WHERE schedule_id = ?1 AND request_id = ?2",
         (schedule_id, request_id),
     )
     if there is not None:
         return int(there[0])
     schedule = from_definition(schedule_id, known.text)
     given = {**schedule.target.inputs, **(inputs or {})}
-    run_id, run_at, iteration = take_run_ids(tx, 1), tx.now // 1000, known.state.iteration + 1
+    (run_id,), run_at, iteration = tx.take_run_ids(1), tx.now // 1000, known.state.iteration + 1
     tx.run(
         "INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, "
         "triggered_by, needs, iteration, revision, inputs, created_at, updated_at) "
-        "VALUES (?, ?, ?, ?, ?, 'ENQUEUED', 'manual', ?, ?, ?, ?, ?, ?)",
+        "VALUES (?1, ?2, ?3, ?4, ?5, 'ENQUEUED', 'manual', ?6, ?7, ?8, ?9, ?5, ?5)",
         (run_id, schedule_id, run_at, request_id, tx.now, schedule.target.needs, iteration,
-         known.state.revision, as_json(given) if given else None, tx.now, tx.now),
+         known.state.revision, as_json(given) if given else None),
     )  # fmt: skip
     tx.run(
-        "UPDATE schedule_state SET iteration = ? WHERE schedule_id = ?", (iteration, schedule_id)
+        "UPDATE schedule_state SET iteration = ?1 WHERE schedule_id = ?2", (iteration, schedule_id)
     )
     tx.tell(RunEnqueued(schedule_id, run_id, run_at, tx.now, "manual"))
     return run_id
@@ -362,12 +366,18 @@ def _find(tx: Transaction, schedule_id: str) -> _Known | None:
 
 
 def _find_all(tx: Transaction, schedule_ids: Sequence[str]) -> list[_Known]:
-    return [_Known(row) for row in tx.all(SCHEDULES, (as_json(schedule_ids),))]
+    return [_Known(row) for row in tx.all(SCHEDULES, (list(schedule_ids),))]
+
+
+def _held(tx: Transaction, schedule_id: str) -> _Known:
+    """Hold a schedule, which has to be there."""
+    tx.hold([schedule_id])
+    return _existing(tx, schedule_id)
 
 
 def _existing(tx: Transaction, schedule_id: str) -> _Known:
     known = _find(tx, schedule_id)
     if known is None or known.deleted:
         ids = tx.all("SELECT schedule_id FROM schedules WHERE deleted_at IS NULL LIMIT 10000")
-        raise NoSuchSchedule(schedule_id, [str(row[0]) for row in ids])
+        raise NoSuchSchedule(schedule_id, [row[0] for row in ids])
     return known

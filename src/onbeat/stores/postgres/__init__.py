@@ -1,0 +1,70 @@
+"""The store on PostgreSQL: `Store`'s contract, for any number of nodes at the same time.
+
+Nodes share the database and nothing else. `now` is the database's, so that a node whose own clock
+is wrong fires nothing early.
+"""
+
+import uuid
+
+from onbeat.ports import Beat, Clock, Listener, Node, Registered
+from onbeat.stores.postgres.database import Address, Ear, Threads, prepare
+from onbeat.stores.sql import nodes
+from onbeat.stores.sql.store import SqlStore
+
+SIZE = 4  # calls at the same time, each with a connection
+
+
+class PostgresStore(SqlStore):
+    """A store that several nodes share. Open it with `open`."""
+
+    is_shared = True
+
+    def __init__(self, address: Address, threads: Threads, store_id: str, name: str) -> None:
+        super().__init__(threads, threads.clock, store_id)
+        self.address = address
+        self._threads, self._name = threads, name
+        # So that a heartbeat never waits for what else is asked for.
+        self._pulse = Threads(address, size=1, clock=threads.given_clock)
+        self._ear: Ear | None = None
+
+    @classmethod
+    async def open(
+        cls, url: str, *, clock: Clock | None = None, listener: Listener | None = None
+    ) -> "PostgresStore":
+        """Reach a database, and bring its tables up to date.
+
+        `clock` replaces the database's, for tests. `listener` is told the events of this object's
+        own transactions, once they are durable.
+        """
+        address, name = Address(url), str(uuid.uuid4())
+        threads = Threads(address, size=SIZE, clock=clock, listener=listener, name=name)
+        try:
+            store_id = await threads.use(lambda connection: prepare(connection, address))
+        except BaseException:
+            threads.close()
+            raise
+        return cls(address, threads, store_id, name)
+
+    async def close(self) -> None:
+        if self._ear is not None:
+            self._ear.close()
+        self._pulse.close()
+        self._threads.close()
+
+    async def hold(self, node: Node) -> None:
+        """There is nothing to hold: any number of nodes may join."""
+
+    async def register(self, node: Node) -> Registered:
+        lost = handed_back = 0
+        while (found := await self.rescue(node)) is not None:
+            lost, handed_back = lost + found.lost, handed_back + found.handed_back
+        if self._ear is None:
+            self._ear = Ear(self.address, self._name)
+        found = Registered(lost, handed_back)
+        return await self._threads.write(lambda tx: nodes.register(tx, node, found))
+
+    async def heartbeat(self, node: Node) -> Beat:
+        return await self._pulse.write(lambda tx: nodes.heartbeat(tx, node))
+
+    async def changed_elsewhere(self) -> bool:
+        return self._ear is not None and self._ear.has_heard()

@@ -1,0 +1,468 @@
+"""A PostgreSQL database: how it is reached, and how calls become transactions.
+
+Calls are done by a few threads, each with a connection of its own, which it makes anew when it
+breaks. Nothing is kept in a session, so that a pooler may stand between: settings hold for one
+transaction, and so do locks. Each statement has a deadline on this side too, after which the
+connection is cut: a server that hangs does not hang us.
+"""
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from typing import Any, Self, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.string import StrBinaryDumper
+
+from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
+from onbeat.events import (
+    Event,
+    GateChanged,
+    RunEnqueued,
+    RunHandedBack,
+    RunReleased,
+    ScheduleChanged,
+    ScheduleCreated,
+    ScheduleResumed,
+)
+from onbeat.ports import Clock, Listener
+from onbeat.stores.postgres.migrations import MIGRATIONS
+from onbeat.stores.postgres.transaction import MIGRATING, NOW, Known, PostgresTransaction
+from onbeat.stores.sql.transaction import Call, Row
+
+OLDEST = 13  # the first version of PostgreSQL that will do
+SCHEMA = "onbeat"  # where our tables are, whatever else is in the database
+CHANNEL = "onbeat"
+ANSWER_LIMIT = 10.0  # seconds that a statement may take, seen from here
+LOCK_LIMIT, STATEMENT_LIMIT, IDLE_LIMIT = 5_000, 9_000, 5_000  # milliseconds, seen from there
+CONNECT_LIMIT = 5  # seconds
+TRIES = 3  # of a call that PostgreSQL ended to break a deadlock
+HINTS = (  # events after which another node may have something to do
+    GateChanged, RunEnqueued, RunHandedBack, RunReleased, ScheduleChanged, ScheduleCreated,
+    ScheduleResumed,
+)  # fmt: skip
+
+# Plans are made once and kept, mostly while tables are small: they must not read whole tables.
+SETTINGS = {
+    "search_path": f"{SCHEMA}, pg_temp",
+    "idle_in_transaction_session_timeout": str(IDLE_LIMIT),
+    "lock_timeout": str(LOCK_LIMIT),
+    "statement_timeout": str(STATEMENT_LIMIT),
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+BEGIN = (
+    "BEGIN ISOLATION LEVEL {level}; SELECT "
+    + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SETTINGS.items())
+    + ", CASE WHEN current_setting('synchronous_commit') = 'off' "
+    + "THEN set_config('synchronous_commit', 'on', true) END"
+    + f"; SELECT {NOW}"
+)
+TO_WRITE = BEGIN.format(level="READ COMMITTED READ WRITE")
+TO_READ = BEGIN.format(level="REPEATABLE READ READ ONLY")
+
+T = TypeVar("T")
+
+
+class Connection(psycopg.Connection[Row]):
+    """A connection whose statements have a deadline, which a `Watch` enforces."""
+
+    answer_by: float | None = None  # by the monotonic clock
+    is_pooled = False  # each transaction may be another server's
+
+    def cut(self) -> None:
+        """Have a statement that waits for its answer fail; any thread may do this."""
+        with (
+            suppress(OSError, psycopg.OperationalError),
+            closing(socket.socket(fileno=os.dup(self.fileno()))) as same,
+        ):
+            same.shutdown(socket.SHUT_RDWR)
+
+
+class Cursor(psycopg.RawCursor[Row]):
+    """A cursor that says by when it needs an answer."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Self:  # noqa: ANN401
+        assert isinstance(self.connection, Connection), "it was made by one"
+        self.connection.answer_by = time.monotonic() + ANSWER_LIMIT
+        try:
+            return super().execute(query, params, **options)
+        finally:
+            self.connection.answer_by = None
+
+
+class Watch:
+    """A thread that cuts connections whose answer is overdue."""
+
+    EVERY = 0.5  # seconds
+
+    def __init__(self) -> None:
+        self._watched: set[Connection] = set()
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, connection: Connection) -> None:
+        with self._lock:
+            self._watched.add(connection)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="onbeat-watch", daemon=True)
+                self._thread.start()
+
+    def remove(self, connection: Connection) -> None:
+        with self._lock:
+            self._watched.discard(connection)
+
+    def close(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self.EVERY):
+            with self._lock:
+                for connection in self._watched:
+                    answer_by = connection.answer_by
+                    if answer_by is not None and time.monotonic() > answer_by:
+                        connection.cut()
+
+
+class Address:
+    """Where a database is. `shown` has no password in it."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            given = conninfo_to_dict(url)
+        except psycopg.ProgrammingError as refused:
+            told = str(refused).strip().partition("\n")[0]
+            raise StoreUnusable(f"the address cannot be read: {told}") from None
+        where = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}"
+        self.shown = f"postgresql://{where}/{given.get('dbname') or given.get('user') or ''}"
+        defaults: dict[str, Any] = {
+            "connect_timeout": CONNECT_LIMIT,
+            "application_name": "onbeat",
+            "tcp_user_timeout": int(ANSWER_LIMIT * 1000),
+            "keepalives_idle": 5,
+            "keepalives_interval": 2,
+            "keepalives_count": 3,
+        }
+        self._conninfo = make_conninfo(**defaults | given)
+
+    def connect(self) -> Connection:
+        """Connect; raise StoreFailed if that may work later, StoreUnusable if it will not."""
+        try:
+            connection = Connection.connect(self._conninfo, autocommit=True, cursor_factory=Cursor)
+        except psycopg.OperationalError as broken:
+            raise self._unreachable(broken) from None
+        adapters = connection.adapters
+        adapters.register_dumper(int, Int8BinaryDumper)  # one type each, so one plan a statement
+        adapters.register_dumper(str, StrBinaryDumper)
+        served_by = connection.execute("SELECT pg_backend_pid()").fetchone()
+        # A pooler answers for a server whose number it does not tell.
+        connection.is_pooled = served_by != (connection.info.backend_pid,)
+        connection.prepare_threshold = None if connection.is_pooled else 2
+        return connection
+
+    def _unreachable(self, broken: psycopg.OperationalError) -> StoreFailed | StoreUnusable:
+        told = " ".join(str(broken).split())
+        told = told.rpartition("FATAL: ")[2].strip() or told
+        for part, hint in WRONG_ADDRESS.items():
+            if part in told:
+                return StoreUnusable(f"{self.shown}: {told} ({hint})")
+        return StoreFailed(f"{self.shown} cannot be reached: {told}")
+
+
+WRONG_ADDRESS = {
+    "password authentication failed": "the user or the password in the address is wrong",
+    "no password supplied": "put a password into the address, or into a .pgpass file",
+    "does not exist": "createdb and createuser make what is missing",
+    "no pg_hba.conf entry": "the server does not let this user in from here",
+    "permission denied for database": "GRANT CONNECT, CREATE ON DATABASE to the user",
+    "could not translate host name": "is the host in the address spelled right?",
+    "server does not support SSL": "sslmode in the address asks for it",
+}
+
+
+class DatabaseClock:
+    """The database's clock, as far as it can be known between two answers.
+
+    An answer is never newer than the clock, so the furthest ahead of a few seconds is the best.
+    """
+
+    WINDOW = 5.0
+
+    def __init__(self) -> None:
+        self._ahead: list[float] = [float("-inf")] * 2  # of our monotonic time: before, and lately
+        self._since = time.monotonic()
+
+    def see(self, now: int) -> None:
+        """Take note of an answer."""
+        here = time.monotonic()
+        if here - self._since > self.WINDOW:
+            self._ahead, self._since = [self._ahead[1], float("-inf")], here
+        self._ahead[1] = max(self._ahead[1], now - here * 1000)
+
+    def now(self) -> int:
+        return int(time.monotonic() * 1000 + max(self._ahead))
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Threads:
+    """Calls are done by up to `size` threads, each with a connection of its own.
+
+    `clock` replaces the database's. `name` tells other nodes whose hints these are.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        size: int,
+        clock: Clock | None = None,
+        listener: Listener | None = None,
+        name: str = "",
+    ) -> None:
+        self._address, self._listener, self._name = address, listener, name
+        self.given_clock, self._time = clock, DatabaseClock()
+        self.clock: Clock = clock or self._time
+        self._known, self._watch = Known(), Watch()
+        self._own, self._lanes = threading.local(), list[Lane]()
+        self._pool = ThreadPoolExecutor(size, "onbeat-postgres")
+
+    async def write(self, call: Call[T]) -> T:
+        return await self._ask(lambda: self._do(call, TO_WRITE))
+
+    async def read(self, call: Call[T]) -> T:
+        return await self._ask(lambda: self._do(call, TO_READ))
+
+    async def use(self, work: Callable[[Connection], T]) -> T:
+        """Do something with a connection that is not a call of the store's."""
+        return await self._ask(lambda: (self._lane().use(work), ()))
+
+    def close(self) -> None:
+        """End, with everything done that was asked for."""
+        self._pool.shutdown(wait=True)
+        self._watch.close()
+        for lane in self._lanes:
+            lane.close()
+
+    async def _ask(self, work: Callable[[], tuple[T, Sequence[Event]]]) -> T:
+        done = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        done.add_done_callback(self._tell)
+        # Shielded: a caller that is cancelled must not undo what may already be committed.
+        result, _ = await asyncio.shield(done)
+        return result
+
+    def _tell(self, done: "asyncio.Future[tuple[T, Sequence[Event]]]") -> None:
+        failed = done.cancelled() or done.exception() is not None
+        if self._listener is not None and not failed and (events := done.result()[1]):
+            self._listener(events)
+
+    def _lane(self) -> "Lane":
+        lane: Lane | None = getattr(self._own, "lane", None)
+        if lane is None:
+            lane = self._own.lane = Lane(self._address, self._watch)
+            self._lanes.append(lane)
+        return lane
+
+    def _do(self, call: Call[T], begin: str) -> tuple[T, Sequence[Event]]:
+        lane, tries = self._lane(), 0
+        while True:
+            tries += 1
+            try:
+                return lane.use(lambda connection: self._transact(connection, call, begin))
+            except Clash as clash:
+                if tries == TRIES:
+                    raise StoreFailed(str(clash)) from None
+
+    def _transact(
+        self, connection: Connection, call: Call[T], begin: str
+    ) -> tuple[T, Sequence[Event]]:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(begin)
+            while cursor.nextset():
+                pass
+            ((now,),) = cursor.fetchall()
+            self._time.see(now)
+            if self.given_clock is not None:
+                now = self.given_clock.now()
+            tx = PostgresTransaction(cursor, now, self.given_clock, self._known)
+            result = call(tx)
+            tx.write_events()
+            if any(isinstance(event, HINTS) for event in tx.events):
+                cursor.execute("SELECT pg_notify($1, $2)", (CHANNEL, self._name))
+        except BaseException:
+            with suppress(psycopg.Error):
+                connection.execute("ROLLBACK")
+            raise
+        _commit(connection)
+        return result, tx.events
+
+
+def _commit(connection: Connection) -> None:
+    try:
+        cursor = connection.execute("COMMIT")
+    except psycopg.Error as broken:
+        if not connection.broken:
+            raise
+        doubt = "the database did not answer whether it kept what was asked"
+        raise StoreInDoubt(doubt) from broken
+    if cursor.statusmessage != "COMMIT":
+        raise StoreFailed("the database did not keep what was asked")
+
+
+class Lane:
+    """A connection that one thread has to itself."""
+
+    def __init__(self, address: Address, watch: Watch) -> None:
+        self._address, self._watch = address, watch
+        self._connection: Connection | None = None
+
+    def use(self, work: Callable[[Connection], T]) -> T:
+        """Do something with the connection, made anew if it is not there any more."""
+        if self._connection is None:
+            self._connection = self._address.connect()
+            self._watch.add(self._connection)
+        connection = self._connection
+        try:
+            return work(connection)
+        except psycopg.Error as broken:
+            raise as_store_error(broken) from broken
+        finally:
+            if connection.closed:
+                self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._watch.remove(self._connection)
+            self._connection.close()
+            self._connection = None
+
+
+class Clash(StoreFailed):
+    """PostgreSQL ended a transaction so that another could go on: it may be done again at once."""
+
+
+def as_store_error(broken: psycopg.Error) -> Exception:
+    """Return what a caller is to see of an error of PostgreSQL; a defect of ours stays as it is."""
+    told = " ".join((broken.diag.message_primary or str(broken)).split())
+    match broken:
+        case errors.DeadlockDetected() | errors.SerializationFailure():
+            return Clash(f"others changed the same schedules at the same time: {told}")
+        case errors.LockNotAvailable():
+            return StoreFailed(f"others held the schedules for more than {LOCK_LIMIT // 1000} s")
+        case errors.QueryCanceled():
+            return StoreFailed(f"the database took more than {STATEMENT_LIMIT // 1000} s")
+        case errors.DiskFull():
+            return StoreFailed("the database's disk is full: nothing was changed")
+        case errors.ReadOnlySqlTransaction():
+            return StoreFailed("the database takes no changes now: it is a standby, or read-only")
+        case errors.InsufficientPrivilege() | errors.InvalidSchemaName():
+            hint = f'it has to own the schema "{SCHEMA}", or may create it'
+            return StoreUnusable(f"the database user may not do this: {told} ({hint})")
+        case psycopg.OperationalError() | psycopg.InternalError() | psycopg.InterfaceError():
+            return StoreFailed(f"PostgreSQL: {told}")
+        case _:
+            return broken
+
+
+def prepare(connection: Connection, address: Address) -> str:
+    """Bring the tables up to this program's, or refuse the database; return the store's own id."""
+    version = connection.info.server_version // 10_000
+    if version < OLDEST:
+        problem = f"{address.shown} is PostgreSQL {version}"
+        raise StoreUnusable(f"{problem}: Onbeat needs {OLDEST} or newer")
+    if _schema_version(connection, address) < len(MIGRATIONS):
+        _migrate(connection, address)
+    found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'store_id'")
+    ((store_id,),) = found.fetchall()
+    return str(store_id)
+
+
+def _migrate(connection: Connection, address: Address) -> None:
+    connection.execute("BEGIN")
+    try:
+        # One at a time: whoever waited here finds the tables made.
+        connection.execute("SELECT pg_advisory_xact_lock($1)", (MIGRATING,))
+        exists = connection.execute("SELECT to_regnamespace($1) IS NOT NULL", (SCHEMA,)).fetchone()
+        if exists != (True,):
+            connection.execute(f"CREATE SCHEMA {SCHEMA}")
+        connection.execute(f"SET LOCAL search_path = {SCHEMA}, pg_temp")
+        for script in MIGRATIONS[_schema_version(connection, address) :]:
+            connection.execute(script)
+        connection.execute(
+            "INSERT INTO meta (name, value) VALUES ('schema', $1) "
+            "ON CONFLICT (name) DO UPDATE SET value = $1",
+            (str(len(MIGRATIONS)),),
+        )
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(psycopg.Error):
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute(f"ANALYZE {SCHEMA}.due, {SCHEMA}.schedule_state, {SCHEMA}.schedule_runs")
+
+
+def _schema_version(connection: Connection, address: Address) -> int:
+    """Return how many migrations the tables have been through; refuse those of a newer Onbeat."""
+    if connection.execute("SELECT to_regclass($1)", (f"{SCHEMA}.meta",)).fetchone() == (None,):
+        return 0
+    found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'schema'").fetchone()
+    version = 0 if found is None else int(found[0])
+    if version > len(MIGRATIONS):
+        problem = f"{address.shown} was written by a newer Onbeat (schema {version}, this one knows"
+        raise StoreUnusable(f"{problem} {len(MIGRATIONS)}): upgrade this one")
+    return version
+
+
+class Ear:
+    """A thread that hears when another node says that there may be something to do."""
+
+    AGAIN = 1.0  # seconds until it tries again to listen
+
+    def __init__(self, address: Address, name: str) -> None:
+        self._address, self._name = address, name
+        self._heard, self._stopped = threading.Event(), threading.Event()
+        self._connection: Connection | None = None
+        self._thread = threading.Thread(target=self._run, name="onbeat-listen", daemon=True)
+        self._thread.start()
+
+    def has_heard(self) -> bool:
+        """Return whether there was a hint since this was last asked."""
+        heard = self._heard.is_set()
+        self._heard.clear()
+        return heard
+
+    def close(self) -> None:
+        self._stopped.set()
+        if self._connection is not None:
+            self._connection.cut()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            with suppress(psycopg.Error, StoreFailed, StoreUnusable):
+                self._listen()
+            self._stopped.wait(self.AGAIN)
+
+    def _listen(self) -> None:
+        with closing(self._address.connect()) as connection:
+            if connection.is_pooled:
+                self._stopped.wait()  # a pooler lets nobody listen: looking now and then has to do
+            self._connection = connection
+            connection.execute(f"LISTEN {CHANNEL}")
+            while not self._stopped.is_set():
+                for hint in connection.notifies(timeout=1.0):
+                    if hint.payload != self._name:
+                        self._heard.set()

@@ -1,0 +1,246 @@
+"""Carrying decisions out: the run rows they come to, and where each schedule is left.
+
+The invariant everything rests on: a live schedule's due row is the first tick later than its
+`decided_until`, and every tick up to that has its row. Both move in the same transaction.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+import msgspec
+
+from onbeat.core.plan import Decision, Launch, Queue, Release, Skip, Supersede, Tick
+from onbeat.core.runs import Run, TriggeredBy
+from onbeat.core.schedules import Schedule
+from onbeat.events import RunEnqueued, RunSkipped, RunStarted
+from onbeat.ports import Attempt, Node
+from onbeat.stores.sql.rows import State, end_waiting, release
+from onbeat.stores.sql.transaction import Row, Transaction, Value
+
+
+class Decided(msgspec.Struct, gc=False):
+    """The decisions about one schedule, to be carried out."""
+
+    schedule: Schedule
+    state: State
+    decisions: Sequence[Decision]
+    unfinished: Sequence[Run] = ()
+    spread_until: int = 0
+
+
+class CarriedOut(msgspec.Struct):
+    """What came of carrying out decisions."""
+
+    attempts: list[Attempt] = []  # announced for the node
+    enqueued: int = 0
+
+
+START_RUNS = """
+INSERT INTO schedule_runs (created_at, updated_at, started_at, leased_by, request_id, status,
+       attempt, fence, run_id, schedule_id, run_at, due_at, triggered_by, needs, iteration,
+       revision, tick_count, first_run_at, inputs)
+VALUES {(?1,?1,?1,?2,'','STARTED',1,1,?int,?text,?int,?int,?text,?text,?int,?int,?int,?int,?text)}
+    ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
+"""
+
+INSERT_RUNS = """
+INSERT INTO schedule_runs (created_at, updated_at, request_id, status, reason, blocked_by,
+       finished_at, run_id, schedule_id, run_at, due_at, triggered_by, needs, iteration,
+       revision, tick_count, first_run_at, inputs)
+VALUES {(?1,?1,'',?text,?text,?int,?int,?int,?text,?int,?int,?text,?text,?int,?int,?int,?int,?text)}
+    ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
+"""
+
+MOVE_STATES = """
+UPDATE schedule_state
+   SET decided_until = CASE WHEN decided_until < ?1 THEN ?1 ELSE decided_until END,
+       decided_run_at = CASE WHEN decided_run_at < ?1 THEN ?1 ELSE decided_run_at END,
+       iteration = iteration + ?2, runs_used = runs_used + ?2
+ WHERE schedule_id IN ({?text})
+"""
+
+SPREAD = """
+  WITH given (until, schedule_id) AS (VALUES {(?int,?text)})
+UPDATE schedule_state AS t SET spread_until = given.until
+  FROM given
+ WHERE t.schedule_id = given.schedule_id
+"""
+
+NOTE_MISSES = """
+  WITH given (at, reason, schedule_id) AS (VALUES {(?int,?text,?text)})
+UPDATE schedule_state AS t
+   SET last_missed_at = given.at, last_miss_reason = given.reason
+  FROM given
+ WHERE t.schedule_id = given.schedule_id
+"""
+
+
+def carry_out(
+    tx: Transaction, decided: Sequence[Decided], node: Node | None = None, slots: int = 0
+) -> CarriedOut:
+    """Write the runs that were decided, and move each schedule's position.
+
+    A tick that has its row already keeps it. Up to `slots` runs are announced for `node`.
+    """
+    writing = _Writing(tx, node, slots)
+    ticks = sum(
+        not isinstance(decision, (Supersede, Release))
+        for each in decided
+        for decision in each.decisions
+    )
+    writing.ids = tx.take_run_ids(ticks) if ticks else ()
+    taken = iter(writing.ids)
+    for each in decided:
+        writing.add(each, taken)
+    return writing.finish()
+
+
+class _Writing:
+    """The rows that a batch of decisions comes to, written together at the end."""
+
+    def __init__(self, tx: Transaction, node: Node | None, slots: int) -> None:
+        self._tx, self._node, self._slots = tx, node, slots
+        self.ids: Sequence[int] = ()  # of the runs to write
+        self._started: list[Value] = []  # what START_RUNS binds for each run, one after another
+        self._others: list[Value] = []  # what INSERT_RUNS does
+        # Where positions move to and by how many runs, and whose: a herd moves as one.
+        self._moves: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
+        self._misses: dict[str, Row] = {}  # by schedule
+        self._spread: list[Value] = []  # what SPREAD binds, where that has changed
+        self._told: list[RunEnqueued | RunSkipped | RunStarted] = []  # one a row
+        self._attempts: list[Attempt] = []
+        self._enqueued = 0
+
+    def add(self, each: Decided, taken: Iterator[int]) -> None:
+        """Turn the decisions about one schedule into rows, with the next of the ids taken."""
+        schedule_id, state = each.schedule.schedule_id, each.state
+        iteration, last = state.iteration, 0
+        ids: dict[int, int] = {}  # of the runs that one may wait for, by tick
+        for run in each.unfinished:
+            if not run.request_id:
+                ids[run.run_at] = run.run_id
+        for decision in each.decisions:
+            if isinstance(decision, (Launch, Queue)):
+                iteration += 1
+                run_id = next(taken)
+                self._begin(each, decision, run_id, iteration, ids)
+            elif isinstance(decision, Skip):
+                run_id = next(taken)
+                self._skip(each, decision, run_id, iteration, ids)
+            elif isinstance(decision, Supersede):
+                end_waiting(self._tx, schedule_id, decision.run, "superseded")
+                continue
+            else:
+                release(self._tx, schedule_id, decision.run)
+                continue
+            last = decision.tick.run_at  # they are in order
+            ids[last] = run_id
+        self._moves[last, iteration - state.iteration].append(schedule_id)
+        if each.spread_until != state.spread_until:
+            self._spread += (each.spread_until, schedule_id)
+
+    def finish(self) -> CarriedOut:
+        """Write it all."""
+        tx = self._tx
+        if not self.ids:
+            return CarriedOut()
+        leased_by = self._node.node_id if self._node is not None else None
+        written = tx.many(START_RUNS, self._started, (tx.now, leased_by))
+        written += tx.many(INSERT_RUNS, self._others, (tx.now,))
+        if written < len(self.ids):
+            self._keep_those_already_there()
+        for move, schedule_ids in self._moves.items():
+            tx.many(MOVE_STATES, schedule_ids, move)
+        tx.many(SPREAD, self._spread)
+        tx.many(NOTE_MISSES, list(chain.from_iterable(self._misses.values())))
+        tx.events += self._told
+        return CarriedOut(self._attempts, self._enqueued)
+
+    def _begin(
+        self,
+        each: Decided,
+        decision: Launch | Queue,
+        run_id: int,
+        iteration: int,
+        ids: Mapping[int, int],
+    ) -> None:
+        """Enqueue a run, and announce it at once for the node that plans: one write less."""
+        schedule, state, tick, by = each.schedule, each.state, decision.tick, decision.triggered_by
+        schedule_id, target, node = schedule.schedule_id, schedule.target, self._node
+        blocker = None if isinstance(decision, Launch) else ids[decision.behind]
+        as_planned = _as_planned(each, tick, run_id, iteration, by)
+        if (
+            node is not None
+            and blocker is None
+            and len(self._attempts) < self._slots
+            and tick.due_at <= self._tx.now
+            and target.needs in node.offers
+        ):
+            self._started += as_planned
+            self._told.append(
+                RunStarted(
+                    schedule_id, run_id, tick.run_at, 1, node.node_id, 1, tick.due_at, by,
+                    tick.first_run_at, tick.count,
+                )
+            )  # fmt: skip
+            self._attempts.append(
+                Attempt(
+                    run_id, schedule_id, tick.run_at, tick.due_at, 1, 1, target, "", by, iteration,
+                    tick.count, tick.first_run_at, state.revision, target.inputs_text,
+                    schedule.policy.timeout, state.user_id,
+                )
+            )  # fmt: skip
+        else:
+            self._others += ("ENQUEUED", None, blocker, None, *as_planned)
+            self._told.append(
+                RunEnqueued(
+                    schedule_id, run_id, tick.run_at, tick.due_at, by, tick.first_run_at,
+                    tick.count, blocker,
+                )
+            )  # fmt: skip
+            self._enqueued += 1
+
+    def _skip(
+        self, each: Decided, decision: Skip, run_id: int, iteration: int, ids: Mapping[int, int]
+    ) -> None:
+        now, tick, schedule_id = self._tx.now, decision.tick, each.schedule.schedule_id
+        blocker = ids.get(decision.blocked_by) if decision.blocked_by is not None else None
+        self._misses[schedule_id] = (now, decision.reason, schedule_id)
+        as_planned = _as_planned(each, tick, run_id, iteration, "timer")
+        self._others += ("SKIPPED", decision.reason, blocker, now, *as_planned)
+        self._told.append(
+            RunSkipped(
+                schedule_id, run_id, tick.run_at, decision.reason, tick.first_run_at, tick.count,
+                blocker,
+            )
+        )  # fmt: skip
+
+    def _keep_those_already_there(self) -> None:
+        """Forget the runs of ticks that had their row before: it stays as it is."""
+        found = self._tx.all(
+            "SELECT run_id FROM schedule_runs WHERE run_id IN (?1[])", (list(self.ids),)
+        )
+        there = {run_id for (run_id,) in found}
+        counted = Counter(
+            event.schedule_id
+            for event in self._told
+            if event.run_id not in there and not isinstance(event, RunSkipped)
+        )
+        moves, self._moves = self._moves, defaultdict(list)
+        for (last, begun), schedule_ids in moves.items():
+            for schedule_id in schedule_ids:
+                self._moves[last, begun - counted[schedule_id]].append(schedule_id)
+        self._told = [event for event in self._told if event.run_id in there]
+        self._attempts = [each for each in self._attempts if each.run_id in there]
+
+
+def _as_planned(
+    each: Decided, tick: Tick, run_id: int, iteration: int, by: TriggeredBy
+) -> tuple[Value, ...]:
+    """Return the last columns of START_RUNS and of INSERT_RUNS."""
+    schedule, target = each.schedule, each.schedule.target
+    return (
+        run_id, schedule.schedule_id, tick.run_at, tick.due_at, by, target.needs, iteration,
+        each.state.revision, tick.count, tick.first_run_at, target.inputs_text,
+    )  # fmt: skip

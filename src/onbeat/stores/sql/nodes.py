@@ -1,0 +1,170 @@
+"""The nodes of a store: who is alive, and what becomes of the runs of those who are not."""
+
+from collections.abc import Collection
+
+from onbeat.core.model import Past
+from onbeat.core.plan import next_due
+from onbeat.core.schedules import from_definition
+from onbeat.core.zones import VERSION
+from onbeat.errors import InvalidSchedule, StoreUnusable
+from onbeat.events import NodeLost, NodeStarted, NodeStopped
+from onbeat.ports import Beat, Node, Registered
+from onbeat.stores.sql.rows import KEEP, replace_due
+from onbeat.stores.sql.running import end_runs_of, free
+from onbeat.stores.sql.transaction import Transaction, as_json
+
+AT_ONCE = 500  # schedules of a silent node that are decided in one transaction
+EVERY = 2**62
+
+SILENT = """
+SELECT node_id, name FROM nodes WHERE alive_until < ?1 AND node_id <> ?2
+ ORDER BY node_id LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+
+LEASED_BY = """
+SELECT DISTINCT leased_by FROM schedule_runs INDEXED BY unfinished_runs
+ WHERE finished_at IS NULL AND leased_by IS NOT NULL
+"""
+
+HELD_SCHEDULES = """
+SELECT DISTINCT schedule_id FROM schedule_runs INDEXED BY unfinished_runs
+ WHERE finished_at IS NULL AND leased_by = ?1
+ ORDER BY schedule_id LIMIT ?2
+"""
+
+ENTER = """
+INSERT INTO nodes (node_id, name, roles, offers, started_at, alive_until, version, tz)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+"""
+
+UNKNOWN_TO_IT = """
+SELECT run_id, fence, schedule_id FROM schedule_runs INDEXED BY unfinished_runs
+ WHERE finished_at IS NULL AND leased_by = ?1 AND updated_at < ?2
+ ORDER BY schedule_id
+"""
+
+HELD = """
+SELECT run_id, fence, schedule_id, status FROM schedule_runs INDEXED BY unfinished_runs
+ WHERE finished_at IS NULL AND leased_by = ?1
+"""
+
+ZONED = """
+SELECT d.schedule_id, s.definition, t.decided_until, t.runs_used, s.created_at
+  FROM due d JOIN schedules s USING (schedule_id) JOIN schedule_state t USING (schedule_id)
+ WHERE d.due_at > ?1 AND s.definition LIKE '%"timezone":%'
+ ORDER BY d.schedule_id
+"""
+
+
+def register(tx: Transaction, node: Node, found: Registered) -> Registered:
+    """Enter a node. The contract is `Store.register`.
+
+    `found` has what was decided of silent nodes before. On a store that is not shared, whoever
+    registers is alone: every other node is dead, whatever its lease says.
+    """
+    _follow_zone_data(tx)
+    if not tx.is_shared:
+        found = _end_all(tx)
+    tx.run(
+        ENTER,
+        (node.node_id, node.name, as_json(sorted(node.roles)), as_json(sorted(node.offers)),
+         tx.now, tx.now + node.lease, node.version, VERSION),
+    )  # fmt: skip
+    tx.tell(NodeStarted(node.node_id, node.name, found.lost, found.handed_back))
+    return found
+
+
+def _end_all(tx: Transaction) -> Registered:
+    """Decide what any other node holds."""
+    names = dict(tx.all("SELECT node_id, name FROM nodes"))
+    lost = handed_back = 0
+    for node_id in sorted(names.keys() | {row[0] for row in tx.all(LEASED_BY)}):
+        ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]
+        ended = end_runs_of(tx, [node_id], ids)
+        tx.tell(NodeLost(node_id, names.get(node_id, ""), *ended))
+        lost, handed_back = lost + ended[0], handed_back + ended[1]
+    tx.run("DELETE FROM nodes")
+    return Registered(lost, handed_back)
+
+
+def rescue(tx: Transaction, node: Node) -> Registered | None:
+    """Decide what a silent node holds. The contract is `Store.rescue`."""
+    row = tx.one(SILENT, (tx.now, node.node_id)) if tx.is_shared else None
+    if row is None:
+        return None
+    node_id, name = row
+    ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, AT_ONCE))]
+    tx.hold(ids)
+    found = Registered(*end_runs_of(tx, [node_id], ids))
+    if len(ids) < AT_ONCE:
+        tx.run("DELETE FROM nodes WHERE node_id = ?1", (node_id,))
+        tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))
+    return found
+
+
+def heartbeat(tx: Transaction, node: Node) -> Beat:
+    """Say that a node is alive. The contract is `Store.heartbeat`."""
+    row = tx.one(
+        "UPDATE nodes SET alive_until = ?1, offers = ?2 WHERE node_id = ?3 RETURNING stop_asked",
+        (tx.now + node.lease, as_json(sorted(node.offers)), node.node_id),
+    )
+    if row is None:
+        return Beat(is_known=False)
+    return Beat(is_known=True, is_asked_to_stop=bool(row[0]))
+
+
+def ask_to_stop(tx: Transaction, node_ids: Collection[str]) -> int:
+    """Have nodes stop in good order. The contract is `Store.ask_to_stop`."""
+    return tx.run("UPDATE nodes SET stop_asked = 1 WHERE node_id IN (?1[])", (list(node_ids),))
+
+
+def disown(tx: Transaction, node: Node, known: Collection[tuple[int, int]]) -> int:
+    """Free what a node holds and does not know of. The contract is `Store.disown`."""
+    # Whatever of this node's calls is still under way keeps its row: wait for that to end.
+    there = tx.one("SELECT 1 FROM nodes WHERE node_id = ?1 FOR UPDATE", (node.node_id,))
+    if there is None:
+        return 0
+    too_late = tx.now - node.lease * 2 // 3
+    rows = [
+        row
+        for row in tx.all(UNKNOWN_TO_IT, (node.node_id, too_late))
+        if (row[0], row[1]) not in known
+    ]
+    tx.hold({schedule_id for _, _, schedule_id in rows})
+    free(tx, [value for run_id, fence, _ in rows for value in (run_id, fence)])
+    return len(rows)
+
+
+def unregister(tx: Transaction, node: Node) -> None:
+    """Take a node off the list. The contract is `Store.unregister`."""
+    # First, so that no call of this node's that is still under way starts anything after.
+    if not tx.run("UPDATE nodes SET alive_until = 0 WHERE node_id = ?1", (node.node_id,)):
+        return
+    held = tx.all(HELD, (node.node_id,))
+    claimed = [row for row in held if row[3] == "ENQUEUED"]
+    tx.hold({schedule_id for _, _, schedule_id, _ in claimed})
+    free(tx, [value for run_id, fence, *_ in claimed for value in (run_id, fence)])
+    if len(claimed) == len(held):  # else whoever looks for silent nodes decides the others
+        tx.run("DELETE FROM nodes WHERE node_id = ?1", (node.node_id,))
+    tx.tell(NodeStopped(node.node_id))
+
+
+def _follow_zone_data(tx: Transaction) -> None:
+    """Compute due rows that are to come anew if the zone data is newer than what made them."""
+    row = tx.one("SELECT value FROM meta WHERE name = 'tz' FOR UPDATE")
+    if row is not None and row[0] > VERSION:
+        problem = f"due ticks were computed with time zone data {row[0]}, this node has {VERSION}"
+        raise StoreUnusable(f"{problem}: upgrade the package tzdata")
+    if row is not None and row[0] == VERSION:
+        return
+    tx.run(KEEP, ("tz", VERSION))
+    tx.hold([row[0] for row in tx.all(ZONED, (tx.now,))])
+    due = []
+    for schedule_id, text, until, used, created_at in tx.all(ZONED, (tx.now,)):
+        try:
+            schedule = from_definition(schedule_id, text)
+        except InvalidSchedule:
+            continue  # the planner will say so
+        past = Past(created_at=created_at // 1000, runs_used=used)
+        due.append((schedule_id, next_due(schedule, until, past)))
+    replace_due(tx, due)

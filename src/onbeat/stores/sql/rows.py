@@ -1,0 +1,184 @@
+"""The rows that several calls read and write: positions, due rows, unfinished runs, the gate."""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from onbeat.core.model import Past
+from onbeat.core.plan import Due
+from onbeat.core.runs import Reason, Run, Status, TriggeredBy
+from onbeat.core.schedules import Schedule, from_definition
+from onbeat.errors import InvalidSchedule
+from onbeat.events import RunFailed, RunReleased, RunSkipped
+from onbeat.ports import Node
+from onbeat.stores.sql.transaction import Row, Transaction, Value
+
+
+class State(msgspec.Struct, frozen=True, gc=False):
+    """A schedule's position, and what of its past decisions depend on."""
+
+    decided_until: int
+    decided_run_at: int
+    iteration: int
+    runs_used: int
+    created_at: int  # milliseconds
+    revision: int
+    user_id: str = ""
+    spread_until: int = 0  # milliseconds
+
+    @property
+    def past(self) -> Past:
+        return Past(
+            self.created_at // 1000, runs_used=self.runs_used, spread_until=self.spread_until
+        )
+
+
+class DueRow(NamedTuple):
+    """A due row that was taken, with what its schedule says; from `decided_until` on a `State`."""
+
+    schedule_id: str
+    run_at: int
+    definition: str
+    decided_until: int
+    decided_run_at: int
+    iteration: int
+    runs_used: int
+    created_at: int
+    revision: int
+    user_id: str
+    spread_until: int
+
+
+class WaitingRow(NamedTuple):
+    """A run that may be claimed, with what its schedule says."""
+
+    run_id: int
+    schedule_id: str
+    run_at: int
+    due_at: int
+    attempt: int
+    fence: int
+    request_id: str
+    triggered_by: TriggeredBy
+    iteration: int
+    tick_count: int
+    first_run_at: int | None
+    inputs: str | None
+    created_at: int
+    definition: str
+    revision: int
+    user_id: str
+
+
+RUN_OF_SCHEDULE = """schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt,
+       blocked_by, leased_by IS NOT NULL"""
+
+UNFINISHED = f"""
+SELECT {RUN_OF_SCHEDULE}
+  FROM schedule_runs INDEXED BY unfinished_runs
+ WHERE finished_at IS NULL AND schedule_id IN (?1[])
+ ORDER BY run_at, run_id
+"""
+
+END_WAITING = """
+UPDATE schedule_runs
+   SET status = ?2, reason = ?3, finished_at = ?4, updated_at = ?4, blocked_by = ?5,
+       error = coalesce(?6, error), leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?1 AND status = 'ENQUEUED'
+"""
+
+REPLACE_DUE = """
+INSERT INTO due (due_at, schedule_id, run_at) VALUES {(?int,?text,?int)}
+    ON CONFLICT (schedule_id) DO UPDATE SET due_at = excluded.due_at, run_at = excluded.run_at
+"""
+
+KEEP = """
+INSERT INTO meta (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2
+"""
+
+
+def unfinished_of(tx: Transaction, schedule_ids: Collection[str]) -> dict[str, list[Run]]:
+    """Return the unfinished runs of these schedules, by schedule, in time order."""
+    found: dict[str, list[Run]] = {}
+    for row in tx.all(UNFINISHED, (list(schedule_ids),)):
+        found.setdefault(row[0], []).append(as_run(row))
+    return found
+
+
+def as_run(row: Row) -> Run:
+    """Return a run from the columns of `RUN_OF_SCHEDULE`."""
+    _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by, leased = row
+    return Run(
+        run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by,
+        leased=bool(leased),
+    )  # fmt: skip
+
+
+def end_waiting(
+    tx: Transaction, schedule_id: str, run: Run, reason: Reason, *, blocked_by: int | None = None
+) -> None:
+    """End a run that will not start: after an attempt that is a failure, else it is skipped."""
+    status, ids = run.unstarted_end, (schedule_id, run.run_id, run.run_at)
+    blocker = blocked_by if status is Status.SKIPPED else None
+    tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker, None))
+    if status is Status.SKIPPED:
+        tx.tell(RunSkipped(*ids, reason, blocked_by=blocker))
+    else:
+        tx.tell(RunFailed(*ids, run.attempt, reason))
+
+
+def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
+    """Let the first in the queue start."""
+    if run is None:
+        return
+    tx.run(
+        "UPDATE schedule_runs SET blocked_by = NULL, updated_at = ?1 WHERE run_id = ?2",
+        (tx.now, run.run_id),
+    )
+    tx.tell(RunReleased(schedule_id, run.run_id, run.run_at))
+
+
+def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
+    """Give each of these schedules its new due row, or none."""
+    over: list[Value] = []
+    rows: list[Value] = []
+    for schedule_id, each in due:
+        if each is None:
+            over.append(schedule_id)
+        else:
+            rows += (each.due_at, schedule_id, each.run_at)
+    tx.many("DELETE FROM due WHERE schedule_id IN ({?text})", over)
+    tx.many(REPLACE_DUE, rows)
+
+
+def definition_of(tx: Transaction, schedule_id: str) -> Schedule | None:
+    """Return what a schedule says, or None if it was deleted or cannot be read."""
+    row = tx.one(
+        "SELECT definition FROM schedules WHERE schedule_id = ?1 AND deleted_at IS NULL",
+        (schedule_id,),
+    )
+    try:
+        return None if row is None else from_definition(schedule_id, row[0])
+    except InvalidSchedule:
+        return None
+
+
+def gate_is_open(tx: Transaction) -> bool:
+    """Return whether anything may be decided and started at all."""
+    return tx.one("SELECT 1 FROM meta WHERE name = 'gate_closed_at'") is None
+
+
+def may_start(tx: Transaction, node: Node) -> bool:
+    """Return whether a node may start runs: the gate is open, and it is on the list of nodes.
+
+    Both stay so until the end: nobody turns the gate, and nobody decides that the node is silent.
+    """
+    tx.keep_gate()
+    there = tx.one("SELECT 1 FROM nodes WHERE node_id = ?1 FOR KEY SHARE", (node.node_id,))
+    return there is not None and gate_is_open(tx)
+
+
+def plain(text: str) -> str:
+    """Return a text that every database takes: without half characters, and without NUL."""
+    return text.encode(errors="replace").decode().replace("\0", "\N{SYMBOL FOR NULL}")

@@ -1,0 +1,154 @@
+"""The calls of `Store`, each handed to whoever makes it a transaction."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from onbeat.core.schedules import Schedule
+from onbeat.events import AnyEvent
+from onbeat.ports import (
+    Attempt,
+    Beat,
+    Clock,
+    Finished,
+    Node,
+    NodeRow,
+    Overview,
+    PlanFunction,
+    Planned,
+    Registered,
+    RunRow,
+    ScheduleRow,
+    Upserted,
+)
+from onbeat.stores.sql import defining, nodes, planning, reading, running
+from onbeat.stores.sql.transaction import Call, Transaction
+
+T = TypeVar("T")
+
+
+class Worker(Protocol):
+    """Who executes calls."""
+
+    async def write(self, call: Call[T]) -> T:
+        """Do a call as a transaction that is durable when this returns."""
+
+    async def read(self, call: Call[T]) -> T:
+        """Do a call that changes nothing."""
+
+
+class SqlStore:
+    """What stores have in common. What they add is how a node holds one, and who else writes."""
+
+    is_shared: bool
+
+    def __init__(self, worker: Worker, clock: Clock, store_id: str) -> None:
+        self._work, self.clock = worker, clock
+        self.store_id = store_id  # made with the database, and told to the processes it starts
+
+    # -- definitions
+
+    async def upsert(
+        self, schedules: Sequence[Schedule], *, source: str = "", user_id: str = ""
+    ) -> list[Upserted]:
+        return await self._work.write(
+            lambda tx: defining.upsert(tx, schedules, source=source, user_id=user_id)
+        )
+
+    async def pause(self, schedule_id: str, *, note: str = "") -> bool:
+        return await self._work.write(lambda tx: defining.pause(tx, schedule_id, note=note))
+
+    async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
+        return await self._work.write(lambda tx: defining.resume(tx, schedule_id, catchup=catchup))
+
+    async def delete(self, schedule_id: str) -> bool:
+        return await self._work.write(lambda tx: defining.delete(tx, schedule_id))
+
+    async def set_gate(self, *, is_open: bool) -> bool:
+        return await self._work.write(lambda tx: defining.set_gate(tx, is_open=is_open))
+
+    async def enqueue(
+        self, schedule_id: str, *, request_id: str, inputs: Mapping[str, object] | None = None
+    ) -> RunRow:
+        def call(tx: Transaction) -> RunRow:
+            run_id = defining.enqueue(tx, schedule_id, request_id=request_id, inputs=inputs)
+            row = reading.run(tx, run_id)
+            assert row is not None, "what was just enqueued is there"
+            return row
+
+        return await self._work.write(call)
+
+    # -- the engine
+
+    async def heartbeat(self, node: Node) -> Beat:
+        return await self._work.write(lambda tx: nodes.heartbeat(tx, node))
+
+    async def rescue(self, node: Node) -> Registered | None:
+        return await self._work.write(lambda tx: nodes.rescue(tx, node))
+
+    async def disown(self, node: Node, known: Collection[tuple[int, int]]) -> int:
+        return await self._work.write(lambda tx: nodes.disown(tx, node, known))
+
+    async def unregister(self, node: Node) -> None:
+        await self._work.write(lambda tx: nodes.unregister(tx, node))
+
+    async def ask_to_stop(self, node_ids: Collection[str]) -> int:
+        return await self._work.write(lambda tx: nodes.ask_to_stop(tx, node_ids))
+
+    async def plan_due(
+        self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
+    ) -> Planned:
+        return await self._work.write(
+            lambda tx: planning.plan_due(tx, plan, limit=limit, node=node, slots=slots)
+        )
+
+    async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
+        return await self._work.write(lambda tx: running.claim(tx, node, limit=limit))
+
+    async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
+        return await self._work.write(lambda tx: running.announce(tx, node, attempts))
+
+    async def hand_back(self, attempts: Sequence[Attempt]) -> None:
+        await self._work.write(lambda tx: running.hand_back(tx, attempts))
+
+    async def finish(self, finished: Sequence[Finished]) -> list[int]:
+        return await self._work.write(lambda tx: running.finish(tx, finished))
+
+    async def next_due(self, *, after: int) -> int | None:
+        return await self._work.read(lambda tx: reading.next_due(tx, after=after))
+
+    # -- reading
+
+    async def schedules(self, *, source: str | None = None) -> list[ScheduleRow]:
+        return await self._work.read(lambda tx: reading.schedules(tx, source=source))
+
+    async def schedule(self, schedule_id: str) -> ScheduleRow | None:
+        return await self._work.read(lambda tx: reading.schedule(tx, schedule_id))
+
+    async def runs(
+        self,
+        *,
+        schedule_id: str | None = None,
+        status: str | None = None,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
+        return await self._work.read(
+            lambda tx: reading.runs(
+                tx, schedule_id=schedule_id, status=status, before=before, limit=limit
+            )
+        )
+
+    async def run(self, run_id: int) -> RunRow | None:
+        return await self._work.read(lambda tx: reading.run(tx, run_id))
+
+    async def events(self, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, AnyEvent]]:
+        return await self._work.read(lambda tx: reading.events(tx, after=after, limit=limit))
+
+    async def overview(self) -> Overview:
+        return await self._work.read(reading.overview)
+
+    async def nodes(self) -> list[NodeRow]:
+        return await self._work.read(reading.nodes)
+
+    async def prune(self, *, before: int, limit: int = 10_000) -> int:
+        return await self._work.write(lambda tx: reading.prune(tx, before=before, limit=limit))

@@ -1,0 +1,3 @@
+-- What a node does, and whether it was asked to stop.
+ALTER TABLE nodes ADD COLUMN roles TEXT NOT NULL DEFAULT '["plan","run"]';
+ALTER TABLE nodes ADD COLUMN stop_asked INTEGER NOT NULL DEFAULT 0;
