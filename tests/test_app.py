@@ -1111,7 +1111,7 @@ async def test_a_store_that_fails_for_a_while_costs_no_run_and_doubles_none(
 ):
     monkeypatch.setattr("onbeat.engine.dispatcher.FIRST_BACKOFF", 0.01)
     monkeypatch.setattr("onbeat.engine.planner.FIRST_BACKOFF", 0.01)
-    monkeypatch.setattr("onbeat.engine.loop.HEARTBEATS", 100)
+    monkeypatch.setattr("onbeat.engine.leases.HEARTBEATS", 100)
     names = [f"report-{i}" for i in range(10)]
     async with a_beat(clock, launcher=launcher, concurrency=4) as beat:
         await beat.define(*(a_schedule(name) for name in names))

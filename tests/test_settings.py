@@ -20,7 +20,7 @@ from onbeat.settings import HANDED_DOWN, LogFormat, LogLevel, Settings
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "settings.md").read_text()
 NAMES = [field.name for field in fields(Settings)]
-FORMS = "sqlite:///relative.db, sqlite:////absolute.db, or sqlite:// in memory"
+FORMS = "sqlite:///relative.db, sqlite:////absolute.db, or postgresql://user@host/name"
 DURATIONS = "such as 45s, 90m, 1h30m, 1d or PT90M, the largest unit first"
 
 # For each setting three values as an environment writes them, and what they come to.
@@ -34,6 +34,7 @@ SAMPLES = {
     "keep": {"1h": 3_600_000, "2w": 14 * 86_400_000, "36500d": 36_500 * 86_400_000},
     "log_level": {"debug": "debug", "warning": "warning", "error": "error"},
     "log_format": {"text": "text", "json": "json", "auto": "auto"},
+    "roles": {"plan": ("plan",), "run": ("run",), "run, plan,run": ("run", "plan")},
     "pass_env": {"": (), "LANG": ("LANG",), "A, _b2,A": ("A", "_b2")},
 }
 PLACES = ["file", "environment", "flags"]
@@ -67,7 +68,7 @@ def env(name):
 def in_toml(name, text):
     if name in {"concurrency", "catchup_per_second"}:
         return f"{name} = {text}\n"
-    if name == "pass_env":
+    if name in {"pass_env", "roles"}:
         return f"{name} = {[part.strip() for part in text.split(',') if part]}\n"
     return f'{name} = "{text}"\n'
 
@@ -231,7 +232,7 @@ def test_what_onbeat_hands_to_its_children_and_what_is_not_its_own_is_left_alone
         f"ONBEAT_{name}"
         for name in (
             "RUN_ID", "STORE", "SCHEDULE", "RUN_AT", "ATTEMPT", "KEY", "TRIGGERED_BY", "ITERATION",
-            "INPUTS", "FAILPOINT",
+            "INPUTS", "FAILPOINT", "NODE",
         )
     } == HANDED_DOWN  # fmt: skip
     others = ("HOME", "ONBEAT", "onbeat_lease", "MY_ONBEAT_LEASE", "LEASE")
@@ -332,16 +333,35 @@ def test_an_address_that_is_no_sqlite_file_is_refused(refusal, database, told):
     assert refusal(ONBEAT_DATABASE=database) == f"ONBEAT_DATABASE: {told} ({FORMS})"
 
 
-@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
-def test_postgresql_is_refused_for_now(refusal, scheme):
-    told = refusal(flags={"database": f"{scheme}://host/onbeat"})
-    hint = f"only SQLite is there yet: {FORMS}"
-    assert told == f"--database: PostgreSQL is not supported yet ({hint})"
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_an_address_may_be_postgresql_s(load, scheme):
+    found = load(ONBEAT_DATABASE=f"{scheme}://ada:s3cret@db.example:6432/onbeat?sslmode=require")
+    assert (found.is_postgres, found.is_in_memory, found.database_path) == (True, False, None)
+    assert found.database_shown == f"{scheme}://db.example:6432/onbeat"
+    assert found.output_folder == Path("onbeat.output")
+
+
+def test_an_address_names_no_driver(refusal):
+    told = refusal(flags={"database": "postgresql+psycopg://host/onbeat"})
+    assert told == "--database: it names a driver (postgresql://user@host/name)"
+
+
+def test_a_node_may_have_one_role_alone(load):
+    assert load(ONBEAT_ROLES="plan").roles == ("plan",)
+    assert load().roles == ("plan", "run")
+
+
+@pytest.mark.parametrize(
+    ("roles", "told"),
+    [("", "[] is no list of roles"), ("plan,walk", "'walk' is no role")],
+)
+def test_other_roles_are_refused(refusal, roles, told):
+    assert told in refusal(ONBEAT_ROLES=roles)
 
 
 @pytest.mark.parametrize(
     "address",
-    ["postgresql://u:s3cret@h/d", "mysql://u:s3cret@h/d", "u:s3cret@h", "sqlite://s3cret@h"],
+    ["postgresql+x://u:s3cret@h/d", "mysql://u:s3cret@h/d", "u:s3cret@h", "sqlite://s3cret@h"],
 )
 def test_an_error_quotes_no_password(refusal, address):
     assert "s3cret" not in refusal(ONBEAT_DATABASE=address)

@@ -14,14 +14,23 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import onbeat
 from onbeat import logs
 from onbeat.core.schedules import ID, Schedule, check_schedule, read_policy, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.engine.loop import Engine
-from onbeat.errors import InvalidSchedule, InvalidSettings, StoreHeld, naming, shown
+from onbeat.errors import (
+    InvalidSchedule,
+    InvalidSettings,
+    NodeForgotten,
+    StoreFailed,
+    StoreHeld,
+    StoreUnusable,
+    naming,
+    shown,
+)
 from onbeat.launchers.function import Function, FunctionLauncher
 from onbeat.launchers.process import (
     PASSED,
@@ -32,12 +41,13 @@ from onbeat.launchers.process import (
 from onbeat.ports import Clock, Launcher, Node, RunRow, ScheduleRow, Upserted
 from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.stores.sql.store import SqlStore
 from onbeat.stores.sqlite import Holder, SqliteStore, who_holds
 
 F = TypeVar("F", bound=Function)
 log = logging.getLogger("onbeat.engine")
 
-TAKE_OVER_EVERY = 0.5  # seconds between two tries of a client to become the node
+TAKE_OVER_EVERY = 0.5  # seconds between two tries of a client to become the node, or to join anew
 
 
 class SystemClock:
@@ -78,7 +88,7 @@ class Onbeat:
         elif database is not None:
             settings = replace(settings, database=database)
         self._settings = settings
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._own_launchers = dict(launchers or {})
         self._new_id = new_id
         self._functions = FunctionLauncher(concurrency=self._settings.concurrency)
@@ -160,16 +170,19 @@ class Onbeat:
         return stopped
 
     async def until(self, stopped: asyncio.Event) -> None:
-        """Wait until told to stop, or raise what made the engine fail."""
-        waiting = asyncio.ensure_future(stopped.wait())
-        while not stopped.is_set():
-            engine = self._opened.engine
-            other = engine.failed if engine is not None else self._taking_over
-            both = {waiting} | ({other} if other is not None else set())
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if other is not None and other.done():
-                other.result()
+        """Wait until told to stop, here or by `onbeat down`; or raise what made the engine fail."""
+        waiting, ended = asyncio.ensure_future(stopped.wait()), self._opened.ended
+        while not (stopped.is_set() or ended.done()):
+            taking_over = self._taking_over
+            any_of: list[asyncio.Future[Any]] = [waiting, ended]
+            if taking_over is not None and not taking_over.done():
+                any_of.append(taking_over)
+            await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
+            if taking_over is not None and taking_over.done():
+                taking_over.result()
         waiting.cancel()
+        if ended.done():
+            ended.result()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -310,8 +323,20 @@ def _make_writable(folder: Path) -> None:
 
 
 def holder(settings: Settings) -> Holder | None:
-    """Return the node that has the database now, if one has."""
+    """Return the node that has the file of a database now, if one has."""
     return None if settings.database_path is None else who_holds(settings.database_path)
+
+
+async def _open_store(settings: Settings, clock: Clock | None) -> SqlStore:
+    if not settings.is_postgres:
+        path = settings.database_path
+        return await SqliteStore.open(path, clock=clock or SystemClock(), listener=logs.tell)
+    try:
+        from onbeat.stores.postgres import PostgresStore  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        problem = "PostgreSQL needs a driver that is not installed"
+        raise StoreUnusable(f"{problem} (pip install 'onbeat[postgres]')") from None
+    return await PostgresStore.open(settings.database, clock=clock, listener=logs.tell)
 
 
 def output_file(settings: Settings, run_id: int, attempt: int) -> Path | None:
@@ -326,33 +351,36 @@ class _Opened:
     def __init__(
         self,
         settings: Settings,
-        clock: Clock,
-        store: SqliteStore,
+        store: SqlStore,
         launchers: Mapping[str, Launcher],
         functions: FunctionLauncher,
         *,
         output: Path,
         new_id: Callable[[], str],
     ) -> None:
-        self._settings, self._clock, self._store = settings, clock, store
+        self._settings, self._store = settings, store
         self._functions, self._output = functions, output
         self._launchers, self._new_id = launchers, new_id
         self.service = Service(store, launchers, new_id=new_id, wake=self.wake)
         self.engine: Engine | None = None
+        self._minding: asyncio.Task[None] | None = None
+        # Done when the node was asked to stop, and has; or with what made it fail.
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
     async def make(
         cls,
         settings: Settings,
-        clock: Clock,
+        clock: Clock | None,
         own: Mapping[str, Launcher],
         functions: FunctionLauncher,
         new_id: Callable[[], str],
     ) -> Self:
-        store = await SqliteStore.open(settings.database_path, clock=clock, listener=logs.tell)
+        store = await _open_store(settings, clock)
         output = settings.output_folder or Path(tempfile.gettempdir()) / f"onbeat-{store.store_id}"
         # A copy of the file has the same id: it must not end what the original has running.
-        inode = f"-{store.path.stat().st_ino:x}" if store.path is not None else ""
+        path = store.path if isinstance(store, SqliteStore) else None
+        inode = f"-{path.stat().st_ino:x}" if path is not None else ""
         commands = ProcessLauncher(
             output,
             store_id=f"{store.store_id}{inode}",
@@ -360,7 +388,7 @@ class _Opened:
             passed=(*PASSED, *settings.pass_env),
         )
         launchers: dict[str, Launcher] = {"command": commands, "python": functions, **own}
-        return cls(settings, clock, store, launchers, functions, output=output, new_id=new_id)
+        return cls(settings, store, launchers, functions, output=output, new_id=new_id)
 
     async def take_over(self) -> None:
         """Begin as soon as no other process is the node."""
@@ -371,16 +399,56 @@ class _Opened:
         log.warning("took over: this process is the node now")
 
     async def begin(self) -> None:
+        """Run as a node, until asked to stop."""
         _make_writable(self._output)
+        self.engine = await self._join()
+        self._minding = asyncio.create_task(self._mind(self.engine))
+
+    async def _mind(self, engine: Engine) -> None:
+        """See to it that the node stops when it is asked to, and joins anew if others forgot it."""
+        while True:
+            asked = asyncio.ensure_future(engine.asked_to_stop.wait())
+            either: list[asyncio.Future[Any]] = [asked, engine.failed]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            asked.cancel()
+            error = engine.failed.exception() if engine.failed.done() else None
+            if not isinstance(error, NodeForgotten):
+                break
+            log.warning("joins anew as another node: %s", error)
+            await engine.stop(0)
+            self.engine = engine = await self._join_again()
+        if error is not None:
+            self.ended.set_exception(error)
+            self.ended.exception()  # told; whoever waits for it gets it too
+        else:
+            log.warning("asked to stop by onbeat down")
+            self.engine = None
+            await engine.stop(self._settings.stop_grace / 1000)
+            self.ended.set_result(None)
+
+    async def _join_again(self) -> Engine:
+        while True:
+            try:
+                return await self._join()
+            except StoreFailed as broken:
+                log.warning("cannot join, next try in %.1f s: %s", TAKE_OVER_EVERY, broken)
+                await asyncio.sleep(TAKE_OVER_EVERY)
+
+    async def _join(self) -> Engine:
         offers = {name for launcher in self._launchers.values() for name in launcher.offers()}
         offers |= set(self._functions.offers())  # whoever launches them
-        name = f"{socket.gethostname()}:{os.getpid()}"
+        roles = self._settings.roles
         node = Node(
-            self._new_id(), name, frozenset(offers), self._settings.lease, onbeat.__version__
+            self._new_id(),
+            f"{socket.gethostname()}:{os.getpid()}",
+            frozenset(offers if "run" in roles else ()),
+            self._settings.lease,
+            onbeat.__version__,
+            frozenset(roles),
         )
         engine = Engine(
             self._store,
-            self._clock,
+            self._store.clock,
             node,
             self._launchers,
             concurrency=self._settings.concurrency,
@@ -389,7 +457,7 @@ class _Opened:
             forget=partial(forget_output, self._output),
         )
         await engine.start()
-        self.engine = engine
+        return engine
 
     def hurry(self) -> None:
         """End what still runs, without waiting for its grace."""
@@ -402,6 +470,11 @@ class _Opened:
             self.engine.planner.wake()
 
     async def close(self) -> None:
+        if self._minding is not None and self.engine is not None:  # else it is stopping already
+            self._minding.cancel()
+            await asyncio.wait([self._minding])
+        if self._minding is not None and not self._minding.cancelled():
+            await self._minding
         if self.engine is not None:
             await self.engine.stop(self._settings.stop_grace / 1000)
         for launcher in self._launchers.values():

@@ -7,6 +7,7 @@
     ├── NoSuchRun          nothing has this number
     ├── StoreHeld          another node has this store: stop that one, or join as a client
     ├── StoreUnusable      the store cannot be opened as it is: an operator has to look
+    ├── NodeForgotten      others took this node for dead: it ends what it runs and joins anew
     └── StoreFailed        a call failed and changed nothing: it may work later
         └── StoreInDoubt   the answer did not come: it happened or it did not, so look
 
@@ -84,6 +85,10 @@ class StoreUnusable(OnbeatError):  # noqa: N818 - it names what is wrong
 
 class StoreFailed(OnbeatError):  # noqa: N818 - it names what is wrong
     """The store could not do what was asked, and nothing was changed."""
+
+
+class NodeForgotten(OnbeatError):  # noqa: N818 - it names what is wrong
+    """A node was silent for so long that others took it for dead and decided its runs."""
 
 
 class StoreInDoubt(StoreFailed):

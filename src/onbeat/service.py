@@ -3,7 +3,7 @@
 Surfaces translate; what is allowed and what it means is here, once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -127,6 +127,10 @@ class Service:
         if found is None:
             raise NoSuchRun(run_id)
         return found
+
+    async def ask_to_stop(self, node_ids: Collection[str]) -> int:
+        """Have nodes stop in good order; return how many are there to hear of it."""
+        return await self._store.ask_to_stop(node_ids)
 
     async def overview(self) -> Overview:
         """Return how things stand."""

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from onbeat.core.durations import parse_duration
 from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown
 
+Role = Literal["plan", "run"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 
@@ -24,7 +25,8 @@ CONFIG = "ONBEAT_CONFIG"  # names another file than FILE
 # Onbeat gives these to the commands it starts, which may call `onbeat` themselves.
 HANDED_DOWN = frozenset({
     "ONBEAT_ATTEMPT", "ONBEAT_FAILPOINT", "ONBEAT_INPUTS", "ONBEAT_ITERATION", "ONBEAT_KEY",
-    "ONBEAT_RUN_AT", "ONBEAT_RUN_ID", "ONBEAT_SCHEDULE", "ONBEAT_STORE", "ONBEAT_TRIGGERED_BY",
+    "ONBEAT_NODE", "ONBEAT_RUN_AT", "ONBEAT_RUN_ID", "ONBEAT_SCHEDULE", "ONBEAT_STORE",
+    "ONBEAT_TRIGGERED_BY",
 })  # fmt: skip
 
 
@@ -37,6 +39,7 @@ class Settings:
 
     database: str = "sqlite:///onbeat.db"
     output: str = ""  # the folder for what runs print; empty: beside the database
+    roles: tuple[Role, ...] = ("plan", "run")  # what this node does
     concurrency: int = 512  # runs at once on this node
     lease: int = 5_000  # how long a silent node keeps its runs
     stop_grace: int = 30_000  # how long `down` lets runs finish
@@ -74,16 +77,34 @@ class Settings:
         return self.log_format == "json" or (self.log_format == "auto" and not sys.stderr.isatty())
 
     @property
+    def is_postgres(self) -> bool:
+        """Whether the database is PostgreSQL; else it is SQLite."""
+        return not self.database.startswith("sqlite:")
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the database is gone when the program ends."""
+        return not self.is_postgres and self.database_path is None
+
+    @property
     def database_path(self) -> Path | None:
-        """The file of the database; None if it is in memory."""
+        """The file of the database; None if it has none."""
         path = self.database.removeprefix("sqlite://").removeprefix("/")
-        return Path(path) if path else None
+        return Path(path) if path and not self.is_postgres else None
+
+    @property
+    def database_shown(self) -> str:
+        """The address of the database as anybody may read it: without a password or options."""
+        if not self.is_postgres:
+            return self.database
+        scheme, _, rest = self.database.partition("://")
+        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
 
     @property
     def output_folder(self) -> Path | None:
-        """The folder for what runs print; None if it is up to the app: the database has no file."""
-        if self.output:
-            return Path(self.output)
+        """The folder for what runs print; None: a temporary one, as the database is in memory."""
+        if self.output or self.is_postgres:
+            return Path(self.output or "onbeat.output")
         path = self.database_path
         return path and path.with_name(f"{path.name}.output")
 
@@ -179,15 +200,16 @@ def _spelled(name: str) -> str:
 
 def _database(value: object) -> str:
     # An address may hold a password: of a text, no more than its scheme is quoted.
-    forms = "sqlite:///relative.db, sqlite:////absolute.db, or sqlite:// in memory"
+    forms = "sqlite:///relative.db, sqlite:////absolute.db, or postgresql://user@host/name"
     text = _text(value)
     address = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", text, re.DOTALL)
     if address is None:
         raise InvalidSettings("", "it has no scheme", hint=forms)
     scheme, rest = address.groups()
-    if scheme.partition("+")[0] in {"postgres", "postgresql"}:
-        hint = f"only SQLite is there yet: {forms}"
-        raise InvalidSettings("", "PostgreSQL is not supported yet", hint=hint)
+    if scheme in {"postgres", "postgresql"}:
+        return text
+    if scheme.startswith(("postgres+", "postgresql+")):
+        raise InvalidSettings("", "it names a driver", hint="postgresql://user@host/name")
     if scheme != "sqlite":
         raise InvalidSettings("", f"no database is called {shown(scheme)}", hint=forms)
     if rest and not rest.startswith("/"):
@@ -243,6 +265,16 @@ def _choice(kind: object) -> Callable[[object], str]:
     return read
 
 
+def _roles(value: object) -> tuple[str, ...]:
+    known = get_args(Role)
+    if not isinstance(value, (list, tuple)) or not value:
+        raise InvalidSettings("", f"{shown(value)} is no list of roles", hint='["plan", "run"]')
+    for role in value:
+        if role not in known:
+            raise InvalidSettings("", f"{shown(role)} is no role", hint=meant(role, known))
+    return tuple(dict.fromkeys(value))
+
+
 def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)):
         raise InvalidSettings("", f"{shown(value)} is not a list", hint='such as ["HOME", "LANG"]')
@@ -260,6 +292,7 @@ def _names(value: object) -> tuple[str, ...]:
 _READERS: dict[str, Callable[[object], object]] = {
     "database": _database,
     "output": _text,
+    "roles": _roles,
     "concurrency": _whole(1, 100_000),
     "lease": _length("1s", "1h"),
     "stop_grace": _length("0s", "1d"),
@@ -270,4 +303,4 @@ _READERS: dict[str, Callable[[object], object]] = {
     "pass_env": _names,
 }
 _NUMBERS = {"concurrency", "catchup_per_second"}
-_LISTS = {"pass_env"}
+_LISTS = {"pass_env", "roles"}

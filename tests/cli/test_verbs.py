@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -55,8 +56,12 @@ RUN_KEYS = {
     "request_id", "started_at", "finished_at", "exit_code", "error", "result", "inputs",
     "created_at", "updated_at",
 }  # fmt: skip
+NODE_KEYS = {
+    "node_id", "name", "roles", "offers", "running", "alive", "stopping", "started_at", "alive_until",
+    "version", "tz",
+}  # fmt: skip
 STATUS_KEYS = {
-    "database", "node", "now", "gate", "schedules", "paused", "due", "next_due_at", "runs", "nodes"
+    "database", "now", "gate", "schedules", "paused", "due", "next_due_at", "runs", "nodes"
 }  # fmt: skip
 
 
@@ -470,11 +475,11 @@ def test_list_and_show_say_how_the_last_run_went(copy):
 def test_status_says_how_things_stand(two):
     as_json("run", "report")
     text = ok("status")
-    for line in ("database   sqlite:///onbeat.db", "node       none is up", "schedules  2", "runs       1 enqueued"):  # fmt: skip
+    for line in ("database   sqlite:///onbeat.db", "nodes      none is up", "schedules  2", "runs       1 enqueued"):  # fmt: skip
         assert line in text.splitlines()
     found = as_json("status")
     assert found.keys() == STATUS_KEYS
-    assert (found["node"], found["gate"], found["schedules"]) == (None, "open", 2)
+    assert (found["nodes"], found["gate"], found["schedules"]) == ([], "open", 2)
     assert (found["runs"], found["nodes"]) == ({"ENQUEUED": 1}, [])
 
 
@@ -498,7 +503,7 @@ def test_whatever_waits_behind_the_gate_says_so(two, call):
 
 def test_down_says_so_when_nothing_is_up(two):
     assert ok("down") == "nothing is up on sqlite:///onbeat.db\n"
-    assert as_json("down") == {"stopped": False}
+    assert as_json("down") == {"stopped": False, "nodes": []}
 
 
 # -- reading changes nothing
@@ -608,7 +613,7 @@ def test_the_database_is_the_one_that_a_file_of_settings_names(two):
     ("arguments", "environment", "said"),
     [
         (("--database", "onbeat.db"), {}, "--database: it has no scheme"),
-        (("--database", "postgresql://me:secret@host/db"), {}, "--database: PostgreSQL is not supported yet"),
+        (("--database", "mysql://me:secret@host/db"), {}, "--database: no database is called 'mysql'"),
         (("--config", "none.toml"), {}, "none.toml: it cannot be read"),
         ((), {"ONBEAT_CONCURENCY": "3"}, "ONBEAT_CONCURENCY: no setting has this name (did you mean 'ONBEAT_CONCURRENCY'?)"),
         ((), {"ONBEAT_LEASE": "soon"}, "ONBEAT_LEASE: 'soon' is not a duration"),
@@ -835,9 +840,9 @@ def test_up_applies_the_file_beside_it_and_says_what_is_up(folder):
     with a_node(folder, "--log-format", "json") as node:
         assert names() == ["echo", "fails", "quick", "slow"]
         found = as_json("status")
-        assert found["node"]["pid"] == node.pid
+        assert [each["name"] for each in found["nodes"]] == [named(node.pid)]
         assert [each["alive"] for each in found["nodes"]] == [True]
-        assert f"process {node.pid}" in ok("status")
+        assert f"1 up: {named(node.pid)}" in ok("status")
         logged = [json.loads(line) for line in Path("stderr").read_text().splitlines()]
         assert [line["event"] for line in logged] == ["node.started", *["schedule.created"] * 4]
 
@@ -945,7 +950,7 @@ def test_down_stops_a_node_when_what_runs_has_finished(folder):
     with a_node(folder) as node:
         ok("run", "slow")
         until(lambda: statuses("slow") == ["STARTED"])
-        assert ok("down") == f"stopped process {node.pid}\n"
+        assert ok("down") == f"stopped {named(node.pid)}\n"
         assert node.wait(SOON) == 0
     assert statuses("slow") == ["SUCCESS"]
     assert ok("logs", "slow") == "slept\n"
@@ -958,7 +963,7 @@ def test_a_run_that_outlasts_the_grace_is_ended_and_canceled(folder):
     with a_node(folder, "--stop-grace", "0s") as node:
         ok("run", "endless")
         until(lambda: statuses("endless") == ["STARTED"])
-        assert as_json("down") == {"stopped": True, "pid": node.pid}
+        assert as_json("down") == {"stopped": True, "nodes": [named(node.pid)]}
         assert statuses("endless") == ["CANCELED"]
 
 
@@ -1028,23 +1033,29 @@ def in_the_background(folder):
     assert done.exit_code == 0, done.output
 
 
+def named(pid):
+    """Return what a node on this machine is called."""
+    return f"{socket.gethostname()}:{pid}"
+
+
 def test_up_in_the_background_is_up_when_it_returns(in_the_background):
     done = in_the_background()
     assert (done.returncode, done.stderr) == (0, "")
-    pid = as_json("status")["node"]["pid"]
+    (up,) = as_json("status")["nodes"]
+    pid = up["name"].rpartition(":")[2]
     assert done.stdout == f"onbeat is up in the background: process {pid}, log onbeat.db.log\n"
     assert "is up on sqlite:///onbeat.db: 4 schedules" in Path("onbeat.db.log").read_text()
     time.sleep(LOOKED)
     assert re.fullmatch(r"run \d+ of quick: SUCCESS\n", ok("run", "quick", "--wait"))
-    assert ok("down") == f"stopped process {pid}\n"
-    assert as_json("status")["node"] is None
+    assert ok("down") == f"stopped {up['name']}\n"
+    assert as_json("status")["nodes"] == []
 
 
 def test_up_in_the_background_says_so_in_json(in_the_background):
     done = in_the_background("--json")
     told = json.loads(done.stdout)
     assert told.keys() == {"database", "pid", "log"}
-    assert as_json("status")["node"]["pid"] == told["pid"]
+    assert [each["name"] for each in as_json("status")["nodes"]] == [named(told["pid"])]
 
 
 def test_up_in_the_background_says_why_it_is_not_up(folder):
@@ -1092,7 +1103,7 @@ def test_after_a_node_was_killed_the_next_goes_on_and_repeats_nothing(folder):
         until(lambda: statuses("slow") == ["STARTED"])
         node.kill()
         node.wait(SOON)
-    assert as_json("status")["node"] is None
+    assert as_json("status")["nodes"] == []
     with a_node(folder):
         assert names() == ["echo", "fails", "quick", "slow"]
         assert statuses("quick") == ["SUCCESS"]

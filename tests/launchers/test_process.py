@@ -212,7 +212,9 @@ def environment_of(tail):
 def test_a_program_is_given_the_names_that_are_passed_and_ours(run):
     operator = {"PATH": os.environ["PATH"], "TZ": "UTC", "AWS_SECRET": "hush", "LD_PRELOAD": "x"}
     _, tail = run(an_attempt("env"), environment=operator, store_id="store-1")
-    assert environment_of(tail) == {
+    given = environment_of(tail)
+    assert given.pop("ONBEAT_NODE").startswith(f"{os.getpid()}-")
+    assert given == {
         "PATH": os.environ["PATH"],
         "TZ": "UTC",
         "ONBEAT_RUN_ID": "7",

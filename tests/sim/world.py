@@ -372,7 +372,7 @@ class _Node:
     def tasks(self):
         if self.engine is None:
             return []
-        running = self.engine.dispatcher._running.values()
+        running = [task for task, _ in self.engine.dispatcher._running.values()]
         own = (*self.engine._starting, *self.engine._looking, *self.engine._serving)
         return [*own, *running, *self.more_tasks]
 
@@ -416,6 +416,8 @@ class _Calls:
 
     def __getattr__(self, name):
         method = getattr(self._node.store, name)
+        if not callable(method):
+            return method
 
         async def call(*given, **named):
             node, rng = self._node, self._node.rng

@@ -1,12 +1,15 @@
-"""`onbeat up`, `down`, `status` and `gate`: the node, and how things stand."""
+"""`onbeat up`, `down`, `status`, `nodes` and `gate`: the nodes, and how things stand."""
 
 import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +19,11 @@ from onbeat import __version__, logs
 from onbeat.app import Onbeat, holder
 from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.define import apply_definitions, read_file
-from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment
 from onbeat.errors import StoreUnusable
-from onbeat.service import overview_fields
+from onbeat.ports import NodeRow, Overview
+from onbeat.service import node_fields, overview_fields
 from onbeat.settings import Settings
 
 FILE = Path("onbeat.yaml")
@@ -39,6 +43,7 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 )
 @click.option("--stop-grace", metavar="LENGTH", help="How long runs may finish. [default: 30s]")
 @click.option("--output", metavar="FOLDER", help="For what runs print. [default: by the database]")
+@click.option("--roles", metavar="ROLES", help="What this node does. [default: plan,run]")
 @click.option("--lease", metavar="LENGTH", help="How long a silent node keeps runs. [default: 5s]")
 @click.option("--catchup-per-second", metavar="N", help="Missed ticks to start. [default: 100]")
 @click.option("--keep", metavar="LENGTH", help="How long history is kept. [default: 30d]")
@@ -49,7 +54,7 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @with_settings(*(name for name in Settings.__dataclass_fields__ if name != "database"))
 def up(settings: Settings, file: Path | None, detach: bool, as_json: bool) -> None:
     """Plan and run schedules, until stopped by Ctrl-C or `onbeat down`."""
-    if settings.database_path is None and detach:
+    if settings.is_in_memory and detach:
         raise StoreUnusable("sqlite:// is memory: nothing could reach it in the background")
     if file is None and FILE.exists():
         file = FILE
@@ -73,11 +78,11 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> Non
         found = await service.overview()
         if as_json:
             write_json(
-                {"database": settings.database, "pid": os.getpid(), **overview_fields(found)}
+                {"database": settings.database_shown, "pid": os.getpid(), **overview_fields(found)}
             )
         else:
             n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
-            click.echo(f"onbeat {__version__} is up on {settings.database}: {n}")
+            click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
         sys.stdout.flush()
         await beat.until(stopped)
     finally:
@@ -86,13 +91,11 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> Non
 
 def _start_in_background(settings: Settings, *, as_json: bool) -> None:
     """Start this very command again, without the terminal, and wait until it is up."""
-    path = settings.database_path
-    assert path is not None, "memory was refused"
-    held = holder(settings)
+    path, held = settings.database_path, holder(settings)
     if held is not None:
         click.echo(f"onbeat: {path} is held by process {held.pid} (stop it: onbeat down)", err=True)
         sys.exit(UNAVAILABLE)
-    log = path.with_name(f"{path.name}.log")
+    log = Path("onbeat.log") if path is None else path.with_name(f"{path.name}.log")
     given = click.get_current_context().params
     arguments = [
         f"--{name.replace('_', '-')}={value}"
@@ -118,51 +121,99 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
             sys.exit(FAILED)
         time.sleep(0.02)
     if as_json:
-        write_json({"database": settings.database, "pid": child.pid, "log": str(log)})
+        write_json({"database": settings.database_shown, "pid": child.pid, "log": str(log)})
     else:
         click.echo(f"onbeat is up in the background: process {child.pid}, log {log}")
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[NODE]...")
+@click.option("--all", "everywhere", is_flag=True, help="Stop nodes on other machines, too.")
 @JSON
 @with_settings()
-def down(settings: Settings, as_json: bool) -> None:
-    """Stop the node of a database: runs may finish, nothing new starts."""
+def down(settings: Settings, names: tuple[str, ...], everywhere: bool, as_json: bool) -> None:
+    """Stop the nodes of a database: runs may finish, nothing new starts.
+
+    Without names, those of this machine. A node is named as `onbeat nodes` shows it.
+    """
+    if settings.is_postgres:
+        stopped = _ask_to_stop(settings, names, everywhere=everywhere)
+    else:
+        if names:
+            raise click.UsageError("a SQLite file has one node at a time: it needs no name")
+        stopped = _signal_to_stop(settings)
+    if as_json:
+        write_json({"stopped": bool(stopped), "nodes": stopped})
+    elif not stopped:
+        click.echo(f"nothing is up on {settings.database_shown}")
+    for name in stopped if not as_json else ():
+        click.echo(f"stopped {name}")
+
+
+def _signal_to_stop(settings: Settings) -> list[str]:
+    """Stop the node that holds a file; return its name."""
     held = holder(settings)
     if held is None:
-        if as_json:
-            write_json({"stopped": False})
-        else:
-            click.echo(f"nothing is up on {settings.database}")
-        return
+        return []
     with contextlib.suppress(ProcessLookupError):  # it went by itself
         os.kill(held.pid, signal.SIGTERM)
+
+    def is_up() -> bool:
+        still = holder(settings)
+        return still is not None and still.pid == held.pid
+
+    _wait_while(is_up, settings, held.name)
+    return [held.name]
+
+
+def _ask_to_stop(settings: Settings, names: Sequence[str], *, everywhere: bool) -> list[str]:
+    """Have nodes stop by a word in their database; return their names."""
+    found = ask(settings, lambda service: service.overview())
+    up = {row.node_id: row.name for row in found.nodes if row.alive_until > found.now}
+    if unknown := [name for name in names if name not in {*up, *up.values()}]:
+        told = ", ".join(sorted(up.values())) or "none"
+        raise click.UsageError(f"no node is called {unknown[0]!r} (those that are up: {told})")
+    here = f"{socket.gethostname()}:"
+    chosen = {
+        node_id: name
+        for node_id, name in up.items()
+        if (names and {node_id, name} & set(names))
+        or (not names and (everywhere or name.startswith(here)))
+    }
+    if not chosen and up:
+        told = ", ".join(sorted(up.values()))
+        click.echo(f"nothing is up on this machine (--all stops the others: {told})", err=True)
+    ask(settings, lambda service: service.ask_to_stop(list(chosen)))
+
+    def is_up() -> bool:
+        left = ask(settings, lambda service: service.overview()).nodes
+        return bool(chosen.keys() & {row.node_id for row in left})
+
+    _wait_while(is_up, settings, ", ".join(chosen.values()))
+    return sorted(chosen.values())
+
+
+def _wait_while(is_up: Callable[[], bool], settings: Settings, name: str) -> None:
     limit = time.monotonic() + settings.stop_grace / 1000 + START_LIMIT
-    while (still := holder(settings)) is not None and still.pid == held.pid:
+    while is_up():
         if time.monotonic() > limit:
-            click.echo(f"onbeat: process {held.pid} is still up", err=True)
+            click.echo(f"onbeat: {name} is still up", err=True)
             sys.exit(FAILED)
         time.sleep(0.02)
-    if as_json:
-        write_json({"stopped": True, "pid": held.pid})
-    else:
-        click.echo(f"stopped process {held.pid}")
 
 
 @click.command()
 @JSON
 @with_settings()
 def status(settings: Settings, as_json: bool) -> None:
-    """Show whether a node is up, what is due and what runs."""
-    held = holder(settings)
-    found = ask(settings, lambda service: service.overview())
+    """Show which nodes are up, what is due and what runs."""
+    found = _overview(settings)
     if as_json:
-        up_as = None if held is None else {"pid": held.pid, "name": held.name}
-        fields = {"database": settings.database, "node": up_as, **overview_fields(found)}
-        write_json(fields if held is not None else fields | {"nodes": []})
+        write_json({"database": settings.database_shown, **overview_fields(found)})
         return
-    click.echo(f"database   {settings.database}")
-    click.echo(f"node       {f'up: {held.name}, process {held.pid}' if held else 'none is up'}")
+    up = [row.name for row in found.nodes if row.alive_until > found.now]
+    click.echo(f"database   {settings.database_shown}")
+    click.echo(f"nodes      {' '.join([str(len(up)), 'up:', *up]) if up else 'none is up'}")
     if not found.gate_open:
         click.echo("gate       CLOSED: nothing is decided and nothing starts (onbeat gate on)")
     paused = f", {found.paused} paused" if found.paused else ""
@@ -170,6 +221,48 @@ def status(settings: Settings, as_json: bool) -> None:
     told = ", ".join(f"{n} {name.lower()}" for name, n in sorted(found.runs.items()))
     click.echo(f"runs       {told or 'none unfinished'}")
     click.echo(f"due        {found.due} now, next {moment(found.next_due_at, found.now)}")
+
+
+@click.command()
+@JSON
+@with_settings()
+def nodes(settings: Settings, as_json: bool) -> None:
+    """Show the nodes: what each does, how many runs it has, and since when it is up."""
+    found = _overview(settings)
+    if as_json:
+        write_json([node_fields(row, found.now) for row in found.nodes])
+        return
+    if not found.nodes:
+        click.echo(f"no node is up on {settings.database_shown} (onbeat up starts one)")
+        return
+    write_table(
+        ("NODE", "DOES", "RUNNING", "OFFERS", "UP SINCE", "STATE"),
+        [
+            (
+                row.name,
+                ",".join(sorted(row.roles)),
+                str(row.running),
+                ",".join(sorted(row.offers)) or "-",
+                moment(row.started_at, found.now),
+                _state(row, found.now),
+            )
+            for row in found.nodes
+        ],
+    )
+
+
+def _state(row: NodeRow, now: int) -> str:
+    if row.alive_until <= now:
+        return f"silent for {(now - row.alive_until) // 1000} s beyond its lease"
+    return "stopping" if row.is_stopping else "up"
+
+
+def _overview(settings: Settings) -> Overview:
+    """Return how things stand. Of a file, its lock tells whether its node is up."""
+    found = ask(settings, lambda service: service.overview())
+    if settings.is_postgres or holder(settings) is not None:
+        return found
+    return replace(found, nodes=[])
 
 
 @click.command()

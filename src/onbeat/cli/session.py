@@ -94,9 +94,9 @@ def fail(refused: OnbeatError) -> NoReturn:
 def ask(settings: Settings, work: Callable[[Service], Awaitable[T]], *, create: bool = False) -> T:
     """Do something with the store, which has to be there unless it may be made."""
     path = settings.database_path
-    if path is None:
+    if settings.is_in_memory:
         raise StoreUnusable("sqlite:// is memory, gone when the program ends (name a file)")
-    if not create and not (path.exists() and path.stat().st_size):
+    if path is not None and not create and not (path.exists() and path.stat().st_size):
         hint = "onbeat up makes one; --database names another"
         what = "is empty" if path.exists() else "does not exist"
         raise StoreUnusable(f"{path} {what} ({hint})")

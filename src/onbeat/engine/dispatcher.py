@@ -1,7 +1,8 @@
 """The dispatcher: claims what is due, announces it, launches it, and records what came of it.
 
 Nothing is launched that was not announced, nothing later than two thirds of the lease after the
-claim was sent, and an outcome is kept until it is recorded.
+claim was sent, and an outcome is kept until it is recorded. A node that may have been taken for
+dead ends what it runs.
 """
 
 import asyncio
@@ -12,8 +13,9 @@ from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import TypeVar
 
-from onbeat.core.runs import Canceled, Failed, Outcome
-from onbeat.errors import StoreFailed, StoreUnusable
+from onbeat.core.runs import Canceled, Failed, Lost, Outcome
+from onbeat.engine.leases import Lease
+from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
 from onbeat.ports import Attempt, Clock, Finished, Launchers, Node, Store
 
 BATCH = 250  # runs claimed at once
@@ -28,16 +30,28 @@ class Dispatcher:
     """Runs up to `concurrency` attempts at a time on this node."""
 
     def __init__(
-        self, store: Store, clock: Clock, node: Node, launchers: Launchers, *, concurrency: int
+        self,
+        store: Store,
+        clock: Clock,
+        node: Node,
+        launchers: Launchers,
+        *,
+        concurrency: int,
+        lease: Lease | None = None,
     ) -> None:
         self._store, self._clock, self._node = store, clock, node
         self._launchers, self.concurrency = launchers, concurrency
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._lease = lease or Lease(store, clock, node)
+        self._running: dict[int, tuple[asyncio.Task[None], Attempt]] = {}
         self._late = 0  # how many came too late to be launched, and were not told of yet
         self._reserved, self._unrecorded = 0, 0
         self.recorded = 0  # how many times outcomes were recorded
         self._finished: list[Finished] = []
+        self._recording: list[Finished] = []
         self._unlaunched: list[Attempt] = []
+        self.in_doubt_since: float | None = (
+            None  # a call may have given it runs it knows nothing of
+        )
         self._stopping, self._ending = False, False
         self._backlog, self._records_no_more = False, False
         self._claimed_at = clock.monotonic()
@@ -110,6 +124,7 @@ class Dispatcher:
                     self.wake()  # there may be more
                 backoff = FIRST_BACKOFF
             except StoreFailed as broken:
+                self.doubt(broken)
                 log.warning("claiming failed, will be tried again in %.1f s: %s", backoff, broken)
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
@@ -145,7 +160,7 @@ class Dispatcher:
         for attempt in announced:
             task = create_task(self._attend(attempt, latest), name=attempt.schedule_id)
             if not task.done():  # a loop may be set up to begin a task at once
-                self._running[attempt.run_id] = task
+                self._running[attempt.run_id] = task, attempt
 
     async def record(self) -> None:
         """Record outcomes until cancelled: whatever has come in since the last time, at once."""
@@ -169,7 +184,9 @@ class Dispatcher:
             await self._surely(partial(self._store.hand_back, unlaunched))
             del self._unlaunched[: len(unlaunched)]
         if batch:
+            self._recording = batch
             held = set(await self._finish(batch))
+            self._recording = []
             self._unrecorded -= len(batch)
             if len(held) < len(batch):
                 for run_id in {each.attempt.run_id for each in batch} - held:
@@ -210,14 +227,39 @@ class Dispatcher:
             await self._idle.wait()
         if self._records_no_more:  # it could not say whether all have ended
             self.end_all()
-            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            tasks = [task for task, _ in self._running.values()]
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def end_all(self) -> None:
         """End what is running; what has not begun will not."""
         self._ending = True
-        for task in list(self._running.values()):
+        self.end_running()
+
+    def end_running(self) -> None:
+        """End what is running now."""
+        for task, _ in list(self._running.values()):
             if getcoroutinestate(task.get_coro()) != CORO_CREATED:  # type: ignore[arg-type]
                 task.cancel()
+
+    def doubt(self, broken: StoreFailed) -> None:
+        """Take note of a call that may have given this node runs, though it failed."""
+        if isinstance(broken, StoreInDoubt):
+            self.in_doubt_since = self._clock.monotonic()
+
+    async def disown(self) -> None:
+        """Free what this node holds, by the books, and knows nothing of."""
+        since = self.in_doubt_since
+        unfinished = [
+            *(attempt for _, attempt in self._running.values()),
+            *(each.attempt for each in (*self._finished, *self._recording)),
+            *self._unlaunched,
+        ]
+        known = {(attempt.run_id, attempt.fence) for attempt in unfinished}
+        freed = await self._store.disown(self._node, known)
+        if freed:
+            log.warning("%d runs were claimed in a call that was not answered: freed", freed)
+        if self.in_doubt_since == since:
+            self.in_doubt_since = None
 
     async def idle(self) -> None:
         """Wait until nothing runs, every outcome is recorded and all else is handed back."""
@@ -232,7 +274,7 @@ class Dispatcher:
 
         That is judged here and not before: whatever else runs in the event loop may have held it.
         """
-        is_late = self._clock.monotonic() > latest
+        is_late = self._clock.monotonic() > latest or not self._lease.holds
         if is_late or self._ending:
             self._late += is_late
             self._running.pop(attempt.run_id, None)
@@ -251,6 +293,8 @@ class Dispatcher:
                 and task.cancelling()
             ):
                 outcome = Canceled("ended because the scheduler was stopped")
+                if not self._lease.holds:
+                    outcome = Lost()  # others may have decided so already
             else:
                 log.exception("the launcher of run %d failed", attempt.run_id)
                 outcome = Failed(_told(broken), "launch_failed")

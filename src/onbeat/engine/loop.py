@@ -5,12 +5,14 @@ import logging
 from collections.abc import Callable, Coroutine
 
 from onbeat.engine.dispatcher import Dispatcher
+from onbeat.engine.leases import Lease, in_a_thread
 from onbeat.engine.planner import Planner
-from onbeat.errors import StoreFailed
+from onbeat.errors import NodeForgotten, StoreFailed
 from onbeat.ports import Clock, Launchers, Node, Registered, Store
 
-HEARTBEATS = 3.3  # in one lease
 LOOK_EVERY = 0.2  # how soon a change by another process, or a clock that was set, is noticed
+LOOK_ANYWAY = 0.5  # how soon a change is noticed on a store that tells only of some
+RESCUE_EVERY = 1.0  # how often a node looks for others that have fallen silent
 PRUNE_EVERY = 3600.0
 
 log = logging.getLogger("onbeat.engine")
@@ -34,7 +36,15 @@ class Engine:
         """`forget` removes what else is older than an instant, such as files; it may block."""
         self._store, self._clock, self._node, self._keep = store, clock, node, keep
         self._launchers, self._forget = launchers, forget
-        self.dispatcher = Dispatcher(store, clock, node, launchers, concurrency=concurrency)
+        self._lease = Lease(store, clock, node)
+        self.dispatcher = Dispatcher(
+            store,
+            clock,
+            node,
+            launchers,
+            concurrency=concurrency if "run" in node.roles else 0,
+            lease=self._lease,
+        )
         self.planner = Planner(
             store, clock, node, self.dispatcher, catchup_per_second=catchup_per_second
         )
@@ -42,20 +52,26 @@ class Engine:
         self._starting: list[asyncio.Task[None]] = []  # they end by themselves, once told to stop
         self._looking: list[asyncio.Task[None]] = []
         self._serving: list[asyncio.Task[None]] = []  # needed until the last run is recorded
+        self._held = True  # the lease, when it was last looked at
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.asked_to_stop = asyncio.Event()  # by `Store.ask_to_stop`
 
     async def start(self) -> Registered:
         """Register, decide what a dead node left, and begin."""
         await self._store.hold(self._node)
         for launcher in set(self._launchers.values()):
             await launcher.recover()  # before what it launched is decided as lost
+        sent = self._clock.monotonic()
         found = await self._store.register(self._node)
+        self._lease.begin(sent)
         await self._store.changed_elsewhere()  # from here on: what comes now is seen by the watch
         self._serving = [
             self._task(self.dispatcher.record()),
-            self._task(self._heartbeat()),
+            self._task(self._keep_lease()),
         ]
         self._looking = [self._task(self._watch()), self._task(self._prune())]
+        if self._store.is_shared:
+            self._looking.append(self._task(self._mind_the_others()))
         self._starting = [self._task(self.planner.run()), self._task(self.dispatcher.run())]
         self.dispatcher.wake()
         return found
@@ -89,25 +105,66 @@ class Engine:
                 continue
             return
 
-    async def _heartbeat(self) -> None:
-        while True:
-            await asyncio.sleep(self._node.lease / 1000 / HEARTBEATS)
-            try:
-                await self._store.heartbeat(self._node)
-            except StoreFailed as broken:
-                log.warning("no heartbeat: %s", broken)
+    async def _keep_lease(self) -> None:
+        if self._store.is_shared:
+            await in_a_thread(self._lease.keep)
+        else:
+            await self._lease.keep()
 
     async def _watch(self) -> None:
         """Wake the planner when another process has written, or when the clock was set forth."""
+        looked = self._clock.monotonic()
         while True:
             await asyncio.sleep(LOOK_EVERY)
+            self._see_to_lease()
             due = self.planner.next_due
             try:
                 changed = await self._store.changed_elsewhere()
             except StoreFailed:
                 continue  # the planner meets it too, and says so
-            if changed or (due is not None and self._clock.now() >= due):
+            now = self._clock.monotonic()
+            blind = self._store.is_shared and now - looked > LOOK_ANYWAY
+            if changed or blind or (due is not None and self._clock.now() >= due):
+                looked = now
                 self.planner.wake()
+
+    def _see_to_lease(self) -> None:
+        """End what runs here as soon as others might take this node for dead; heed their wishes."""
+        if self._lease.is_forgotten:
+            raise NodeForgotten("others have taken this node for dead, and decided its runs")
+        held, self._held = self._held, self._lease.holds
+        if held and not self._held:
+            running = self.dispatcher.running
+            log.error("out of touch with the database: what runs here (%d) is ended", running)
+            self.dispatcher.end_running()
+        elif self._held and not held:
+            log.warning("in touch with the database again")
+        if self._lease.is_asked_to_stop:
+            self.asked_to_stop.set()
+
+    async def _mind_the_others(self) -> None:
+        """Decide the runs of nodes that fall silent, and free those of calls never answered."""
+        while True:
+            await asyncio.sleep(RESCUE_EVERY)
+            try:
+                if await self._somebody_is_silent():
+                    for launcher in set(self._launchers.values()):
+                        await launcher.recover()  # it may have been on this machine
+                    while await self._store.rescue(self._node) is not None:
+                        self.planner.wake()
+                since = self.dispatcher.in_doubt_since
+                if since is not None and self._clock.monotonic() - since > self._node.lease / 1000:
+                    await self.dispatcher.disown()
+                    self.planner.wake()
+            except StoreFailed as broken:
+                log.warning("other nodes could not be looked after: %s", broken)
+
+    async def _somebody_is_silent(self) -> bool:
+        now = self._clock.now()
+        return any(
+            row.alive_until < now and row.node_id != self._node.node_id
+            for row in await self._store.nodes()
+        )
 
     async def _prune(self) -> None:
         while True:

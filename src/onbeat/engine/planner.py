@@ -19,6 +19,7 @@ BATCH, FEW = 500, 64  # due rows in one transaction: at most, and too few to be 
 LONGEST_SLEEP = 3600.0
 LONGEST_WAIT = 60_000  # milliseconds, of those whose catch-up was over the allowance
 PATIENCE = 0.1  # seconds to wait for a free place, so that a run need not be claimed
+LOOK_AGAIN = 0.25  # seconds, if something is due that another node has taken
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 5.0
 
 log = logging.getLogger("onbeat.engine")
@@ -60,7 +61,7 @@ class Planner:
             self._wake.clear()
             before = self._clock.now()
             try:
-                planned = await self.plan_once()
+                planned = await self.plan_once() if "plan" in self._node.roles else Planned(0)
                 if planned.enqueued or not planned.ticks:  # or a waiting run has become due
                     self._dispatcher.wake()
                 else:
@@ -70,18 +71,20 @@ class Planner:
                 self.next_due = await self._store.next_due(after=before)
                 backoff = FIRST_BACKOFF
             except StoreFailed as broken:
+                self._dispatcher.doubt(broken)
                 log.warning("planning failed, will be tried again in %.1f s: %s", backoff, broken)
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
                 continue
-            await self._sleep()
+            await self._sleep(0.0 if planned.ticks else LOOK_AGAIN)
 
     async def plan_once(self) -> Planned:
         """Decide one batch of what is due, and have it launched."""
         most = min(BATCH, self._dispatcher.concurrency)
         if self._is_behind:  # what ends as soon as it is launched gives its place back first
             await asyncio.sleep(0)
-        await self._dispatcher.wait_for_places(min(most, FEW) if self._is_behind else 1, PATIENCE)
+        enough = min(most, FEW if self._is_behind else 1)
+        await self._dispatcher.wait_for_places(enough, PATIENCE)
         self._allowance.renew()
         sent = self._clock.monotonic()
         with self._dispatcher.reserved(most) as slots:
@@ -93,6 +96,8 @@ class Planner:
             )
             self._dispatcher.launch(planned.attempts, sent)
         self._is_behind = planned.is_full
+        if "run" not in self._node.roles:
+            return planned  # what it does not offer is for others to say
         for needs in sorted(planned.unoffered - self._told_of):
             log.warning(
                 "%s is not offered here: runs that need it wait for a node that does", needs
@@ -123,11 +128,15 @@ class Planner:
             self._last = _Alike(trigger, policy, (run_at, now), found)
         return found
 
-    async def _sleep(self) -> None:
-        """Sleep until the next due row, or until woken."""
+    async def _sleep(self, least: float) -> None:
+        """Sleep until the next due row, or until woken; at least so long if that is due already.
+
+        A row that is due and was not to be had is another node's, which may give it back.
+        """
         seconds = LONGEST_SLEEP
         if self.next_due is not None:
-            seconds = min(max(self.next_due - self._clock.now(), 0) / 1000, LONGEST_SLEEP)
+            left = (self.next_due - self._clock.now()) / 1000
+            seconds = min(left if left > 0 else least, LONGEST_SLEEP)
         timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
         try:
             await self._wake.wait()

@@ -1,9 +1,10 @@
 """The launcher of `run: {command: [...]}`: a program, all that it starts, and one output file.
 
-The program leads a session of its own and carries `ONBEAT_RUN_ID` and `ONBEAT_STORE`, which its
-descendants inherit: they are found in /proc even where they left the session, and even after this
-process was killed. Only one that leaves the group and drops its environment is out of reach. Ends
-are learned from a pidfd and output goes to a file, so nothing left behind holds up the answer.
+The program leads a session of its own and carries `ONBEAT_RUN_ID`, `ONBEAT_STORE` and
+`ONBEAT_NODE`, which its descendants inherit: they are found in /proc even where they left the
+session, and even after this process was killed. Only one that leaves the group and drops its
+environment is out of reach. Ends are learned from a pidfd and output goes to a file, so nothing
+left behind holds up the answer.
 """
 
 import asyncio
@@ -58,14 +59,16 @@ def forget_output(output: Path, before: int) -> int:
 
 
 def end_leftovers(store_id: str) -> int:
-    """Kill what the runs of a store left running when their scheduler was killed; return how many.
+    """Kill what the runs of a store left running when their node was killed; return how many.
 
-    It takes two seconds at most, and spares this process, its parents and other users' processes.
+    It takes two seconds at most, and spares what a living node has, this process, its parents and
+    other users' processes.
     """
     marks = frozenset({os.fsencode(f"ONBEAT_STORE={store_id}")})
     ended: set[int] = set()
     for _ in range(int(KILL_TIME / PAUSE) if store_id else 0):
-        if not (left := _marked(marks, user=os.geteuid())):
+        found = _marked(marks, user=os.geteuid())
+        if not (left := [pid for pid, entries in found.items() if not _has_node(entries)]):
             break
         ended.update(left)
         _signal_all(left, SIGKILL, marks)
@@ -95,7 +98,10 @@ class ProcessLauncher:
         self._output, self._cap, self._tail, self._cancel_grace = output, cap, tail, cancel_grace
         # Run 1 of another store without an id must not be taken for ours.
         self._store_id = store_id or uuid4().hex
-        self._marks = frozenset({os.fsencode(f"ONBEAT_STORE={self._store_id}")})
+        self._node = _identity(os.getpid())
+        self._marks = frozenset({
+            os.fsencode(f"ONBEAT_STORE={self._store_id}"), os.fsencode(f"ONBEAT_NODE={self._node}"),
+        })  # fmt: skip
         self._environment = {name: environment[name] for name in passed if name in environment}
         self._running: set[_Child] = set()
         self._shortener = ThreadPoolExecutor(1, "onbeat-output")
@@ -164,6 +170,7 @@ class ProcessLauncher:
         names = {
             "ONBEAT_RUN_ID": str(attempt.run_id),
             "ONBEAT_STORE": self._store_id,
+            "ONBEAT_NODE": self._node,
             "ONBEAT_SCHEDULE": attempt.schedule_id,
             "ONBEAT_RUN_AT": rfc3339(attempt.run_at),
             "ONBEAT_ATTEMPT": str(attempt.attempt),
@@ -396,7 +403,28 @@ def _line(pid: int) -> Iterator[int]:
     with suppress(OSError):
         while pid > 0:
             yield pid
-            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+            pid = int(_stat(pid)[1])
+
+
+def _has_node(entries: Marks) -> bool:
+    """Return whether the node that started a process is still there."""
+    for entry in entries:
+        name, _, node = entry.partition(b"=")
+        if name == b"ONBEAT_NODE" and node.partition(b"-")[0].isdigit():
+            return _identity(int(node.partition(b"-")[0])) == os.fsdecode(node)
+    return False
+
+
+def _identity(pid: int) -> str:
+    """Return what tells a process from any other that had, or will have, its number."""
+    with suppress(OSError):
+        return f"{pid}-{int(_stat(pid)[19])}"  # with the time of its start
+    return f"{pid}-0" if pid == os.getpid() else ""
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return what /proc tells of a process, from its state on."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _signal_all(pids: Iterable[int], number: int, marks: Marks, *, but_group: int = 0) -> None:

@@ -76,7 +76,7 @@ def register(tx: Transaction, node: Node, found: Registered) -> Registered:
 
 def _end_all(tx: Transaction) -> Registered:
     """Decide what any other node holds."""
-    names = dict(tx.all("SELECT node_id, name FROM nodes"))
+    names: dict[str, str] = dict(tx.all("SELECT node_id, name FROM nodes"))
     lost = handed_back = 0
     for node_id in sorted(names.keys() | {row[0] for row in tx.all(LEASED_BY)}):
         ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]

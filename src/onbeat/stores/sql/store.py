@@ -1,5 +1,6 @@
 """The calls of `Store`, each handed to whoever makes it a transaction."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -36,8 +37,8 @@ class Worker(Protocol):
         """Do a call that changes nothing."""
 
 
-class SqlStore:
-    """What stores have in common. What they add is how a node holds one, and who else writes."""
+class SqlStore(ABC):
+    """What stores have in common. What they add is how a node joins, and who else writes."""
 
     is_shared: bool
 
@@ -78,6 +79,18 @@ class SqlStore:
         return await self._work.write(call)
 
     # -- the engine
+
+    @abstractmethod
+    async def hold(self, node: Node) -> None: ...
+
+    @abstractmethod
+    async def register(self, node: Node) -> Registered: ...
+
+    @abstractmethod
+    async def changed_elsewhere(self) -> bool: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
 
     async def heartbeat(self, node: Node) -> Beat:
         return await self._work.write(lambda tx: nodes.heartbeat(tx, node))
