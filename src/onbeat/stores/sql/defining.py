@@ -233,7 +233,8 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
         for begin in range(0, len(waited), REOPENED_AT_ONCE):
             ids = [row[0] for row in waited[begin : begin + REOPENED_AT_ONCE]]
             tx.hold(ids)
-            _reopen(tx, _find_all(tx, ids), "gate_off")
+            live = [known for known in _find_all(tx, ids) if not (known.paused or known.deleted)]
+            _reopen(tx, live, "gate_off")
     else:
         tx.run(KEEP, ("gate_closed_at", str(tx.now)))
     tx.tell(GateChanged(is_open))

@@ -139,6 +139,8 @@ def claim(tx: Transaction, node: Node, *, limit: int) -> list[Attempt]:
 def _claim_some(tx: Transaction, node: Node, limit: int, attempts: list[Attempt]) -> int:
     """Look at up to `limit` runs, and claim those that may start; return how many there were."""
     rows = [WaitingRow(*row) for row in tx.take_waiting(sorted(node.offers), limit)]
+    if not rows:
+        return 0
     end_silent(tx, sorted({row.schedule_id for row in rows}), node)
     claims: list[Value] = []
     claimed: set[int] = set()

@@ -1,0 +1,115 @@
+"""Every pair of calls on one schedule, through every order of their statements."""
+
+import re
+from itertools import combinations_with_replacement
+
+import pytest
+
+from onbeat.errors import NoSuchSchedule
+from onbeat.stores.postgres import transaction
+from onbeat.stores.postgres.transaction import PostgresTransaction
+from onbeat.stores.sql import defining, planning
+from tests.interleavings.stepper import Explorer
+from tests.interleavings.world import BEFORE, World
+from tests.postgres import shared_server
+
+NAMES = (
+    "plan", "plan by two", "claim", "announce", "announce late", "finish", "hand back", "lost", "edit", "pause", "resume", "delete",
+    "recreate", "run", "close", "open",
+)  # fmt: skip
+LATE = {"plan by two": {"plan by two", "plan", "lost", "close"}}  # with others it is like `plan`
+PAIRS = [
+    (one, other)
+    for one, other in combinations_with_replacement(NAMES, 2)
+    if (one == other or not {one, other} <= BEFORE.keys())  # those need different situations
+    and other in LATE.get(one, NAMES)
+    and one in LATE.get(other, NAMES)
+]
+
+
+@pytest.fixture(scope="module")
+def world():
+    server = shared_server()
+    url = server.new_database()
+    world = World(url)
+    yield world
+    world.close()
+    server.drop_database(url)
+
+
+def played(world, pair):
+    """Yield what was wrong with each order: what calls raised, and what the checker says."""
+    explorer = Explorer(world.watching)
+    for actors in explorer.orders(lambda: world.actors(pair)):
+        errors = [actor.error for actor in actors if actor.error is not None]
+        wrong = [repr(error) for error in errors if not isinstance(error, NoSuchSchedule)]
+        wrong += world.check()
+        yield f"{wrong}\n{explorer.told()}" if wrong else ""
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_in_whatever_order_two_calls_meet_nothing_is_lost_or_doubled(world, pair):
+    orders = 0
+    for wrong in played(world, pair):
+        assert not wrong
+        orders += 1
+    print(f"{orders} orders")  # shown by -s
+    assert orders > 0
+
+
+def nothing(*_):
+    """Hold nothing."""
+
+
+def without_locks(monkeypatch, name):
+    text = getattr(transaction, name)
+    monkeypatch.setattr(transaction, name, re.sub(r"FOR UPDATE OF \w, \w SKIP LOCKED", "", text))
+
+
+DEFECTS = {
+    "nobody holds a schedule": (
+        ("finish", "lost"),
+        lambda patch: patch.setattr(PostgresTransaction, "hold", nothing),
+    ),
+    "the gate is turned while others start": (
+        ("announce", "close"),
+        lambda patch: patch.setattr(PostgresTransaction, "keep_gate", nothing),
+    ),
+    "two define the same schedule": (
+        ("recreate", "recreate"),
+        lambda patch: (
+            patch.setattr(PostgresTransaction, "hold_definitions", nothing),
+            patch.setattr(PostgresTransaction, "hold", nothing),
+        ),
+    ),
+    "due rows are taken and not held": (
+        ("plan", "plan"),
+        lambda patch: without_locks(patch, "TAKE_DUE"),
+    ),
+    "waiting runs are taken and not held": (
+        ("claim", "claim"),
+        lambda patch: without_locks(patch, "TAKE_WAITING"),
+    ),
+    "a node that is being given up still starts runs": (
+        ("plan by two", "lost"),
+        lambda patch: patch.setattr(planning, "may_start", lambda tx, node: True),
+    ),
+    "what was paused or deleted is opened with the gate": (
+        ("delete", "open"),
+        lambda patch: patch.setattr(defining, "_find_all", all_alive),
+    ),
+}
+
+
+def all_alive(tx, schedule_ids, find=defining._find_all):
+    found = find(tx, schedule_ids)
+    for known in found:
+        known.deleted = False
+    return found
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_found_in_some_order(world, monkeypatch, name):
+    pair, put_in = DEFECTS[name]
+    put_in(monkeypatch)
+    assert any(wrong for wrong in played(world, pair)), f"{name} was not found"

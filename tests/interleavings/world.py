@@ -1,0 +1,248 @@
+"""One schedule in the middle of its life, and everything that can be done to it at that moment.
+
+It is three o'clock on New Year's Day and a tick is due. The hourly schedule queues: the run of one
+o'clock is going on node `one`, that of two o'clock waits behind it. Of runs by hand, two are claimed
+by node `one`, one was started and one was claimed by node `two`, which has fallen silent, and one
+waits for anybody. Where `two` plans, another schedule has its first tick at this moment.
+"""
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+
+import psycopg
+
+from onbeat.core.runs import Failed, Succeeded
+from onbeat.errors import NoSuchSchedule
+from onbeat.ports import Finished, Node
+from onbeat.stores import postgres
+from onbeat.stores.postgres import PostgresStore
+from onbeat.stores.postgres.transaction import Known
+from onbeat.testing import ManualClock, a_schedule
+from tests.interleavings.stepper import Actor
+from tests.sim.checker import Checker, decode_events
+from tests.sim.world import Acknowledged, Launched
+from tests.stores.conftest import LIFELONG, planned
+
+TABLES = ("meta", "nodes", "schedules", "due", "schedule_state", "schedule_runs", "events")
+OFFERS = frozenset({"command"})
+ONE, TWO = Node("one", "one", OFFERS, LIFELONG), Node("two", "two", OFFERS, 5_000)
+BEFORE = {  # how things have to stand for some calls
+    "recreate": "deleted",
+    "open": "closed",
+    "resume": "paused",
+    "plan by two": "beside_another",
+}
+
+
+class Situation:
+    """How things stand, kept in a schema of its own, to be put back for each order."""
+
+    def __init__(self, url, schema):
+        self._schema = schema
+        self.launched, self.acknowledged, self.held = [], [], {}
+        self.keeping = psycopg.connect(url, autocommit=True, options="-csearch_path=onbeat")
+
+    def keep(self):
+        self.keeping.execute(f"CREATE SCHEMA {self._schema}")
+        for table in TABLES:
+            self.keeping.execute(f"CREATE TABLE {self._schema}.{table} AS TABLE {table}")
+
+    def put_back(self):
+        with self.keeping.transaction():
+            self.keeping.execute(f"TRUNCATE {', '.join(TABLES)}")
+            for table in TABLES:
+                over = "OVERRIDING SYSTEM VALUE" if table == "events" else ""
+                self.keeping.execute(f"INSERT INTO {table} {over} TABLE {self._schema}.{table}")
+
+
+class World:
+    """A database with two clients, and the situations that calls are tried in."""
+
+    def __init__(self, url):
+        self.url, self.clock = url, ManualClock("2026-01-01T12:00:00Z")
+        self.runner = asyncio.Runner()
+        self.loop = self.runner.get_loop()
+        postgres.SIZE = 1  # so that it is known who serves a call
+        self.stores = [self._wait(PostgresStore.open(url, clock=self.clock)) for _ in range(2)]
+        self.pids = [self._wait(store._threads.use(_backend_pid)) for store in self.stores]
+        self.situations, self.started, self.claimed = {}, [], []
+        for name in ("usual", *BEFORE.values()):
+            self.situations[name] = self._make(name)
+        self.watching = psycopg.connect(url, autocommit=True, options="-csearch_path=onbeat")
+
+    def close(self):
+        for store in self.stores:
+            self._wait(store.close())
+        for situation in self.situations.values():
+            situation.keeping.close()
+        self.watching.close()
+        self.runner.close()
+
+    def _wait(self, work):
+        return self.runner.run(work)
+
+    # -- how things stand
+
+    def _make(self, name):
+        situation = Situation(self.url, f"as_{name}")
+        self.launched, self.acknowledged = situation.launched, situation.acknowledged
+        situation.keeping.execute(f"TRUNCATE {', '.join(t for t in TABLES if t != 'meta')}")
+        situation.keeping.execute("DELETE FROM meta WHERE name LIKE 'gate%'")
+        self.clock = ManualClock("2026-01-01T12:00:00Z")
+        self.stores[0]._threads.given_clock = self.stores[1]._threads.given_clock = self.clock
+        self._forget()
+        self._wait(self._live(situation, beside_another=name == "beside_another"))
+        if name == "deleted":
+            self._wait(self.call(self.stores[0], "delete", "report"))
+        if name == "paused":
+            self._wait(self.call(self.stores[0], "pause", "report"))
+        if name == "closed":
+            self._wait(self.call(self.stores[0], "set_gate", is_open=False))
+        situation.keep()
+        return situation
+
+    async def _live(self, situation, *, beside_another):
+        store, held = self.stores[0], situation.held
+        await store.register(ONE)
+        await store.register(TWO)
+        await self.call(store, "upsert", [a_schedule("report", overlap="queue", retry=["30s"])])
+        self.clock.advance("1h")
+        (held["going"],) = await self.plan(store)
+        self.clock.advance("1h")
+        await self.plan(store)
+        asked = {"claimed": ONE, "unwanted": ONE, "going": TWO, "held": TWO, "free": None}
+        for request_id, node in asked.items():
+            await self.call(store, "enqueue", "report", request_id=request_id)
+            if node is not None:
+                (held[request_id, node],) = await store.claim(node, limit=1)
+        await self.announce(store, TWO, [held["going", TWO]])
+        self.clock.advance("30m")
+        if beside_another:
+            await self.call(store, "upsert", [a_schedule("other")])
+        self.clock.advance("30m")
+
+    def _forget(self):
+        for store in self.stores:
+            store._threads._known = Known()
+
+    # -- what can be done
+
+    async def call(self, store, name, *given, **named):
+        """Have a user ask for something; keep what was answered."""
+        answer = await getattr(store, name)(*given, **named)
+        schedule_id = "" if name == "set_gate" else "report"
+        if name == "upsert":
+            schedule_id = answer[0].schedule_id
+        self.acknowledged.append(Acknowledged(name, schedule_id, answer))
+        return answer
+
+    async def plan(self, store, node=ONE):
+        found = await store.plan_due(planned, limit=10, node=node, slots=10)
+        return self._launch(node, found.attempts)
+
+    async def claim(self, store):
+        found = await store.claim(ONE, limit=10)
+        self.claimed += found
+
+    async def announce(self, store, node, attempts):
+        self._launch(node, await store.announce(node, attempts))
+
+    def _launch(self, node, attempts):
+        """Start what a node was given, as it does at once; `two` will not be there to see its end."""
+        for a in attempts:
+            row = ("STARTED", a.attempt, a.fence)
+            self.launched.append(
+                Launched(a.run_id, a.schedule_id, a.run_at, a.request_id, a.attempt, a.fence, a.key, 0, 0, row)
+            )  # fmt: skip
+            self.started += [a] if node is ONE else []
+        return list(attempts)
+
+    def calls(self, held):
+        """Return everything that can be done, by name."""
+        edited = a_schedule("report", every="30m", overlap="skip")
+        ended = [
+            Finished(held["going"], Failed("it broke")),
+            Finished(held["going", TWO], Succeeded()),
+        ]
+        return {
+            "plan": self.plan,
+            "plan by two": lambda store: self.plan(store, TWO),
+            "claim": self.claim,
+            "announce": lambda store: self.announce(store, ONE, [held["claimed", ONE]]),
+            "announce late": lambda store: self.announce(store, TWO, [held["held", TWO]]),
+            "finish": lambda store: store.finish(ended),
+            "hand back": lambda store: store.hand_back([held["unwanted", ONE]]),
+            "disown": lambda store: store.disown(
+                ONE, {(held["going"].run_id, held["going"].fence)}
+            ),
+            "lost": lambda store: store.rescue(ONE),
+            "edit": lambda store: self.call(store, "upsert", [edited]),
+            "pause": lambda store: self.call(store, "pause", "report"),
+            "resume": lambda store: self.call(store, "resume", "report", catchup=True),
+            "delete": lambda store: self.call(store, "delete", "report"),
+            "recreate": lambda store: self.call(store, "upsert", [edited]),
+            "run": lambda store: self.call(store, "enqueue", "report", request_id="now"),
+            "close": lambda store: self.call(store, "set_gate", is_open=False),
+            "open": lambda store: self.call(store, "set_gate", is_open=True),
+        }
+
+    def situation_for(self, *names):
+        (name,) = {BEFORE[name] for name in names if name in BEFORE} or {"usual"}
+        return self.situations[name]
+
+    def actors(self, names):
+        """Put everything back, and return the two calls that are about to be made."""
+        situation = self.situation_for(*names)
+        situation.put_back()
+        self._forget()
+        self.launched, self.acknowledged = list(situation.launched), list(situation.acknowledged)
+        self.started = [situation.held["going"]]
+        self.claimed = [situation.held[name, ONE] for name in ("claimed", "unwanted")]
+        calls, actors = self.calls(situation.held), []
+        for n, name in enumerate(names):
+            work = _in_a_loop(calls[name], self.stores[n])
+            actors.append(
+                Actor(f"{name} {n}" if names[0] == names[1] else name, self.pids[n], work)
+            )
+        return actors
+
+    # -- what came of it
+
+    def check(self):
+        """Let everything come to its end, and return what the checker says."""
+        self._wait(self._settle())
+        self.seen, self.catchup_per_second = Counter(), 100
+        self.stopped_at = self.clock.now()
+        rows = self.watching.execute("SELECT at, body FROM events ORDER BY event_id").fetchall()
+        checker = Checker(self)
+        checker._pending = {}
+        checker.replay([(at, decode_events(body)) for at, body in rows])
+        checker.finish(self.watching)
+        return checker.wrong
+
+    async def _settle(self):
+        store = self.stores[0]
+        await self.call(store, "set_gate", is_open=True)
+        with suppress(NoSuchSchedule):
+            await self.call(store, "resume", "report")
+        while await store.rescue(ONE) is not None:
+            pass
+        started = {(each.run_id, each.fence) for each in self.launched}
+        unstarted = [each for each in self.claimed if (each.run_id, each.fence) not in started]
+        await store.hand_back(unstarted)
+        for _ in range(20):
+            await store.finish([Finished(each, Succeeded()) for each in self.started])
+            self.started.clear()
+            await self.plan(store)
+            await self.announce(store, ONE, await store.claim(ONE, limit=100))
+            if not self.started:
+                return
+
+
+def _in_a_loop(call, store):
+    return lambda: asyncio.run(call(store))
+
+
+def _backend_pid(connection):
+    return connection.info.backend_pid
