@@ -290,13 +290,7 @@ class Threads:
     ) -> tuple[T, Sequence[Event]]:
         cursor = connection.cursor()
         try:
-            cursor.execute(begin)
-            while cursor.nextset():
-                pass
-            ((now,),) = cursor.fetchall()
-            self._time.see(now)
-            if self.given_clock is not None:
-                now = self.given_clock.now()
+            now = self._begin(connection, cursor, begin)
             tx = PostgresTransaction(cursor, now, self.given_clock, self._known)
             result = call(tx)
             tx.write_events()
@@ -308,6 +302,21 @@ class Threads:
             raise
         _commit(connection)
         return result, tx.events
+
+    def _begin(self, connection: Connection, cursor: psycopg.Cursor[Row], begin: str) -> int:
+        """Begin a transaction; return what time it is."""
+        try:
+            cursor.execute(begin)
+        except psycopg.OperationalError as broken:
+            if not connection.broken:
+                raise
+            # It broke while nobody looked, as when the server was restarted: another will do.
+            raise Clash(f"the connection was lost: {broken}") from None
+        while cursor.nextset():
+            pass
+        ((now,),) = cursor.fetchall()
+        self._time.see(now)
+        return int(now) if self.given_clock is None else self.given_clock.now()
 
 
 def _commit(connection: Connection) -> None:
@@ -351,7 +360,7 @@ class Lane:
 
 
 class Clash(StoreFailed):
-    """PostgreSQL ended a transaction so that another could go on: it may be done again at once."""
+    """A transaction was ended so that another could go on, or never began: it is done again."""
 
 
 def as_store_error(broken: psycopg.Error) -> Exception:

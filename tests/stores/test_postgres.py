@@ -1,0 +1,378 @@
+"""What is PostgreSQL's own: several nodes at once, a server that comes and goes, and who may use it."""
+
+import asyncio
+import socket
+import threading
+import time
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from onbeat.core.runs import Succeeded
+from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
+from onbeat.events import NodeLost
+from onbeat.ports import Registered
+from onbeat.stores.postgres import PostgresStore, database
+from onbeat.stores.postgres.database import Address
+from onbeat.stores.postgres.migrations import MIGRATIONS
+from onbeat.testing import a_schedule
+from tests.postgres import Server, new_folder
+from tests.stores.conftest import Postgres, a_node, planned
+
+pytestmark = pytest.mark.parametrize("world", [Postgres], indirect=True)
+
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+class Held:
+    """A plan function that stops in the middle of its batch, until it is let go."""
+
+    def __init__(self):
+        self.is_inside, self.may_go = threading.Event(), threading.Event()
+
+    def __call__(self, *given):
+        self.is_inside.set()
+        self.may_go.wait(10)
+        return planned(*given)
+
+
+async def inside_a_batch(store, **given):
+    """Have a store begin to plan; return once it holds its rows, with what lets it go on."""
+    held = Held()
+    planning = asyncio.create_task(store.plan_due(held, limit=100, **given))
+    assert await asyncio.to_thread(held.is_inside.wait, 5)
+    return planning, held
+
+
+# -- several nodes at once
+
+
+@pytest.mark.req("W9", "W59", "K22")
+async def test_any_number_of_nodes_may_join(world):
+    beside = await world.second()
+    other = a_node("other", roles=frozenset({"plan"}))
+    assert await beside.register(other) == Registered()
+    rows = await world.store.nodes()
+    assert [(row.node_id, row.roles) for row in rows] == [("node-1", {"plan", "run"}), ("other", {"plan"})]  # fmt: skip
+
+
+@pytest.mark.req("W60", "W61")
+async def test_what_one_planner_has_in_its_hands_another_leaves_alone_and_takes_the_rest(world):
+    beside = await world.second()
+    await world.define("a")
+    world.clock.advance("1h")
+    planning, held = await inside_a_batch(world.store)
+    await beside.upsert([a_schedule("b", at="2026-01-01T13:00:00Z")])
+    assert (await beside.plan_due(planned, limit=100)).ticks == 1
+    held.may_go.set()
+    assert (await planning).ticks == 1
+    assert sorted(await world.runs("schedule_id run_at")) == sorted(
+        [(name, 1_767_272_400) for name in ("a", "b")]
+    )
+
+
+@pytest.mark.req("W5", "W62", "W63")
+async def test_a_planner_that_stalls_gives_its_rows_back_and_commits_nothing(world, monkeypatch):
+    """A process that is stopped in the middle of a batch, and woken up later."""
+    beside = await world.second()
+    await world.define("a")
+    world.clock.advance("1h")
+    stalls = database.TO_WRITE.replace(f"'{database.IDLE_LIMIT}'", "'200'")
+    monkeypatch.setattr(database, "TO_WRITE", stalls)
+    planning, held = await inside_a_batch(world.store, node=world.node, slots=10)
+    assert (await beside.plan_due(planned, limit=100)).ticks == 0
+    await asyncio.sleep(0.4)
+    assert (await beside.plan_due(planned, limit=100)).ticks == 1
+    held.may_go.set()
+    with pytest.raises(StoreFailed):
+        await planning
+    assert await world.runs("status leased_by") == [("ENQUEUED", None)]
+    assert (await world.tick("1h")).ticks == 1  # it has another connection by now
+
+
+@pytest.mark.parametrize("limit", [3, 100])
+async def test_two_planners_share_a_herd_without_a_gap_or_a_double(world, limit):
+    beside = await world.second()
+    names = [f"s-{n:03}" for n in range(60)]
+    await world.store.upsert([a_schedule(name) for name in names])
+    world.clock.advance("1h")
+
+    async def plan_all(store):
+        while (await store.plan_due(planned, limit=limit)).ticks:
+            pass
+
+    await asyncio.gather(plan_all(world.store), plan_all(beside))
+    await plan_all(world.store)  # what the other had in its hands when this one gave up
+    assert sorted(await world.runs("schedule_id")) == names
+
+
+async def test_two_nodes_never_claim_the_same_run(world):
+    beside, other = await world.second(), a_node("other")
+    await beside.register(other)
+    await world.store.upsert([a_schedule(f"s-{n:03}") for n in range(60)])
+    await world.tick("1h")
+    claimed = []
+
+    async def claim_all(store, node):
+        while found := await store.claim(node, limit=7):
+            claimed.extend((each.run_id, each.fence) for each in found)
+
+    await asyncio.gather(claim_all(world.store, world.node), claim_all(beside, other))
+    await claim_all(beside, other)
+    assert len(claimed) == len(set(claimed)) == 60
+
+
+async def test_run_ids_are_nobody_else_s(world):
+    beside = await world.second()
+    await world.define()
+    stores = [world.store, beside] * 20
+    rows = await asyncio.gather(
+        *(store.enqueue("report", request_id=f"r{n}") for n, store in enumerate(stores))
+    )
+    assert len({row.run_id for row in rows}) == len(stores)
+
+
+# -- nodes that fall silent
+
+
+async def silent_holder(world, **fields):
+    """Have a node with a short lease start a run, and fall silent; return what it held."""
+    gone = a_node("gone", lease=5_000)
+    await world.store.register(gone)
+    await world.define(**fields)
+    world.clock.advance("1h")
+    await world.store.heartbeat(gone)
+    found = await world.store.plan_due(planned, limit=100, node=gone, slots=10)
+    (attempt,) = found.attempts
+    world.clock.advance(5_001)
+    return gone, attempt
+
+
+async def test_runs_of_a_silent_node_are_decided_by_another(world):
+    gone, attempt = await silent_holder(world)
+    await world.told()
+    assert await world.store.rescue(world.node) == Registered(lost=1)
+    assert await world.store.rescue(world.node) is None
+    assert await world.runs("status reason") == [("FAILED", "lost")]
+    assert NodeLost("gone", "here", lost=1) in await world.told()
+    assert await world.end(attempt) == [], "its fence is old"
+    assert not (await world.store.heartbeat(gone)).is_known
+
+
+async def test_a_node_is_not_silent_before_its_lease_is_over(world):
+    gone, _ = await silent_holder(world)
+    world.clock.step(-2)
+    assert await world.store.rescue(world.node) is None
+    assert (await world.store.heartbeat(gone)).is_known
+
+
+async def test_a_silent_node_s_run_stands_in_nobody_s_way(world):
+    """It is decided before the next tick is judged, even if nobody has looked for silent nodes."""
+    await silent_holder(world)
+    world.clock.advance("1h")
+    await world.plan()
+    assert await world.runs("status reason") == [("FAILED", "lost"), ("ENQUEUED", None)]
+
+
+async def test_a_silent_node_starts_nothing_once_others_have_decided(world):
+    gone, _ = await silent_holder(world)
+    await world.store.rescue(world.node)
+    await world.store.enqueue("report", request_id="by-hand")
+    assert await world.store.claim(gone, limit=9) == []
+    world.clock.advance("1h")
+    found = await world.store.plan_due(planned, limit=9, node=gone, slots=9)
+    assert (found.ticks, list(found.attempts)) == (1, [])
+
+
+async def test_a_rescue_waits_for_nobody_and_loses_nothing(world):
+    """A silent node that is just planning keeps its row: it is given up a moment later."""
+    gone, _ = await silent_holder(world, overlap="allow")
+    world.clock.advance("1h")
+    planning, held = await inside_a_batch(world.store, node=gone, slots=10)
+    assert await world.store.rescue(world.node) is None
+    held.may_go.set()
+    assert len((await planning).attempts) == 1
+    assert await world.store.rescue(world.node) == Registered(lost=2)
+    assert await world.runs("status") == ["FAILED", "FAILED"]
+
+
+async def test_what_a_node_knows_nothing_of_is_freed(world):
+    """It was started by a call whose answer did not come."""
+    node = a_node("node", lease=6_000)
+    await world.store.register(node)
+    await world.store.upsert([a_schedule("known"), a_schedule("unknown")])
+    world.clock.advance("1h")
+    found = await world.store.plan_due(planned, limit=100, node=node, slots=10)
+    known = {(a.run_id, a.fence) for a in found.attempts if a.schedule_id == "known"}
+    assert await world.store.disown(node, known) == 0, "it may still be launched"
+    world.clock.advance(4_001)
+    await world.store.heartbeat(node)
+    assert await world.store.disown(node, known) == 1
+    rows = {row.schedule_id: (row.status, row.attempt, row.leased_by) for row in await world.rows()}
+    assert rows == {"known": ("STARTED", 1, "node"), "unknown": ("ENQUEUED", 0, None)}
+
+
+async def test_a_node_hears_that_it_is_to_stop(world):
+    assert await world.store.ask_to_stop([world.node.node_id, "nobody"]) == 1
+    assert (await world.store.heartbeat(world.node)).is_asked_to_stop
+    assert [row.is_stopping for row in await world.store.nodes()] == [True]
+
+
+# -- a server that comes and goes
+
+
+def end_backends(world):
+    """Have the server end every connection to the database."""
+    mine = "datname = current_database() AND pid <> pg_backend_pid()"
+    world.database.tamper(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}")
+
+
+async def test_a_connection_that_broke_in_the_meantime_is_made_anew(world):
+    await world.define()
+    end_backends(world)
+    assert await world.store.pause("report")
+
+
+async def test_a_connection_that_breaks_in_the_middle_fails_the_call_alone(world):
+    await world.define()
+    world.clock.advance("1h")
+    planning, held = await inside_a_batch(world.store)
+    end_backends(world)
+    held.may_go.set()
+    with pytest.raises(StoreFailed):
+        await planning
+    assert (await world.plan()).ticks == 1
+
+
+async def test_a_server_that_is_away_fails_calls_until_it_is_back(world):
+    with Server(new_folder()) as server:
+        store = await PostgresStore.open(server.new_database(), clock=world.clock)
+        await store.upsert([a_schedule("report")])
+        server.stop("immediate")
+        with pytest.raises(StoreFailed, match="cannot be reached"):
+            await store.pause("report")
+        server.start()
+        assert await store.pause("report")
+        await store.close()
+
+
+async def test_a_server_that_does_not_answer_is_given_up(world, monkeypatch):
+    monkeypatch.setattr(database, "ANSWER_LIMIT", 0.3)
+    monkeypatch.setattr(database.Watch, "EVERY", 0.05)
+    store = await PostgresStore.open(world.database.url, clock=world.clock)
+    began = time.monotonic()
+    with pytest.raises(StoreFailed):
+        await store._threads.use(lambda c: c.execute("SELECT pg_sleep(5)"))
+    assert time.monotonic() - began < 2
+    assert await store.schedules() == []
+    await store.close()
+
+
+async def test_an_unanswered_commit_is_told_as_one(world, monkeypatch):
+    """The connection breaks when the commit is on its way: it happened, or it did not."""
+    execute = database.Cursor.execute
+
+    def cut_at_commit(self, query, params=None, **options):
+        if query == "COMMIT":
+            execute(self, "SELECT 1")
+            self.connection.cut()
+        return execute(self, query, params, **options)
+
+    monkeypatch.setattr(database.Cursor, "execute", cut_at_commit)
+    with pytest.raises(StoreInDoubt):
+        await world.define()
+    monkeypatch.undo()
+    await world.define()
+    assert len(await world.store.schedules()) == 1
+
+
+async def test_a_deadlock_with_somebody_else_is_tried_again(world, monkeypatch):
+    await world.store.upsert([a_schedule("a"), a_schedule("b")])
+    calls = []
+
+    def clash_once(tx):
+        calls.append(tx)
+        if len(calls) == 1:
+            raise psycopg.errors.DeadlockDetected("simulated")
+        return len(calls)
+
+    assert await world.store._threads.write(clash_once) == 2
+
+
+async def test_the_clock_is_the_database_s(world):
+    store = await PostgresStore.open(world.database.url)
+    await store.upsert([a_schedule("report")])
+    (row,) = await store.schedules()
+    assert abs(row.created_at - time.time() * 1000) < 5_000
+    assert abs(store.clock.now() - time.time() * 1000) < 1_000
+    await store.close()
+
+
+# -- who may use it
+
+
+async def test_two_that_come_first_make_the_tables_once(world):
+    url = world.database.server.new_database()
+    stores = await asyncio.gather(*(PostgresStore.open(url, clock=world.clock) for _ in range(4)))
+    assert len({store.store_id for store in stores}) == 1
+    for store in stores:
+        await store.close()
+    world.database.server.drop_database(url)
+
+
+async def test_tables_of_a_newer_onbeat_are_refused(world):
+    world.database.tamper("UPDATE meta SET value = '999' WHERE name = 'schema'")
+    with pytest.raises(StoreUnusable, match=rf"newer Onbeat \(schema 999, this one knows {len(MIGRATIONS)}\)"):  # fmt: skip
+        await world.second()
+    world.database.tamper(f"UPDATE meta SET value = '{len(MIGRATIONS)}' WHERE name = 'schema'")
+
+
+async def test_a_user_who_may_not_make_the_schema_is_told_so(world):
+    url = world.database.server.new_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS guest")
+        connection.execute("CREATE ROLE guest LOGIN")
+    with pytest.raises(StoreUnusable, match=r'permission denied .*own the schema "onbeat"'):
+        await PostgresStore.open(url.replace("onbeat@", "guest@"), clock=world.clock)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA onbeat AUTHORIZATION guest")
+    store = await PostgresStore.open(url.replace("onbeat@", "guest@"), clock=world.clock)
+    await store.close()
+    world.database.server.drop_database(url)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("/onbeat_", "/no_such_"), "does not exist .createdb"),
+        (("onbeat@", "nobody_here@"), "does not exist"),
+        (("127.0.0.1", "no-such-host.invalid"), "cannot be reached"),
+        (("postgresql://", "postgresql://%zz"), "cannot be read"),
+    ],
+)
+async def test_a_wrong_address_says_what_is_wrong(world, change, told):
+    with pytest.raises((StoreUnusable, StoreFailed), match=told):
+        await PostgresStore.open(world.database.url.replace(*change), clock=world.clock)
+
+
+async def test_nobody_listens_at_a_port(world):
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"postgresql://ada:s3cret@127.0.0.1:{taken.getsockname()[1]}/onbeat"
+        with pytest.raises(StoreFailed, match=r"cannot be reached: .*refused") as refused:
+            await PostgresStore.open(url)
+    assert "s3cret" not in str(refused.value)
+    assert Address(url).shown == f"postgresql://127.0.0.1:{taken and url.rsplit(':', maxsplit=1)[-1].split('/', maxsplit=1)[0]}/onbeat"  # fmt: skip
+
+
+async def test_an_old_server_is_refused(world, monkeypatch):
+    monkeypatch.setattr(database, "OLDEST", 99)
+    with pytest.raises(StoreUnusable, match=r"is PostgreSQL 1[0-9]: Onbeat needs 99 or newer"):
+        await PostgresStore.open(world.database.url)
+
+
+async def test_text_that_postgresql_cannot_keep_is_kept_without_it(world):
+    await world.end(await world.going(), Succeeded("a\0b"), log_tail="a\0b\ud800")
+    row = await world.row()
+    assert (row.result, row.log_tail) == ("a\0b", "a\N{SYMBOL FOR NULL}b?")
