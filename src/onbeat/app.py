@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import onbeat
 from onbeat import logs
@@ -43,6 +43,9 @@ from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.stores.sql.store import SqlStore
 from onbeat.stores.sqlite import Holder, SqliteStore, who_holds
+
+if TYPE_CHECKING:
+    from onbeat.stores.postgres import PostgresStore
 
 F = TypeVar("F", bound=Function)
 log = logging.getLogger("onbeat.engine")
@@ -297,6 +300,28 @@ async def client(settings: Settings) -> AsyncIterator[Service]:
         await beat.close()
 
 
+async def move(settings: Settings, to: Settings) -> dict[str, int]:
+    """Move all that a SQLite file keeps to PostgreSQL; return how many rows of each table went.
+
+    Nobody may be the node of the file. From then on it is refused, so that nothing runs twice; a
+    move that was broken off may be made again.
+    """
+    if settings.database_path is None or not to.is_postgres:
+        raise InvalidSettings("move", "it goes from a SQLite file to PostgreSQL", hint="--database")
+    source = await SqliteStore.open(settings.database_path, clock=SystemClock(), to_move=True)
+    try:
+        await source.hold(Node(str(uuid.uuid4()), "onbeat move", frozenset()))
+        target = await _open_postgres(to, None)
+        try:
+            # First, and the rest whole or not at all: there are never two that could run.
+            await source.give_up(to.database_shown)
+            return await target.take_in(source.tables)
+        finally:
+            await target.close()
+    finally:
+        await source.close()
+
+
 def check_target(schedule: Schedule) -> None:
     """Refuse a schedule whose target could never be launched, without a store."""
     _launchers_that_check()[schedule.target.kind].check(schedule.target)
@@ -328,9 +353,13 @@ def holder(settings: Settings) -> Holder | None:
 
 
 async def _open_store(settings: Settings, clock: Clock | None) -> SqlStore:
-    if not settings.is_postgres:
-        path = settings.database_path
-        return await SqliteStore.open(path, clock=clock or SystemClock(), listener=logs.tell)
+    if settings.is_postgres:
+        return await _open_postgres(settings, clock)
+    path = settings.database_path
+    return await SqliteStore.open(path, clock=clock or SystemClock(), listener=logs.tell)
+
+
+async def _open_postgres(settings: Settings, clock: Clock | None) -> "PostgresStore":
     try:
         from onbeat.stores.postgres import PostgresStore  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:

@@ -8,7 +8,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -70,6 +70,10 @@ class Settings:
             **_from_flags(flags),
         }
         return cls(**found)  # type: ignore[arg-type]  # each reader gives what its field takes
+
+    def at(self, database: str) -> "Settings":
+        """Return the same settings for another database."""
+        return replace(self, database=str(_read("database", database, at="address")))
 
     @property
     def logs_json(self) -> bool:

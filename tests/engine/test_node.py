@@ -44,8 +44,9 @@ class Listening:
         self._store, self.asked = store, []
 
     def __getattr__(self, name):
-        self.asked.append(name)
-        return getattr(self._store, name)
+        found = getattr(self._store, name)
+        self.asked += [name] if callable(found) else []
+        return found
 
 
 @pytest.mark.req("S63")
@@ -172,6 +173,7 @@ def test_a_claim_that_finds_nothing_is_not_repeated_for_runs_that_ended_during_i
     monkeypatch.setattr("onbeat.engine.dispatcher.CLAIM_EVERY", 30)
 
     class Slow:
+        is_shared = False
         claims = 0
 
         async def claim(self, node, *, limit):
@@ -460,7 +462,7 @@ def test_an_idle_planner_does_not_look_again():
         await engine.stop(1)
         return found
 
-    assert played(story) <= {"changed_elsewhere", "heartbeat", "is_shared"}
+    assert played(story) <= {"changed_elsewhere", "heartbeat"}
 
 
 @pytest.mark.req("W26", "W18")

@@ -28,6 +28,7 @@ VERBS = {
     "run": ("onbeat.cli.runs:run", "Start a run now."),
     "runs": ("onbeat.cli.runs:runs", "Show what ran, what did not, and why."),
     "logs": ("onbeat.cli.runs:logs", "Show what a run printed."),
+    "move": ("onbeat.cli.node:move", "Move everything from SQLite to PostgreSQL."),
     "gate": ("onbeat.cli.node:gate", "Stop everything, or let it go on."),
 }
 

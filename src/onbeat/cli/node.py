@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from onbeat import __version__, logs
+from onbeat import __version__, app, logs
 from onbeat.app import Onbeat, holder
 from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.define import apply_definitions, read_file
@@ -277,3 +277,23 @@ def gate(settings: Settings, position: str, as_json: bool) -> None:
     else:
         told = "open" if position == "on" else "CLOSED: nothing is decided and nothing starts"
         click.echo(f"the gate {'is now' if changed else 'was already'} {told}")
+
+
+@click.command()
+@click.argument("to", metavar="postgresql://USER@HOST/NAME")
+@JSON
+@with_settings()
+def move(settings: Settings, to: str, as_json: bool) -> None:
+    """Move everything from the SQLite file to PostgreSQL: schedules, positions, runs and events.
+
+    The file must have no node (onbeat down). It is kept, and refused from then on.
+    """
+    target, path = settings.at(to), settings.database_path
+    if path is not None and not path.exists():
+        raise StoreUnusable(f"{path} does not exist (--database names another)")
+    moved = asyncio.run(app.move(settings, target))
+    if as_json:
+        write_json({"from": settings.database, "to": target.database_shown, "rows": moved})
+        return
+    told = f"{moved['schedules']} schedules, {moved['schedule_runs']} runs"
+    click.echo(f"moved {told} to {target.database_shown}: start nodes there with --database")

@@ -267,6 +267,8 @@ class Dispatcher:
 
     @property
     def _free(self) -> int:
+        if not self._lease.holds:
+            return 0  # what it was given now it would only hand back
         return self.concurrency - len(self._running) - self._reserved
 
     async def _attend(self, attempt: Attempt, latest: float) -> None:

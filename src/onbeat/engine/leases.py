@@ -24,6 +24,7 @@ class Lease:
 
     def __init__(self, store: Store, clock: Clock, node: Node) -> None:
         self._store, self._clock, self._node = store, clock, node
+        self._can_be_lost = store.is_shared  # else nobody could take the node for dead
         self._renewed = clock.monotonic()
         self.is_forgotten = False  # others have taken the node for dead, and decided its runs
         self.is_asked_to_stop = False
@@ -31,8 +32,8 @@ class Lease:
     @property
     def holds(self) -> bool:
         """Whether no other node can have taken this one for dead yet."""
-        if not self._store.is_shared:
-            return True  # nobody else could
+        if not self._can_be_lost:
+            return True
         silent = self._clock.monotonic() - self._renewed
         return not self.is_forgotten and silent < self._node.lease / 1000 * 2 / 3
 

@@ -139,6 +139,8 @@ class Engine:
             self.dispatcher.end_running()
         elif self._held and not held:
             log.warning("in touch with the database again")
+            self.planner.wake()
+            self.dispatcher.wake()
         if self._lease.is_asked_to_stop:
             self.asked_to_stop.set()
 

@@ -5,11 +5,13 @@ is wrong fires nothing early.
 """
 
 import uuid
+from collections.abc import Callable, Iterator
 
 from onbeat.ports import Beat, Clock, Listener, Node, Registered
 from onbeat.stores.postgres.database import Address, Ear, Threads, prepare
+from onbeat.stores.postgres.moving import take_in
 from onbeat.stores.sql import nodes
-from onbeat.stores.sql.store import SqlStore
+from onbeat.stores.sql.store import SqlStore, Table
 
 SIZE = 4  # calls at the same time, each with a connection
 
@@ -68,3 +70,10 @@ class PostgresStore(SqlStore):
 
     async def changed_elsewhere(self) -> bool:
         return self._ear is not None and self._ear.has_heard()
+
+    async def take_in(self, tables: Callable[[], Iterator[Table]]) -> dict[str, int]:
+        """Take over all that another store kept, whole or not at all; return how many rows of each.
+
+        A database that has anything in it already is refused.
+        """
+        return await self._threads.use(lambda connection: take_in(connection, tables()))

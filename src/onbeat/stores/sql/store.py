@@ -1,7 +1,7 @@
 """The calls of `Store`, each handed to whoever makes it a transaction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from onbeat.core.schedules import Schedule
@@ -22,9 +22,13 @@ from onbeat.ports import (
     Upserted,
 )
 from onbeat.stores.sql import defining, nodes, planning, reading, running
-from onbeat.stores.sql.transaction import Call, Transaction
+from onbeat.stores.sql.transaction import Call, Row, Transaction
 
 T = TypeVar("T")
+
+# Everything that a store has. A table, when it is moved, is its name, its columns and its rows.
+TABLES = ("meta", "nodes", "schedules", "schedule_state", "due", "schedule_runs", "events")
+Table = tuple[str, Sequence[str], Iterator[Row]]
 
 
 class Worker(Protocol):

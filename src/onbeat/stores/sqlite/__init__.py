@@ -6,7 +6,8 @@ the file as clients, to define, pause, start and read.
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import Event
 from onbeat.ports import Beat, Clock, Listener, Node, Registered
 from onbeat.stores.sql import nodes
-from onbeat.stores.sql.store import SqlStore
+from onbeat.stores.sql.rows import KEEP
+from onbeat.stores.sql.store import TABLES, SqlStore, Table
 from onbeat.stores.sqlite.database import Inline, Threaded, Worker, connect, data_version, migrate
 
 
@@ -41,13 +43,19 @@ class SqliteStore(SqlStore):
         clock: Clock,
         inline: bool = False,
         listener: Listener | None = None,
+        to_move: bool = False,
     ) -> "SqliteStore":
         """Open a file, made if it is not there, or memory for None; bring its tables up to date.
 
-        `listener` is told the events of this object's own transactions, once they are durable.
+        `listener` is told the events of this object's own transactions, once they are durable. What
+        was moved to another database is refused, unless it is opened to be moved.
         """
         writing = connect(path)
         store_id = migrate(writing, path)
+        moved = writing.execute("SELECT value FROM meta WHERE name = 'moved_to'").fetchone()
+        if moved is not None and not to_move:
+            writing.close()
+            raise StoreUnusable(f"{path} was moved to {moved[0]} (--database names that)")
         told = listener or _nobody
         if inline:
             return cls(path, Inline(writing, clock, told), clock, store_id)
@@ -72,6 +80,19 @@ class SqliteStore(SqlStore):
             problem = f"{self.path} was removed or replaced: what is written is lost"
             raise StoreUnusable(f"{problem} (start again on the file that is meant)")
         return await super().heartbeat(node)
+
+    async def give_up(self, moved_to: str) -> None:
+        """Refuse to be opened from now on: everything is kept in another database."""
+        await self._worker.write(lambda tx: tx.run(KEEP, ("moved_to", moved_to)))
+
+    def tables(self) -> Iterator[Table]:
+        """Yield all that is kept. Whoever reads it holds the store, and has it to itself."""
+        assert self.path is not None, "memory is not moved"
+        with closing(connect(self.path)) as connection:
+            for name in TABLES:
+                columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+                rows = connection.execute(f"SELECT {', '.join(columns)} FROM {name}")
+                yield name, columns, rows
 
     async def changed_elsewhere(self) -> bool:
         before, self._seen = self._seen, await self._worker.peek(data_version)

@@ -1,0 +1,177 @@
+"""Moving from SQLite to PostgreSQL: one command, nothing lost, and never two that run."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from contextlib import closing
+
+import apsw
+import psycopg
+import pytest
+
+from onbeat import app
+from onbeat.core.runs import Failed, Succeeded
+from onbeat.errors import InvalidSettings, StoreHeld, StoreUnusable
+from onbeat.ports import Finished, Node
+from onbeat.settings import Settings
+from onbeat.stores.postgres import PostgresStore
+from onbeat.stores.sqlite import SqliteStore
+from onbeat.testing import ManualClock, a_schedule
+from tests.postgres import shared_server
+from tests.stores.conftest import planned
+
+NODE = Node("node", "here", frozenset({"command"}))
+
+
+@pytest.fixture
+def url():
+    server = shared_server()
+    url = server.new_database()
+    yield url
+    server.drop_database(url)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "onbeat.db"
+
+
+async def live(path, clock):
+    """Leave a file behind that has a bit of everything in it."""
+    store = await SqliteStore.open(path, clock=clock, inline=True)
+    await store.register(NODE)
+    queue = {"overlap": "queue", "retry": ["30s"]}
+    await store.upsert(
+        [
+            a_schedule("hourly"),
+            a_schedule("queued", **queue),
+            a_schedule("gone"),
+            a_schedule("lost"),
+        ],
+        source="onbeat.yaml",
+        user_id="ada",
+    )
+    clock.advance("1h")
+    found = await store.plan_due(planned, limit=9, node=NODE, slots=9)
+    ends = {
+        "hourly": Succeeded({"n": 1}),
+        "queued": Failed("it \N{SNOWMAN} broke"),
+        "gone": Succeeded(),
+    }
+    ended = [a for a in found.attempts if a.schedule_id in ends]
+    await store.finish([Finished(a, ends[a.schedule_id], "said\0 this") for a in ended])
+    await store.enqueue("hourly", request_id="by-hand", inputs={"limit": 3})
+    await store.pause("hourly", note="for now")
+    await store.delete("gone")
+    for _ in range(2):
+        clock.advance("1h")
+        await store.plan_due(planned, limit=9)
+    kept = await everything(store)
+    await store.close()
+    return kept
+
+
+async def everything(store):
+    """Return all that can be asked of a store."""
+    schedules = await store.schedules()
+    runs = await store.runs(limit=1000)
+    events = await store.events(limit=1000)
+    return schedules, [without_nul(run) for run in runs], [(at, event) for _, at, event in events]
+
+
+def without_nul(run):
+    return {
+        name: getattr(run, name).replace("\0", "\N{SYMBOL FOR NULL}")
+        if isinstance(getattr(run, name), str)
+        else getattr(run, name)
+        for name in run.__dataclass_fields__
+    }
+
+
+def moved(path, url):
+    return asyncio.run(app.move(Settings(database=f"sqlite:///{path}"), Settings(database=url)))
+
+
+def test_everything_is_as_it_was_and_goes_on(path, url):
+    clock = ManualClock()
+    before = asyncio.run(live(path, clock))
+    assert moved(path, url)["schedule_runs"] == len(before[1])
+
+    async def go_on():
+        store = await PostgresStore.open(url, clock=clock)
+        after = await everything(store)
+        found = await store.register(Node("another", "there", NODE.offers))
+        clock.advance("1h")
+        planned_now = await store.plan_due(planned, limit=9)
+        rows = await store.runs(limit=1000)
+        await store.close()
+        return after, found.lost, planned_now.ticks, rows
+
+    after, lost, ticks, rows = asyncio.run(go_on())
+    assert after == before
+    assert lost == 1, "the run that the file's node had started is decided by whoever comes"
+    assert ticks == 2
+    assert len({row.run_id for row in rows}) == len(rows) == len(before[1]) + 2
+    assert len({(row.schedule_id, row.run_at, row.request_id) for row in rows}) == len(rows)
+
+
+def test_the_file_is_refused_from_then_on(path, url):
+    asyncio.run(live(path, ManualClock()))
+    moved(path, url)
+    with pytest.raises(StoreUnusable, match=r"was moved to postgresql://127\.0\.0\.1"):
+        asyncio.run(SqliteStore.open(path, clock=ManualClock()))
+    with pytest.raises(StoreUnusable, match="something in it already"):
+        moved(path, url)
+
+
+def test_a_move_that_was_broken_off_can_be_made_again(path, url, monkeypatch):
+    asyncio.run(live(path, ManualClock()))
+    tables = SqliteStore.tables
+
+    def broken(self):
+        for n, table in enumerate(tables(self)):
+            if n == 5:
+                raise KeyboardInterrupt
+            yield table
+
+    monkeypatch.setattr(SqliteStore, "tables", broken)
+    with pytest.raises(KeyboardInterrupt):
+        moved(path, url)
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT count(*) FROM onbeat.schedules").fetchone() == (0,)
+    monkeypatch.undo()
+    assert moved(path, url)["schedules"] == 4
+
+
+def test_a_file_that_has_a_node_is_not_moved(path, url):
+    async def hold():
+        store = await SqliteStore.open(path, clock=ManualClock(), inline=True)
+        await store.register(NODE)
+        try:
+            with pytest.raises(StoreHeld, match="onbeat down"):
+                await app.move(Settings(database=f"sqlite:///{path}"), Settings(database=url))
+        finally:
+            await store.close()
+
+    asyncio.run(hold())
+    with closing(apsw.Connection(str(path))) as database:
+        assert database.execute("SELECT * FROM meta WHERE name = 'moved_to'").fetchall() == []
+
+
+def test_it_goes_from_a_file_to_postgresql_and_no_other_way(path, url):
+    for source, target in ((url, f"sqlite:///{path}"), ("sqlite://", url), (url, url)):
+        with pytest.raises(InvalidSettings, match="from a SQLite file to PostgreSQL"):
+            asyncio.run(app.move(Settings(database=source), Settings(database=target)))
+
+
+def test_the_command_says_what_went_where(path, url):
+    asyncio.run(live(path, ManualClock()))
+    command = [sys.executable, "-m", "onbeat", "move", url, "--database", f"sqlite:///{path}"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    assert told["rows"]["schedules"] == 4
+    assert told["to"] == url.replace("onbeat@", "")
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stdout) == (69, "")
+    assert "something in it already" in again.stderr
