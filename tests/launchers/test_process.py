@@ -682,6 +682,23 @@ def test_only_the_very_store_counts(a_bystander):
     assert [bystander.poll() for bystander in spared] == [None] * len(others)
 
 
+def test_what_a_living_node_has_is_spared_and_what_a_dead_one_had_is_not(a_bystander):
+    """Several nodes of one store may be on one machine. One that nobody waited for is dead, too."""
+    store_id = uuid4().hex
+    other, dead = a_bystander({}), a_bystander({})
+    nodes = [os.getpid(), other.pid, dead.pid]
+    own, theirs, left = (
+        a_bystander({"ONBEAT_STORE": store_id, "ONBEAT_NODE": process._identity(pid)})
+        for pid in nodes
+    )
+    reused = a_bystander({"ONBEAT_STORE": store_id, "ONBEAT_NODE": f"{other.pid}-1"})
+    dead.kill()
+    asyncio.run(until(lambda: process._identity(dead.pid) == ""))
+    assert end_leftovers(store_id) == 2
+    assert (left.wait(SOON), reused.wait(SOON)) == (-signal.SIGKILL, -signal.SIGKILL)
+    assert (own.poll(), theirs.poll()) == (None, None)
+
+
 def test_a_leftover_that_does_not_go_at_once_is_waited_for(a_bystander, monkeypatch):
     store_id, rounds, signal_all = uuid4().hex, [], process._signal_all
 

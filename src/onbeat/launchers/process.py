@@ -418,7 +418,9 @@ def _has_node(entries: Marks) -> bool:
 def _identity(pid: int) -> str:
     """Return what tells a process from any other that had, or will have, its number."""
     with suppress(OSError):
-        return f"{pid}-{int(_stat(pid)[19])}"  # with the time of its start
+        told = _stat(pid)
+        # With the time of its start; one that is dead, and nobody has noticed, is none any more.
+        return "" if told[0] in (b"Z", b"X") else f"{pid}-{int(told[19])}"
     return f"{pid}-0" if pid == os.getpid() else ""
 
 
