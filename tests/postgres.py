@@ -61,14 +61,14 @@ def shared_server() -> "Server":
     return server
 
 
-def new_folder() -> Path:
+def new_folder(*, on_disk: bool = False) -> Path:
     """Return an empty folder that a server can use even if it is root who starts it.
 
     It is made in `PG_TMPDIR` if that is set, or else in memory where there is room: a database is
     300 files, which ext4 is slow to make (0.3 s) where as many were deleted in the last minute.
     """
     where = os.environ.get("PG_TMPDIR")
-    if not where and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
+    if not where and not on_disk and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
         where = str(MEMORY)
     folder = Path(tempfile.mkdtemp(prefix="onbeat-postgres-", dir=where))
     folder.chmod(0o711)

@@ -200,7 +200,7 @@ STORIES = {  # and how long it may take from the grief to the decision, in milli
 }
 
 
-@pytest.mark.req("W59", "W60", "W62", "K22")
+@pytest.mark.req("W9", "W60", "W61", "K22")
 def test_a_node_that_comes_to_grief_holds_nothing_up_and_doubles_nothing(tmp_path):
     def play(story_of):
         with Story(tmp_path / story_of.__name__) as story:

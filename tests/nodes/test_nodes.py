@@ -1,0 +1,219 @@
+"""Nodes on PostgreSQL, in one process: who does what, and what they do when the database is away."""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+
+from onbeat import Onbeat, every
+from onbeat.events import RunStarted
+from onbeat.settings import Settings
+from onbeat.stores.postgres import database
+from onbeat.stores.postgres.database import StoreInDoubt
+from onbeat.testing import a_schedule
+from tests.postgres import Server, new_folder, shared_server
+
+SOON = 15.0  # seconds: far more than anything here takes
+
+
+@pytest.fixture
+def url():
+    server = shared_server()
+    url = server.new_database()
+    yield url
+    server.drop_database(url)
+
+
+def a_beat(url, **settings):
+    return Onbeat(
+        settings=Settings(**{"database": url, "lease": 1_000, "stop_grace": 0} | settings)
+    )
+
+
+async def until(reached):
+    """Wait until something is so; return what it came to."""
+    async with asyncio.timeout(SOON):
+        while True:
+            found = reached()
+            found = await found if asyncio.iscoroutine(found) else found
+            if found:
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def nodes_of(beat):
+    return {row.node_id: row for row in (await beat.service.overview()).nodes}
+
+
+def tamper(url, statement):
+    with psycopg.connect(url, options="-csearch_path=onbeat") as connection:
+        connection.execute(statement)
+
+
+@pytest.mark.req("W62")
+def test_one_node_decides_and_another_launches(url):
+    """The runs that wait are the queue between the two."""
+
+    async def story():
+        called = []
+        planner, runner = a_beat(url, roles=("plan",)), a_beat(url, roles=("run",))
+        for beat in (planner, runner):
+            beat.register("work", lambda: called.append(time.monotonic()))
+        async with planner, runner:
+            rows = await nodes_of(planner)
+            (one,) = [each for each in rows if rows[each].roles == {"run"}]
+            await planner.define(a_schedule("job", every="1s", run={"python": "work"}))
+            await until(lambda: len(called) >= 2)
+            events = await planner._opened._store.events(limit=1000)
+            started = {e.node_id for _, _, e in events if isinstance(e, RunStarted)}
+            return started == {one}, [sorted(row.offers) for row in rows.values()]
+
+    right, offers = asyncio.run(story())
+    assert right, "only the one that runs has started anything"
+    assert [] in offers, "the one that plans offers nothing"
+
+
+@pytest.mark.req("W60", "W63")
+def test_nodes_share_the_work_and_each_tick_is_launched_once(url):
+    async def story():
+        called = []
+        beats = [a_beat(url, concurrency=8) for _ in range(3)]
+        for n, beat in enumerate(beats):
+            beat.register("work", lambda schedule, n=n: called.append((schedule, n)))
+        async with beats[0], beats[1], beats[2]:
+            names = [f"job-{n}" for n in range(30)]
+            fields = {"at": soon(1), "overlap": "allow"}
+            await beats[0].define(
+                *(
+                    a_schedule(name, run={"python": "work", "inputs": {"schedule": name}}, **fields)
+                    for name in names
+                )
+            )
+            await until(lambda: len(called) >= len(names))
+            await asyncio.sleep(0.3)
+            return sorted(name for name, _ in called) == sorted(names)
+
+    assert asyncio.run(story())
+
+
+def soon(seconds):
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1 + seconds))
+
+
+def test_a_node_that_is_asked_to_stop_does(url):
+    async def story():
+        beat, other = a_beat(url), a_beat(url)
+        async with other:
+            await beat.open()
+            await beat.begin()
+            (own,) = set(await nodes_of(beat)) - {other._opened.engine._node.node_id}
+            await other.service.ask_to_stop([own])
+            async with asyncio.timeout(SOON):
+                await beat.until(asyncio.Event())
+            left = set(await nodes_of(other))
+            await beat.close()
+            return own not in left, len(left)
+
+    assert asyncio.run(story()) == (True, 1)
+
+
+@pytest.mark.req("W61")
+def test_a_node_that_others_took_for_dead_ends_its_runs_and_joins_anew(url):
+    async def story():
+        ended = []
+
+        async def endless():
+            try:
+                await asyncio.sleep(600)
+            finally:
+                ended.append(True)
+
+        beat = a_beat(url)
+        beat.schedule(every("1s"), name="endless")(endless)
+        async with beat:
+            (before,) = await nodes_of(beat)
+            await until(lambda: beat._opened.engine.dispatcher.running)
+            tamper(url, "DELETE FROM nodes")
+            await until(lambda: ended)
+            after = await until(lambda: nodes_of(beat))
+            await until(lambda: beat.is_node and beat._opened.engine.dispatcher.running)
+            return before not in after
+
+    assert asyncio.run(story())
+
+
+@asynccontextmanager
+async def away(server):
+    """Have the server not answer for a while."""
+    await asyncio.to_thread(server.pause)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(server.resume)
+
+
+def test_a_node_that_is_out_of_touch_ends_what_it_runs_and_goes_on_afterwards():
+    async def story(server):
+        ended, calls = [], []
+
+        async def work():
+            calls.append(time.monotonic())
+            try:
+                await asyncio.sleep(600 if len(calls) == 1 else 0)
+            except asyncio.CancelledError:
+                ended.append(time.monotonic())
+                raise
+
+        beat = a_beat(server.new_database())
+        beat.schedule(every("1s"), name="work", on_lost="retry")(work)
+        async with beat:
+            await until(lambda: calls)
+            async with away(server):
+                began = time.monotonic()
+                await until(lambda: ended)
+                held = ended[0] - began
+            await until(lambda: len(calls) >= 3)
+            rows = (await beat.runs())[::-1]
+            return held, rows[0]
+
+    with Server(new_folder()) as server:
+        held, first = asyncio.run(story(server))
+    assert held < 1.0, "before its lease was over"
+    assert (first.status, first.attempt) == ("SUCCESS", 2), "it was lost, and tried again as asked"
+
+
+def test_a_run_that_was_started_by_a_call_never_answered_is_launched_once(url, monkeypatch):
+    async def story():
+        calls, doubts = [], []
+        commit = database._commit
+
+        def unanswered(connection):
+            commit(connection)
+            if calls is not None and not doubts and _has_started(connection):
+                doubts.append(True)
+                connection.cut()
+                raise StoreInDoubt("simulated")
+
+        monkeypatch.setattr(database, "_commit", unanswered)
+        beat = a_beat(url)
+        beat.register("work", lambda: calls.append(True))
+        async with beat:
+            await beat.define(a_schedule("job", at=soon(1), run={"python": "work"}))
+            await until(lambda: calls)
+            await asyncio.sleep(0.2)
+            (row,) = await until(lambda: done(beat))
+            return len(doubts), len(calls), row.status, row.attempt
+
+    assert asyncio.run(story()) == (1, 1, "SUCCESS", 1)
+
+
+async def done(beat):
+    rows = await beat.runs()
+    return rows if all(row.finished_at for row in rows) else None
+
+
+def _has_started(connection):
+    found = connection.execute("SELECT 1 FROM onbeat.schedule_runs WHERE status = 'STARTED'")
+    return found.fetchone() is not None
