@@ -2,12 +2,13 @@
 
 The herd: 100 000 hourly schedules are due at once, and one planner, then two, each a process of its
 own, decide them all: every tick its run row, its event and the next due row, in batches, durably
-(fsync on). The machine's two cores are shared by planners and server; what the server alone could do
-is shown by the same statements without Python's part: rows moved by plain SQL in one session.
+(fsync on). The machine's two cores are shared by planners and server; what the server could do alone
+is shown by rows moved in plain SQL, in one session and in two.
 
-Steady: 2 000 schedules of a second each, planned and run to their SUCCESS by two nodes. Told for each
-half minute: ticks a second, how late they were decided and done, and how long a look at the head of
-the queue takes, where the dead rows are. It fails if that look slows down, or ticks are left behind.
+Steady: 2 000 schedules of a second each, planned and run to their SUCCESS by two nodes. Told for
+each half minute: ticks a second, how late they were decided and done, and how long a look at the
+head of the queue takes, where the dead rows are. It fails if that look slows down, or ticks are left
+behind.
 """
 
 import argparse
@@ -54,8 +55,8 @@ decided AS (
      WHERE s.schedule_id = t.schedule_id)
 INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, triggered_by,
        needs, revision, created_at, updated_at)
-SELECT nextval('run_ids'), schedule_id, run_at, '', run_at * 1000, 'ENQUEUED', 'timer', 'command', 1,
-       %(now)s, %(now)s FROM taken
+SELECT nextval('run_ids'), schedule_id, run_at, '', run_at * 1000, 'ENQUEUED', 'timer', 'command',
+       1, %(now)s, %(now)s FROM taken
 """
 
 
@@ -167,8 +168,8 @@ def compare(rounds: int) -> None:
         for _ in range(rounds):
             one.append(herd(server, 1))
             two.append(herd(server, 2))
-            for sessions in alone:
-                alone[sessions].append(bare(server, sessions))
+            for sessions, rates in alone.items():
+                rates.append(bare(server, sessions))
     median = statistics.median
     print(f"a herd of {HERD:,} on PostgreSQL {version}, medians of {rounds} rounds")
     print(f"  one planner     {median(one):8,.0f} ticks/s   {_each(one)}")

@@ -35,7 +35,7 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 ADAPTERS = {"launchers", "stores", "sources"}
-OPTIONAL = {"holidays"}
+OPTIONAL = {"holidays", "psycopg"}
 
 
 def tree(path):
@@ -123,12 +123,14 @@ def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock()
             assert name_of(path) in {"app.py", "cli/next.py"}
 
 
-def test_an_optional_dependency_is_imported_in_one_file():
+def test_an_optional_dependency_is_imported_in_one_file_or_folder_of_its_own():
     for package in OPTIONAL:
         users = [
             path for path in MODULES if package in {m.partition(".")[0] for m in imports(path)}
         ]
-        assert len(users) == 1, (package, users)
+        own = len(users) == 1 or {path.parent for path in users} == {PACKAGE / "stores/postgres"}
+        assert users, package
+        assert own, (package, users)
 
 
 def test_what_is_imported_is_declared():

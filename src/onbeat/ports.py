@@ -95,6 +95,7 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
     attempts: Sequence[Attempt] = ()  # announced for this node: launch them at once
     enqueued: int = 0  # runs that wait to be claimed
     unoffered: frozenset[str] = frozenset()  # what was needed and the node does not offer
+    is_outdated: bool = False  # others plan with newer zone data: nothing was decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +298,7 @@ class Store(Protocol):
         2. A tick decided before is left as it is, and the due row moves on.
         3. A definition that cannot be planned is parked and hurts no other.
         4. Up to `slots` runs that `node` offers are announced for it at once.
+        5. Nothing is decided where another node has computed due rows with newer zone data.
         """
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:

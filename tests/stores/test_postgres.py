@@ -13,7 +13,7 @@ from onbeat.core.runs import Succeeded
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
 from onbeat.events import NodeLost
 from onbeat.ports import Registered
-from onbeat.stores.postgres import PostgresStore, database
+from onbeat.stores.postgres import PostgresStore, database, tables
 from onbeat.stores.postgres.database import Address
 from onbeat.stores.postgres.migrations import MIGRATIONS
 from onbeat.testing import a_schedule
@@ -131,6 +131,31 @@ async def test_run_ids_are_nobody_else_s(world):
         *(store.enqueue("report", request_id=f"r{n}") for n, store in enumerate(stores))
     )
     assert len({row.run_id for row in rows}) == len(stores)
+
+
+async def test_a_node_with_older_zone_data_plans_nothing(world):
+    await world.define()
+    world.clock.advance("1h")
+    world.database.tamper("UPDATE meta SET value = '9999z' WHERE name = 'tz'")
+    found = await world.plan()
+    assert (found.ticks, found.is_outdated) == (0, True)
+    with pytest.raises(StoreUnusable, match="time zone data 9999z"):
+        await world.store.register(a_node("older"))
+
+
+async def test_newer_zone_data_waits_for_who_is_planning_and_then_holds_for_all(world):
+    beside = await world.second()
+    await world.define(cron="0 * * * *", timezone="Europe/Berlin")
+    world.clock.advance("1h")
+    world.database.tamper("UPDATE meta SET value = '1999a' WHERE name = 'tz'")
+    planning, held = await inside_a_batch(world.store)
+    joining = asyncio.create_task(beside.register(a_node("newer")))
+    await asyncio.sleep(0.1)
+    assert not joining.done()
+    held.may_go.set()
+    assert (await planning).ticks == 1
+    await joining
+    assert (await world.schedule()).next_run_at == 1_767_276_000
 
 
 # -- nodes that fall silent
@@ -367,7 +392,7 @@ async def test_nobody_listens_at_a_port(world):
 
 
 async def test_an_old_server_is_refused(world, monkeypatch):
-    monkeypatch.setattr(database, "OLDEST", 99)
+    monkeypatch.setattr(tables, "OLDEST", 99)
     with pytest.raises(StoreUnusable, match=r"is PostgreSQL 1[0-9]: Onbeat needs 99 or newer"):
         await PostgresStore.open(world.database.url)
 

@@ -189,17 +189,19 @@ def _ask_to_stop(settings: Settings, names: Sequence[str], *, everywhere: bool) 
         left = ask(settings, lambda service: service.overview()).nodes
         return bool(chosen.keys() & {row.node_id for row in left})
 
-    _wait_while(is_up, settings, ", ".join(chosen.values()))
+    _wait_while(is_up, settings, ", ".join(chosen.values()), pause=0.2)
     return sorted(chosen.values())
 
 
-def _wait_while(is_up: Callable[[], bool], settings: Settings, name: str) -> None:
+def _wait_while(
+    is_up: Callable[[], bool], settings: Settings, name: str, *, pause: float = 0.02
+) -> None:
     limit = time.monotonic() + settings.stop_grace / 1000 + START_LIMIT
     while is_up():
         if time.monotonic() > limit:
             click.echo(f"onbeat: {name} is still up", err=True)
             sys.exit(FAILED)
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 @click.command()

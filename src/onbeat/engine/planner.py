@@ -41,7 +41,7 @@ class Planner:
         self._allowance = Allowance(clock, catchup_per_second)
         self._wake = asyncio.Event()
         self._last: _Alike | None = None
-        self._stopping, self._is_behind = False, False
+        self._stopping, self._is_behind, self._is_outdated = False, False, False
         self._told_of: frozenset[str] = frozenset()  # what was needed and is not offered
         self.next_due: int | None = None  # until then there is nothing to do, unless it is woken
 
@@ -96,6 +96,11 @@ class Planner:
             )
             self._dispatcher.launch(planned.attempts, sent)
         self._is_behind = planned.is_full
+        if planned.is_outdated and not self._is_outdated:
+            log.error(
+                "other nodes have newer time zone data: this one plans nothing (update tzdata)"
+            )
+        self._is_outdated = planned.is_outdated
         if "run" not in self._node.roles:
             return planned  # what it does not offer is for others to say
         for needs in sorted(planned.unoffered - self._told_of):

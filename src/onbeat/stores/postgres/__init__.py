@@ -8,8 +8,10 @@ import uuid
 from collections.abc import Callable, Iterator
 
 from onbeat.ports import Beat, Clock, Listener, Node, Registered
-from onbeat.stores.postgres.database import Address, Ear, Threads, prepare
+from onbeat.stores.postgres.database import Address, Threads
+from onbeat.stores.postgres.listening import Ear
 from onbeat.stores.postgres.moving import take_in
+from onbeat.stores.postgres.tables import prepare
 from onbeat.stores.sql import nodes
 from onbeat.stores.sql.store import SqlStore, Table
 

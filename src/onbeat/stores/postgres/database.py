@@ -34,11 +34,9 @@ from onbeat.events import (
     ScheduleResumed,
 )
 from onbeat.ports import Clock, Listener
-from onbeat.stores.postgres.migrations import MIGRATIONS
-from onbeat.stores.postgres.transaction import MIGRATING, NOW, Known, PostgresTransaction
+from onbeat.stores.postgres.transaction import NOW, Known, PostgresTransaction
 from onbeat.stores.sql.transaction import Call, Row
 
-OLDEST = 13  # the first version of PostgreSQL that will do
 SCHEMA = "onbeat"  # where our tables are, whatever else is in the database
 CHANNEL = "onbeat"
 ANSWER_LIMIT = 10.0  # seconds that a statement may take, seen from here
@@ -384,94 +382,3 @@ def as_store_error(broken: psycopg.Error) -> Exception:
             return StoreFailed(f"PostgreSQL: {told}")
         case _:
             return broken
-
-
-def prepare(connection: Connection, address: Address) -> str:
-    """Bring the tables up to this program's, or refuse the database; return the store's own id."""
-    version = connection.info.server_version // 10_000
-    if version < OLDEST:
-        problem = f"{address.shown} is PostgreSQL {version}"
-        raise StoreUnusable(f"{problem}: Onbeat needs {OLDEST} or newer")
-    if _schema_version(connection, address) < len(MIGRATIONS):
-        _migrate(connection, address)
-    found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'store_id'")
-    ((store_id,),) = found.fetchall()
-    return str(store_id)
-
-
-def _migrate(connection: Connection, address: Address) -> None:
-    connection.execute("BEGIN")
-    try:
-        # One at a time: whoever waited here finds the tables made.
-        connection.execute("SELECT pg_advisory_xact_lock($1)", (MIGRATING,))
-        exists = connection.execute("SELECT to_regnamespace($1) IS NOT NULL", (SCHEMA,)).fetchone()
-        if exists != (True,):
-            connection.execute(f"CREATE SCHEMA {SCHEMA}")
-        connection.execute(f"SET LOCAL search_path = {SCHEMA}, pg_temp")
-        for script in MIGRATIONS[_schema_version(connection, address) :]:
-            connection.execute(script)
-        connection.execute(
-            "INSERT INTO meta (name, value) VALUES ('schema', $1) "
-            "ON CONFLICT (name) DO UPDATE SET value = $1",
-            (str(len(MIGRATIONS)),),
-        )
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(psycopg.Error):
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute(f"ANALYZE {SCHEMA}.due, {SCHEMA}.schedule_state, {SCHEMA}.schedule_runs")
-
-
-def _schema_version(connection: Connection, address: Address) -> int:
-    """Return how many migrations the tables have been through; refuse those of a newer Onbeat."""
-    if connection.execute("SELECT to_regclass($1)", (f"{SCHEMA}.meta",)).fetchone() == (None,):
-        return 0
-    found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'schema'").fetchone()
-    version = 0 if found is None else int(found[0])
-    if version > len(MIGRATIONS):
-        problem = f"{address.shown} was written by a newer Onbeat (schema {version}, this one knows"
-        raise StoreUnusable(f"{problem} {len(MIGRATIONS)}): upgrade this one")
-    return version
-
-
-class Ear:
-    """A thread that hears when another node says that there may be something to do."""
-
-    AGAIN = 1.0  # seconds until it tries again to listen
-
-    def __init__(self, address: Address, name: str) -> None:
-        self._address, self._name = address, name
-        self._heard, self._stopped = threading.Event(), threading.Event()
-        self._connection: Connection | None = None
-        self._thread = threading.Thread(target=self._run, name="onbeat-listen", daemon=True)
-        self._thread.start()
-
-    def has_heard(self) -> bool:
-        """Return whether there was a hint since this was last asked."""
-        heard = self._heard.is_set()
-        self._heard.clear()
-        return heard
-
-    def close(self) -> None:
-        self._stopped.set()
-        if self._connection is not None:
-            self._connection.cut()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            with suppress(psycopg.Error, StoreFailed, StoreUnusable):
-                self._listen()
-            self._stopped.wait(self.AGAIN)
-
-    def _listen(self) -> None:
-        with closing(self._address.connect()) as connection:
-            if connection.is_pooled:
-                self._stopped.wait()  # a pooler lets nobody listen: looking now and then has to do
-            self._connection = connection
-            connection.execute(f"LISTEN {CHANNEL}")
-            while not self._stopped.is_set():
-                for hint in connection.notifies(timeout=1.0):
-                    if hint.payload != self._name:
-                        self._heard.set()

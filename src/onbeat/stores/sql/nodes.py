@@ -9,7 +9,7 @@ from onbeat.core.zones import VERSION
 from onbeat.errors import InvalidSchedule, StoreUnusable
 from onbeat.events import NodeLost, NodeStarted, NodeStopped
 from onbeat.ports import Beat, Node, Registered
-from onbeat.stores.sql.rows import KEEP, replace_due
+from onbeat.stores.sql.rows import KEEP, replace_due, zone_data
 from onbeat.stores.sql.running import end_runs_of, free
 from onbeat.stores.sql.transaction import Transaction, as_json
 
@@ -151,12 +151,15 @@ def unregister(tx: Transaction, node: Node) -> None:
 
 def _follow_zone_data(tx: Transaction) -> None:
     """Compute due rows that are to come anew if the zone data is newer than what made them."""
-    row = tx.one("SELECT value FROM meta WHERE name = 'tz' FOR UPDATE")
-    if row is not None and row[0] > VERSION:
-        problem = f"due ticks were computed with time zone data {row[0]}, this node has {VERSION}"
-        raise StoreUnusable(f"{problem}: upgrade the package tzdata")
-    if row is not None and row[0] == VERSION:
+    if zone_data(tx) == VERSION:
         return
+    tx.hold_gate()  # nobody plans with other data until this is done
+    made_with = zone_data(tx)
+    if made_with > VERSION:
+        problem = (
+            f"due ticks were computed with time zone data {made_with}, this node has {VERSION}"
+        )
+        raise StoreUnusable(f"{problem}: upgrade the package tzdata")
     tx.run(KEEP, ("tz", VERSION))
     tx.hold([row[0] for row in tx.all(ZONED, (tx.now,))])
     due = []

@@ -5,10 +5,18 @@ from collections.abc import Sequence
 from onbeat.core.plan import Due, Plan
 from onbeat.core.runs import Run
 from onbeat.core.schedules import Schedule, from_definition
+from onbeat.core.zones import VERSION
 from onbeat.events import ScheduleParked
 from onbeat.ports import Node, PlanFunction, Planned
 from onbeat.stores.sql.deciding import Decided, carry_out
-from onbeat.stores.sql.rows import State, gate_is_open, may_start, replace_due, unfinished_of
+from onbeat.stores.sql.rows import (
+    State,
+    gate_is_open,
+    may_start,
+    replace_due,
+    unfinished_of,
+    zone_data,
+)
 from onbeat.stores.sql.running import end_silent
 from onbeat.stores.sql.transaction import Row, Transaction
 
@@ -27,6 +35,8 @@ def plan_due(
         tx.keep_gate()
         if not gate_is_open(tx):
             return Planned(0)
+    if zone_data(tx) > VERSION:
+        return Planned(0, is_outdated=True)
     rows = tx.take_due(limit)
     if not rows:
         return Planned(0)

@@ -169,6 +169,12 @@ def gate_is_open(tx: Transaction) -> bool:
     return tx.one("SELECT 1 FROM meta WHERE name = 'gate_closed_at'") is None
 
 
+def zone_data(tx: Transaction) -> str:
+    """Return the version of the zone data that due rows were computed with."""
+    row = tx.one("SELECT value FROM meta WHERE name = 'tz'")
+    return "" if row is None else str(row[0])
+
+
 def may_start(tx: Transaction, node: Node) -> bool:
     """Return whether a node may start runs: the gate is open, and it is on the list of nodes.
 

@@ -1,0 +1,51 @@
+"""Hints from other nodes: they are quick, and may get lost."""
+
+import threading
+from contextlib import closing, suppress
+
+import psycopg
+
+from onbeat.errors import StoreFailed, StoreUnusable
+from onbeat.stores.postgres.database import CHANNEL, Address, Connection
+
+
+class Ear:
+    """A thread that hears when another node says that there may be something to do."""
+
+    AGAIN = 1.0  # seconds until it tries again to listen
+
+    def __init__(self, address: Address, name: str) -> None:
+        self._address, self._name = address, name
+        self._heard, self._stopped = threading.Event(), threading.Event()
+        self._connection: Connection | None = None
+        self._thread = threading.Thread(target=self._run, name="onbeat-listen", daemon=True)
+        self._thread.start()
+
+    def has_heard(self) -> bool:
+        """Return whether there was a hint since this was last asked."""
+        heard = self._heard.is_set()
+        self._heard.clear()
+        return heard
+
+    def close(self) -> None:
+        self._stopped.set()
+        if self._connection is not None:
+            self._connection.cut()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            with suppress(psycopg.Error, StoreFailed, StoreUnusable):
+                self._listen()
+            self._stopped.wait(self.AGAIN)
+
+    def _listen(self) -> None:
+        with closing(self._address.connect()) as connection:
+            if connection.is_pooled:
+                self._stopped.wait()  # a pooler lets nobody listen: looking now and then has to do
+            self._connection = connection
+            connection.execute(f"LISTEN {CHANNEL}")
+            while not self._stopped.is_set():
+                for hint in connection.notifies(timeout=1.0):
+                    if hint.payload != self._name:
+                        self._heard.set()

@@ -1,0 +1,61 @@
+"""The tables on a database: made or brought up to date by whoever comes first."""
+
+from contextlib import suppress
+
+import psycopg
+
+from onbeat.errors import StoreUnusable
+from onbeat.stores.postgres.database import SCHEMA, Address, Connection
+from onbeat.stores.postgres.migrations import MIGRATIONS
+from onbeat.stores.postgres.transaction import MIGRATING
+
+OLDEST = 13  # the first version of PostgreSQL that will do
+
+
+def prepare(connection: Connection, address: Address) -> str:
+    """Bring the tables up to this program's, or refuse the database; return the store's own id."""
+    version = connection.info.server_version // 10_000
+    if version < OLDEST:
+        problem = f"{address.shown} is PostgreSQL {version}"
+        raise StoreUnusable(f"{problem}: Onbeat needs {OLDEST} or newer")
+    if _schema_version(connection, address) < len(MIGRATIONS):
+        _migrate(connection, address)
+    found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'store_id'")
+    ((store_id,),) = found.fetchall()
+    return str(store_id)
+
+
+def _migrate(connection: Connection, address: Address) -> None:
+    connection.execute("BEGIN")
+    try:
+        # One at a time: whoever waited here finds the tables made.
+        connection.execute("SELECT pg_advisory_xact_lock($1)", (MIGRATING,))
+        exists = connection.execute("SELECT to_regnamespace($1) IS NOT NULL", (SCHEMA,)).fetchone()
+        if exists != (True,):
+            connection.execute(f"CREATE SCHEMA {SCHEMA}")
+        connection.execute(f"SET LOCAL search_path = {SCHEMA}, pg_temp")
+        for script in MIGRATIONS[_schema_version(connection, address) :]:
+            connection.execute(script)
+        connection.execute(
+            "INSERT INTO meta (name, value) VALUES ('schema', $1) "
+            "ON CONFLICT (name) DO UPDATE SET value = $1",
+            (str(len(MIGRATIONS)),),
+        )
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(psycopg.Error):
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute(f"ANALYZE {SCHEMA}.due, {SCHEMA}.schedule_state, {SCHEMA}.schedule_runs")
+
+
+def _schema_version(connection: Connection, address: Address) -> int:
+    """Return how many migrations the tables have been through; refuse those of a newer Onbeat."""
+    if connection.execute("SELECT to_regclass($1)", (f"{SCHEMA}.meta",)).fetchone() == (None,):
+        return 0
+    found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'schema'").fetchone()
+    version = 0 if found is None else int(found[0])
+    if version > len(MIGRATIONS):
+        problem = f"{address.shown} was written by a newer Onbeat (schema {version}, this one knows"
+        raise StoreUnusable(f"{problem} {len(MIGRATIONS)}): upgrade this one")
+    return version
