@@ -2,13 +2,13 @@
 
 The herd: 100 000 hourly schedules are due at once, and one planner, then two, each a process of its
 own, decide them all: every tick its run row, its event and the next due row, in batches, durably
-(fsync on). The machine's two cores are shared by planners and server; what the server could do alone
-is shown by rows moved in plain SQL, in one session and in two.
+(fsync on). The machine's two cores are shared by planners and server; what the server could do
+alone is shown by rows moved in plain SQL, in one session and in two.
 
 Steady: 2 000 schedules of a second each, planned and run to their SUCCESS by two nodes. Told for
 each half minute: ticks a second, how late they were decided and done, and how long a look at the
-head of the queue takes, where the dead rows are. It fails if that look slows down, or ticks are left
-behind.
+head of the queue takes, where the dead rows are. It fails if that look slows down, or if ticks are
+left behind.
 """
 
 import argparse

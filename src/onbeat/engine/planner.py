@@ -97,9 +97,7 @@ class Planner:
             self._dispatcher.launch(planned.attempts, sent)
         self._is_behind = planned.is_full
         if planned.is_outdated and not self._is_outdated:
-            log.error(
-                "other nodes have newer time zone data: this one plans nothing (update tzdata)"
-            )
+            log.error("others have newer time zone data: this node plans nothing (update tzdata)")
         self._is_outdated = planned.is_outdated
         if "run" not in self._node.roles:
             return planned  # what it does not offer is for others to say
