@@ -6,7 +6,7 @@ SOURCES := src tests bench tools
 SEEDS ?= 200
 KILLS ?= 200
 
-.PHONY: help run test check fix laws sim mutants chaos bench requirements lock
+.PHONY: help run test check fix laws sim mutants interleavings chaos bench requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -36,6 +36,9 @@ sim: .venv/dev.stamp  ## attack the engine with SEEDS=200 simulated lives, and c
 
 mutants: .venv/dev.stamp  ## put defects into the engine; the simulator has to find every one
 	@$(BIN)/python -m tests.sim.mutants --seeds $(SEEDS)
+
+interleavings: .venv/dev.stamp  ## step every pair of calls through every order of their statements on PostgreSQL
+	@INTERLEAVINGS=all $(BIN)/python -m pytest -s tests/interleavings
 
 chaos: .venv/dev.stamp  ## kill -9 a real `onbeat up` KILLS=200 times, and check what is left
 	@$(BIN)/python -m tests.chaos --kills $(KILLS)

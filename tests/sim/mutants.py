@@ -311,7 +311,7 @@ def main(arguments=None):
     command = [*SIMULATION, str(given.seeds)]
     chosen = [mutant for mutant in MUTANTS if given.only in mutant.name]
     if given.contract:
-        command = [*CONTRACT, str(ROOT / "tests" / "stores" / "test_contract.py")]
+        command = [*CONTRACT, "-k", "Sqlite", str(ROOT / "tests" / "stores" / "test_contract.py")]
         chosen = [mutant for mutant in chosen if mutant.file.startswith((STORE, "core/plan"))]
     alive = 0
     with ThreadPoolExecutor(2) as pool:
