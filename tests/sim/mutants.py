@@ -28,6 +28,7 @@ class Mutant:
     file: str
     text: str
     by: str
+    is_out_of_reach: bool = False  # of the simulator, whose nodes cannot do this: see the contract
 
 
 MUTANTS = [
@@ -96,6 +97,7 @@ MUTANTS = [
         " WHERE r.run_id = held.id AND r.fence = held.token\n"
         "   AND r.status = 'ENQUEUED' AND r.leased_by || '' = ?2\n",
         " WHERE r.run_id = held.id AND r.status = 'ENQUEUED'\n",
+        is_out_of_reach=True,  # whoever comes late is off the list of nodes, and announces nothing
     ),
     Mutant(
         "a claim keeps the old fence", f"{STORE}/running.py", "fence=row.fence + 1,", "fence=max(row.fence, 1),",
@@ -308,14 +310,18 @@ def main(arguments=None):
     parser.add_argument("--only", default="", help="those whose name has this in it")
     parser.add_argument("--contract", action="store_true", help="by the contract suite")
     given = parser.parse_args(arguments)
-    command = [*SIMULATION, str(given.seeds)]
+    simulation = [*SIMULATION, str(given.seeds)]
+    contract = [*CONTRACT, "-k", "Sqlite", str(ROOT / "tests" / "stores" / "test_contract.py")]
     chosen = [mutant for mutant in MUTANTS if given.only in mutant.name]
     if given.contract:
-        command = [*CONTRACT, "-k", "Sqlite", str(ROOT / "tests" / "stores" / "test_contract.py")]
         chosen = [mutant for mutant in chosen if mutant.file.startswith((STORE, "core/plan"))]
+
+    def find(mutant):
+        return kill(mutant, contract if given.contract or mutant.is_out_of_reach else simulation)
+
     alive = 0
     with ThreadPoolExecutor(2) as pool:
-        for mutant, how in zip(chosen, pool.map(lambda m: kill(m, command), chosen), strict=True):
+        for mutant, how in zip(chosen, pool.map(find, chosen), strict=True):
             print(
                 f"{'ALIVE ' if how is None else 'killed'}  {mutant.name}: {how or 'nothing found it'}"
             )
