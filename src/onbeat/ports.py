@@ -121,6 +121,7 @@ class Beat:
 
     is_known: bool  # else others have taken it for dead, and decided its runs
     is_asked_to_stop: bool = False
+    others_are_silent: bool = False  # some other node is: `rescue` decides its runs
 
 
 @dataclass(frozen=True, slots=True)

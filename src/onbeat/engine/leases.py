@@ -28,6 +28,7 @@ class Lease:
         self._renewed = clock.monotonic()
         self.is_forgotten = False  # others have taken the node for dead, and decided its runs
         self.is_asked_to_stop = False
+        self.others_are_silent = False  # some other node was, at the last heartbeat
 
     @property
     def holds(self) -> bool:
@@ -53,6 +54,7 @@ class Lease:
                 continue
             self.is_forgotten = not beat.is_known
             self.is_asked_to_stop = beat.is_asked_to_stop
+            self.others_are_silent = beat.others_are_silent
             self._renewed = sent
 
 

@@ -12,7 +12,6 @@ from onbeat.ports import Clock, Launchers, Node, Registered, Store
 
 LOOK_EVERY = 0.2  # how soon a change by another process, or a clock that was set, is noticed
 LOOK_ANYWAY = 0.5  # how soon a change is noticed on a store that tells only of some
-RESCUE_EVERY = 1.0  # how often a node looks for others that have fallen silent
 PRUNE_EVERY = 3600.0
 
 log = logging.getLogger("onbeat.engine")
@@ -147,13 +146,10 @@ class Engine:
     async def _mind_the_others(self) -> None:
         """Decide the runs of nodes that fall silent, and free those of calls never answered."""
         while True:
-            await asyncio.sleep(RESCUE_EVERY)
+            await asyncio.sleep(LOOK_EVERY)
             try:
-                if await self._somebody_is_silent():
-                    for launcher in set(self._launchers.values()):
-                        await launcher.recover()  # it may have been on this machine
-                    while await self._store.rescue(self._node) is not None:
-                        self.planner.wake()
+                if self._lease.others_are_silent:
+                    await self._rescue()
                 since = self.dispatcher.in_doubt_since
                 if since is not None and self._clock.monotonic() - since > self._node.lease / 1000:
                     await self.dispatcher.disown()
@@ -161,12 +157,12 @@ class Engine:
             except StoreFailed as broken:
                 log.warning("other nodes could not be looked after: %s", broken)
 
-    async def _somebody_is_silent(self) -> bool:
-        now = self._clock.now()
-        return any(
-            row.alive_until < now and row.node_id != self._node.node_id
-            for row in await self._store.nodes()
-        )
+    async def _rescue(self) -> None:
+        for launcher in set(self._launchers.values()):
+            await launcher.recover()  # it may have been on this machine
+        while await self._store.rescue(self._node) is not None:
+            self.planner.wake()
+        self._lease.others_are_silent = False  # until the next heartbeat
 
     async def _prune(self) -> None:
         while True:

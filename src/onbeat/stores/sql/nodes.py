@@ -110,7 +110,10 @@ def heartbeat(tx: Transaction, node: Node) -> Beat:
     )
     if row is None:
         return Beat(is_known=False)
-    return Beat(is_known=True, is_asked_to_stop=bool(row[0]))
+    silent = None
+    if tx.is_shared:
+        silent = tx.one("SELECT 1 FROM nodes WHERE alive_until < ?1 LIMIT 1", (tx.now,))
+    return Beat(is_known=True, is_asked_to_stop=bool(row[0]), others_are_silent=silent is not None)
 
 
 def ask_to_stop(tx: Transaction, node_ids: Collection[str]) -> int:

@@ -1,7 +1,5 @@
 """Reading what is kept. Nothing here changes anything, but for what `prune` removes."""
 
-from collections import Counter
-
 import msgspec
 
 from onbeat.events import AnyEvent, HistoryPruned, decode_events
@@ -25,10 +23,11 @@ RUN_COLUMNS = ", ".join(RunRow.__dataclass_fields__)
 
 NODES = """
 SELECT n.node_id, n.name, n.roles, n.offers, n.started_at, n.alive_until, n.version, n.tz,
-       (SELECT count(*) FROM schedule_runs r
-         WHERE r.finished_at IS NULL AND r.status = 'STARTED' AND r.leased_by = n.node_id),
-       n.stop_asked
-  FROM nodes n
+       coalesce(r.running, 0), n.stop_asked
+  FROM nodes n LEFT JOIN (
+       SELECT leased_by, count(*) AS running FROM schedule_runs
+        WHERE finished_at IS NULL AND status = 'STARTED' GROUP BY leased_by) r
+    ON r.leased_by = n.node_id
  ORDER BY n.started_at, n.node_id
 """
 
@@ -109,7 +108,9 @@ def overview(tx: Transaction) -> Overview:
         "SELECT count(*), coalesce(sum(paused), 0) FROM schedules WHERE deleted_at IS NULL"
     )
     due = tx.one("SELECT count(*) FILTER (WHERE due_at <= ?1), min(due_at) FROM due", (tx.now,))
-    unfinished = tx.all("SELECT status FROM schedule_runs WHERE finished_at IS NULL")
+    unfinished = tx.all(
+        "SELECT status, count(*) FROM schedule_runs WHERE finished_at IS NULL GROUP BY status"
+    )
     assert counted is not None, "a count has a row"
     assert due is not None, "a count has a row"
     return Overview(
@@ -119,7 +120,7 @@ def overview(tx: Transaction) -> Overview:
         paused=counted[1],
         due=due[0],
         next_due_at=due[1],
-        runs=dict(Counter(status for (status,) in unfinished)),
+        runs=dict(unfinished),
         nodes=nodes(tx),
     )
 
