@@ -121,16 +121,46 @@ def test_the_file_is_refused_from_then_on(path, url):
     moved(path, url)
     with pytest.raises(StoreUnusable, match=r"was moved to postgresql://127\.0\.0\.1"):
         asyncio.run(SqliteStore.open(path, clock=ManualClock()))
+
+
+def test_a_move_that_is_refused_leaves_the_file_as_it_was(path, url):
+    async def take():
+        store = await PostgresStore.open(url, clock=ManualClock())
+        await store.upsert([a_schedule("theirs")])
+        await store.close()
+
+    kept = asyncio.run(live(path, ManualClock()))
+    asyncio.run(take())
     with pytest.raises(StoreUnusable, match="something in it already"):
         moved(path, url)
+
+    async def still_there():
+        store = await SqliteStore.open(path, clock=ManualClock())
+        found = await everything(store)
+        await store.close()
+        return found
+
+    assert asyncio.run(still_there()) == kept
+
+
+def test_a_database_where_a_node_once_was_will_do(path, url):
+    async def look():
+        store = await PostgresStore.open(url, clock=ManualClock())
+        await store.register(NODE)
+        await store.unregister(NODE)
+        await store.close()
+
+    asyncio.run(live(path, ManualClock()))
+    asyncio.run(look())
+    assert moved(path, url)["schedules"] == 4
 
 
 def test_a_move_that_was_broken_off_can_be_made_again(path, url, monkeypatch):
     asyncio.run(live(path, ManualClock()))
     tables = SqliteStore.tables
 
-    def broken(self):
-        for n, table in enumerate(tables(self)):
+    def broken(self, **given):
+        for n, table in enumerate(tables(self, **given)):
             if n == 5:
                 raise KeyboardInterrupt
             yield table

@@ -27,6 +27,7 @@ from onbeat.errors import (
     NodeForgotten,
     StoreFailed,
     StoreHeld,
+    StoreInDoubt,
     StoreUnusable,
     naming,
     shown,
@@ -313,9 +314,13 @@ async def move(settings: Settings, to: Settings) -> dict[str, int]:
         await source.hold(Node(str(uuid.uuid4()), "onbeat move", frozenset()))
         target = await _open_postgres(to, None)
         try:
-            # First, and the rest whole or not at all: there are never two that could run.
-            await source.give_up(to.database_shown)
-            return await target.take_in(source.tables)
+            # The file is given up when all is there and not yet kept: there are never two that run.
+            return await target.take_in(lambda: source.tables(moved_to=to.database_shown))
+        except StoreInDoubt:
+            raise  # it may have been kept
+        except BaseException:
+            await source.take_back()
+            raise
         finally:
             await target.close()
     finally:
@@ -435,25 +440,33 @@ class _Opened:
 
     async def _mind(self, engine: Engine) -> None:
         """See to it that the node stops when it is asked to, and joins anew if others forgot it."""
-        while True:
-            asked = asyncio.ensure_future(engine.asked_to_stop.wait())
-            either: list[asyncio.Future[Any]] = [asked, engine.failed]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            asked.cancel()
-            error = engine.failed.exception() if engine.failed.done() else None
-            if not isinstance(error, NodeForgotten):
-                break
-            log.warning("joins anew as another node: %s", error)
-            await engine.stop(0)
-            self.engine = engine = await self._join_again()
-        if error is not None:
-            self.ended.set_exception(error)
-            self.ended.exception()  # told; whoever waits for it gets it too
-        else:
+        try:
+            while await self._until_asked_to_stop(engine):
+                await engine.stop(0)
+                self.engine = engine = await self._join_again()
             log.warning("asked to stop by onbeat down")
             self.engine = None
             await engine.stop(self._settings.stop_grace / 1000)
+        except Exception as broken:  # noqa: BLE001 - whoever waits for the end is to have it
+            self.ended.set_exception(broken)
+            self.ended.exception()  # told
+        else:
             self.ended.set_result(None)
+
+    async def _until_asked_to_stop(self, engine: Engine) -> bool:
+        """Wait until a node is to stop, or to join anew, which this returns; or raise its error."""
+        asked = asyncio.ensure_future(engine.asked_to_stop.wait())
+        either: list[asyncio.Future[Any]] = [asked, engine.failed]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+        error = engine.failed.exception() if engine.failed.done() else None
+        if error is not None and not isinstance(error, NodeForgotten):
+            raise error
+        if error is not None:
+            log.warning("joins anew as another node: %s", error)
+        return error is not None
 
     async def _join_again(self) -> Engine:
         while True:
@@ -499,13 +512,14 @@ class _Opened:
             self.engine.planner.wake()
 
     async def close(self) -> None:
-        if self._minding is not None and self.engine is not None:  # else it is stopping already
-            self._minding.cancel()
-            await asyncio.wait([self._minding])
-        if self._minding is not None and not self._minding.cancelled():
-            await self._minding
-        if self.engine is not None:
-            await self.engine.stop(self._settings.stop_grace / 1000)
-        for launcher in self._launchers.values():
-            await launcher.close()
-        await self._store.close()
+        try:
+            if self._minding is not None:
+                if self.engine is not None:  # else it is stopping already
+                    self._minding.cancel()
+                await asyncio.wait([self._minding])
+            if self.engine is not None:
+                await self.engine.stop(self._settings.stop_grace / 1000)
+        finally:
+            for launcher in self._launchers.values():
+                await launcher.close()
+            await self._store.close()

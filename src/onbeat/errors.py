@@ -95,6 +95,12 @@ class StoreInDoubt(StoreFailed):
     """The store did not answer whether it did what was asked."""
 
 
+def without_password(url: str) -> str:
+    """Return an address as anybody may read it: without a user, a password or options."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+
+
 class naming:  # noqa: N801 - it is read as a word: `with naming("cron"):`
     """Let a refusal from within say that it happened under `path`."""
 

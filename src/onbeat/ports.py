@@ -276,12 +276,12 @@ class Store(Protocol):
         That node then is off the list, unless it had more runs than are decided at once.
         """
 
-    async def disown(self, node: Node, known: Collection[tuple[int, int]]) -> int:
+    async def disown(self, node: Node, known: Collection[tuple[int, int]], *, before: int) -> int:
         """Free what a node holds, by the books, and does not know of; return how many runs.
 
         That can be after a call whose answer did not come. `known` has the ids and fences of the
-        runs that it does know of; what was claimed less than two thirds of its lease ago may
-        still be launched, and stays.
+        runs that it does know of; what was claimed later than `before` may still be launched, or
+        has been since that was asked, and stays.
         """
 
     async def unregister(self, node: Node) -> None:
@@ -379,8 +379,11 @@ class Launcher(Protocol):
         Cancelling the call ends the target. It raises nothing of its own.
         """
 
+    def kill(self, run_ids: Collection[int]) -> None:
+        """End at once, as far as that can be, what is being ended: others may start it again."""
+
     async def recover(self) -> int:
-        """End what a node that died had launched; return how many. Nothing else runs yet."""
+        """End what nodes that died had launched on this machine; return how many."""
 
     def offers(self) -> Iterable[str]:
         """Return what a node with this launcher offers."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from onbeat.core.durations import parse_duration
-from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown
+from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown, without_password
+from onbeat.ports import Role
 
-Role = Literal["plan", "run"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 
@@ -99,10 +99,7 @@ class Settings:
     @property
     def database_shown(self) -> str:
         """The address of the database as anybody may read it: without a password or options."""
-        if not self.is_postgres:
-            return self.database
-        scheme, _, rest = self.database.partition("://")
-        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+        return without_password(self.database) if self.is_postgres else self.database
 
     @property
     def output_folder(self) -> Path | None:

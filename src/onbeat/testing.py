@@ -12,7 +12,7 @@
 test neither sleeps nor guesses.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from onbeat.core.durations import parse_duration
 from onbeat.core.instants import parse_instant
@@ -77,6 +77,9 @@ class RecordingLauncher:
             return self._outcome(attempt), ""
         except Exception as broken:  # noqa: BLE001 - what a target may raise is its own business
             return Failed(f"{type(broken).__name__}: {broken}"), ""
+
+    def kill(self, run_ids: Collection[int]) -> None:
+        """Nothing is running."""
 
     async def recover(self) -> int:
         return 0

@@ -158,6 +158,10 @@ class World:
             self.started += [a] if node is ONE else []
         return list(attempts)
 
+    async def _disown(self, store, held):
+        known = {(held["going"].run_id, held["going"].fence)}
+        await store.disown(ONE, known, before=self.clock.now() - 2_000)
+
     def calls(self, held):
         """Return everything that can be done, by name."""
         edited = a_schedule("report", every="30m", overlap="skip")
@@ -173,9 +177,7 @@ class World:
             "announce late": lambda store: self.announce(store, TWO, [held["held", TWO]]),
             "finish": lambda store: store.finish(ended),
             "hand back": lambda store: store.hand_back([held["unwanted", ONE]]),
-            "disown": lambda store: store.disown(
-                ONE, {(held["going"].run_id, held["going"].fence)}
-            ),
+            "disown": lambda store: self._disown(store, held),
             "lost": lambda store: store.rescue(ONE),
             "edit": lambda store: self.call(store, "upsert", [edited]),
             "pause": lambda store: self.call(store, "pause", "report"),

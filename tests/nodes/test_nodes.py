@@ -189,8 +189,8 @@ def test_a_run_that_was_started_by_a_call_never_answered_is_launched_once(url, m
         calls, doubts = [], []
         commit = database._commit
 
-        def unanswered(connection):
-            commit(connection)
+        def unanswered(connection, *, changes):
+            commit(connection, changes=changes)
             if calls is not None and not doubts and _has_started(connection):
                 doubts.append(True)
                 connection.cut()

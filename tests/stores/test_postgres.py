@@ -13,7 +13,7 @@ from onbeat.core.runs import Succeeded
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
 from onbeat.events import NodeLost
 from onbeat.ports import Registered
-from onbeat.stores.postgres import PostgresStore, database, tables
+from onbeat.stores.postgres import PostgresStore, database, tables, transaction
 from onbeat.stores.postgres.database import Address
 from onbeat.stores.postgres.migrations import MIGRATIONS
 from onbeat.testing import a_schedule
@@ -230,12 +230,77 @@ async def test_what_a_node_knows_nothing_of_is_freed(world):
     world.clock.advance("1h")
     found = await world.store.plan_due(planned, limit=100, node=node, slots=10)
     known = {(a.run_id, a.fence) for a in found.attempts if a.schedule_id == "known"}
-    assert await world.store.disown(node, known) == 0, "it may still be launched"
-    world.clock.advance(4_001)
-    await world.store.heartbeat(node)
-    assert await world.store.disown(node, known) == 1
+    now = world.clock.now()
+    assert await world.store.disown(node, known, before=now) == 0, "it may still be launched"
+    assert await world.store.disown(node, known, before=now + 1) == 1
     rows = {row.schedule_id: (row.status, row.attempt, row.leased_by) for row in await world.rows()}
     assert rows == {"known": ("STARTED", 1, "node"), "unknown": ("ENQUEUED", 0, None)}
+
+
+async def test_a_node_that_leaves_waits_for_its_own_calls(world):
+    """A call that it has given up may still be under way, and give it runs: nobody would know."""
+    leaving = a_node("leaving")
+    beside = await world.second()
+    await beside.register(leaving)
+    await world.define()
+    world.clock.advance("1h")
+    planning, held = await inside_a_batch(beside, node=leaving, slots=10)
+    gone = asyncio.create_task(world.store.unregister(leaving))
+    await asyncio.sleep(0.1)
+    assert not gone.done()
+    held.may_go.set()
+    assert len((await planning).attempts) == 1
+    await gone
+    assert await world.store.rescue(world.node) == Registered(lost=1)
+    assert await world.runs("status reason") == [("FAILED", "lost")]
+
+
+async def test_runs_of_a_node_that_nobody_knows_are_decided_by_whoever_joins(world):
+    await world.going()
+    world.database.tamper("DELETE FROM nodes")
+    assert await world.store.register(a_node("next")) == Registered(lost=1)
+
+
+async def test_a_server_that_breaks_off_right_after_it_let_us_in_fails_the_call(world, monkeypatch):
+    monkeypatch.setattr(database.Cursor, "execute", broken_connection)
+    with pytest.raises(StoreFailed, match="does not answer"):
+        await PostgresStore.open(world.database.url)
+
+
+def broken_connection(self, query, params=None, **options):
+    raise psycopg.OperationalError("the connection was closed")
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_whatever_the_database_has_set_tables_are_made_once(world, isolation):
+    url = world.database.server.new_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(
+            f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'"
+        )
+        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    stores = await asyncio.gather(*(PostgresStore.open(url, clock=world.clock) for _ in range(4)))
+    await stores[0].upsert([a_schedule("report")])
+    for store in stores:
+        await store.close()
+    world.database.server.drop_database(url)
+
+
+async def test_definitions_are_remembered_by_several_threads(world, monkeypatch):
+    """One forgets them all while another waits for those that it did not know."""
+    known = transaction.Known()
+    monkeypatch.setattr(transaction, "MOST_KNOWN", 0)
+
+    class Slow:
+        def all(self, sql, bindings):
+            if bindings == (["b"],):
+                known.definitions(Slow(), [("c", 1, 1)])
+            return [(name, f"says {name}") for name in bindings[0]]
+
+    known.definitions(Slow(), [("a", 1, 1)])
+    keys = [("a", 1, 1), ("b", 1, 1)]
+    assert known.definitions(Slow(), keys) == {"a": "says a", "b": "says b"}
 
 
 async def test_a_node_hears_that_it_is_to_stop(world):
@@ -389,6 +454,24 @@ async def test_nobody_listens_at_a_port(world):
             await PostgresStore.open(url)
     assert "s3cret" not in str(refused.value)
     assert Address(url).shown == f"postgresql://127.0.0.1:{taken and url.rsplit(':', maxsplit=1)[-1].split('/', maxsplit=1)[0]}/onbeat"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:s3cret@[::bad/onbeat",
+        "postgresql://ada:s3cret%zz@127.0.0.1:1/onbeat",
+        "postgresql://ada:s3cret@127.0.0.1:1/onbeat?s3cret=x",
+        "postgresql://ada:s3cret@127.0.0.1:1x/onbeat",
+        "postgresql://ada:s3cret@127.0.0.1:1/onbeat",
+    ],
+)
+async def test_no_error_quotes_a_password(world, url):
+    with pytest.raises((StoreUnusable, StoreFailed)) as refused:
+        await PostgresStore.open(url)
+    told = str(refused.value)
+    assert "s3cret@" not in told
+    assert "s3cret%" not in told
 
 
 async def test_an_old_server_is_refused(world, monkeypatch):

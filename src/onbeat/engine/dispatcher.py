@@ -49,6 +49,7 @@ class Dispatcher:
         self._finished: list[Finished] = []
         self._recording: list[Finished] = []
         self._unlaunched: list[Attempt] = []
+        self._given_up: set[tuple[int, int]] = set()  # ended because the lease was over
         self.in_doubt_since: float | None = (
             None  # a call may have given it runs it knows nothing of
         )
@@ -69,6 +70,11 @@ class Dispatcher:
     def is_idle(self) -> bool:
         """Whether nothing runs, is about to be launched, or waits to be recorded."""
         return not (self.running or self._reserved or self._unlaunched)
+
+    @property
+    def given_up(self) -> frozenset[int]:
+        """The runs that are being ended because the node may have been taken for dead."""
+        return frozenset(run_id for run_id, _ in self._given_up)
 
     def wake(self) -> None:
         """Look for runs to claim."""
@@ -235,10 +241,12 @@ class Dispatcher:
         self._ending = True
         self.end_running()
 
-    def end_running(self) -> None:
-        """End what is running now."""
-        for task, _ in list(self._running.values()):
+    def end_running(self, *, lost: bool = False) -> None:
+        """End what is running now: because the node is stopped, or because it may be lost."""
+        for task, attempt in list(self._running.values()):
             if getcoroutinestate(task.get_coro()) != CORO_CREATED:  # type: ignore[arg-type]
+                if lost:
+                    self._given_up.add((attempt.run_id, attempt.fence))
                 task.cancel()
 
     def doubt(self, broken: StoreFailed) -> None:
@@ -248,14 +256,14 @@ class Dispatcher:
 
     async def disown(self) -> None:
         """Free what this node holds, by the books, and knows nothing of."""
-        since = self.in_doubt_since
+        since, before = self.in_doubt_since, self._clock.now() - self._node.lease * 2 // 3
         unfinished = [
             *(attempt for _, attempt in self._running.values()),
             *(each.attempt for each in (*self._finished, *self._recording)),
             *self._unlaunched,
         ]
         known = {(attempt.run_id, attempt.fence) for attempt in unfinished}
-        freed = await self._store.disown(self._node, known)
+        freed = await self._store.disown(self._node, known, before=before)
         if freed:
             log.warning("%d runs were claimed in a call that was not answered: freed", freed)
         if self.in_doubt_since == since:
@@ -295,7 +303,8 @@ class Dispatcher:
                 and task.cancelling()
             ):
                 outcome = Canceled("ended because the scheduler was stopped")
-                if not self._lease.holds:
+                if (attempt.run_id, attempt.fence) in self._given_up:
+                    self._given_up.discard((attempt.run_id, attempt.fence))
                     outcome = Lost()  # others may have decided so already
             else:
                 log.exception("the launcher of run %d failed", attempt.run_id)

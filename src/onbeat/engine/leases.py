@@ -2,7 +2,7 @@
 
 Others take a node for dead when its lease runs out, by the store's clock. The node itself counts
 from when it sent its last heartbeat that was answered, by its own monotonic clock, and only two
-thirds of the lease: so it has ended what it runs before anybody else starts it again.
+thirds of the lease: the last third is for ending what it runs before others start it again.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ class Lease:
         self._store, self._clock, self._node = store, clock, node
         self._can_be_lost = store.is_shared  # else nobody could take the node for dead
         self._renewed = clock.monotonic()
+        self.lapses = 0  # how often an answer came so late that others may have decided runs
         self.is_forgotten = False  # others have taken the node for dead, and decided its runs
         self.is_asked_to_stop = False
         self.others_are_silent = False  # some other node was, at the last heartbeat
@@ -35,8 +36,10 @@ class Lease:
         """Whether no other node can have taken this one for dead yet."""
         if not self._can_be_lost:
             return True
-        silent = self._clock.monotonic() - self._renewed
-        return not self.is_forgotten and silent < self._node.lease / 1000 * 2 / 3
+        return not self.is_forgotten and not self._is_over(self._clock.monotonic())
+
+    def _is_over(self, at: float) -> bool:
+        return at - self._renewed >= self._node.lease / 1000 * 2 / 3
 
     def begin(self, sent: float) -> None:
         """Count from when the node asked to be registered."""
@@ -55,6 +58,7 @@ class Lease:
             self.is_forgotten = not beat.is_known
             self.is_asked_to_stop = beat.is_asked_to_stop
             self.others_are_silent = beat.others_are_silent
+            self.lapses += self._is_over(self._clock.monotonic())  # nobody may have seen it
             self._renewed = sent
 
 
@@ -76,10 +80,11 @@ async def in_a_thread(work: Callable[[], Coroutine[object, object, None]]) -> No
 
     with ThreadPoolExecutor(1, "onbeat-heartbeat") as thread:
         done = here.run_in_executor(thread, run)
-        loop, task = await begun
         try:
             await asyncio.shield(done)
         finally:
             if not done.done():
+                await asyncio.wait([begun])
+                loop, task = begun.result()
                 loop.call_soon_threadsafe(task.cancel)
                 await asyncio.wait([done])

@@ -51,7 +51,7 @@ class Engine:
         self._starting: list[asyncio.Task[None]] = []  # they end by themselves, once told to stop
         self._looking: list[asyncio.Task[None]] = []
         self._serving: list[asyncio.Task[None]] = []  # needed until the last run is recorded
-        self._held = True  # the lease, when it was last looked at
+        self._held, self._lapses = True, 0  # of the lease, when it was last looked at
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.asked_to_stop = asyncio.Event()  # by `Store.ask_to_stop`
 
@@ -87,7 +87,10 @@ class Engine:
         await self.dispatcher.drain(grace)
         await _end(self._serving)
         if not self.failed.done():  # else the next start decides what this one left
-            await self._store.unregister(self._node)
+            try:
+                await self._store.unregister(self._node)
+            except StoreFailed as broken:
+                log.warning("could not say that it is gone, which its lease will tell: %s", broken)
 
     async def settle(self) -> None:
         """Wait until everything that is due by the clock has been decided, run and recorded."""
@@ -132,16 +135,24 @@ class Engine:
         if self._lease.is_forgotten:
             raise NodeForgotten("others have taken this node for dead, and decided its runs")
         held, self._held = self._held, self._lease.holds
-        if held and not self._held:
+        lapses, self._lapses = self._lapses, self._lease.lapses
+        if (held and not self._held) or (held and lapses != self._lapses):
             running = self.dispatcher.running
             log.error("out of touch with the database: what runs here (%d) is ended", running)
-            self.dispatcher.end_running()
+            self.dispatcher.end_running(lost=True)
+            # What does not end by itself in half of what is left of the lease has to.
+            later = self._node.lease / 1000 / 6
+            asyncio.get_running_loop().call_later(later, self._kill_lost)
         elif self._held and not held:
             log.warning("in touch with the database again")
             self.planner.wake()
             self.dispatcher.wake()
         if self._lease.is_asked_to_stop:
             self.asked_to_stop.set()
+
+    def _kill_lost(self) -> None:
+        for launcher in set(self._launchers.values()):
+            launcher.kill(self.dispatcher.given_up)
 
     async def _mind_the_others(self) -> None:
         """Decide the runs of nodes that fall silent, and free those of calls never answered."""
@@ -155,6 +166,7 @@ class Engine:
                     await self.dispatcher.disown()
                     self.planner.wake()
             except StoreFailed as broken:
+                self._lease.others_are_silent = False  # until it is heard of again
                 log.warning("other nodes could not be looked after: %s", broken)
 
     async def _rescue(self) -> None:
@@ -186,9 +198,10 @@ class Engine:
         """Have whoever waits for `failed` know: a node without one of its parts is no node."""
         broken = None if task.cancelled() else task.exception()
         if broken is not None and not self.failed.done():
-            log.critical(
-                "a part of the engine failed: nothing is planned any more", exc_info=broken
-            )
+            if not isinstance(broken, NodeForgotten):  # that is no defect
+                log.critical(
+                    "a part of the engine failed: nothing is planned any more", exc_info=broken
+                )
             self.failed.set_exception(broken)
             self.failed.exception()  # told; whoever waits for it gets it too
             self.planner.stop()

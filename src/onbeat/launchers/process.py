@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from errno import EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC, ETXTBSY
@@ -135,6 +135,12 @@ class ProcessLauncher:
             self._running.discard(child)
         return cut_short or _outcome(code), _last(child.output, self._tail)
 
+    def kill(self, run_ids: Collection[int]) -> None:
+        for child in self._running:
+            if child.run_id in run_ids:
+                child.signal_group(SIGKILL)
+                self._finder.submit(_kill_marked, child.marks)  # what has left the group
+
     async def recover(self) -> int:
         return await asyncio.to_thread(end_leftovers, self._store_id)
 
@@ -164,7 +170,7 @@ class ProcessLauncher:
             )
         finally:
             os.close(output)
-        return _Child(process, path, self._marks | {b"ONBEAT_RUN_ID=%d" % attempt.run_id})
+        return _Child(process, path, self._marks, attempt.run_id)
 
     def _own_names(self, attempt: Attempt) -> dict[str, str]:
         names = {
@@ -239,8 +245,11 @@ class ProcessLauncher:
 class _Child:
     """A started process, which leads its group, and the futures that tell of it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path, marks: Marks) -> None:
-        self.pid, self.output, self.marks = process.pid, output, marks
+    def __init__(
+        self, process: subprocess.Popen[bytes], output: Path, marks: Marks, run_id: int
+    ) -> None:
+        self.pid, self.output, self.run_id = process.pid, output, run_id
+        self.marks = marks | {b"ONBEAT_RUN_ID=%d" % run_id}
         self.process, self._loop = process, asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.stopped: asyncio.Future[None] = self._loop.create_future()  # by `close`
@@ -388,6 +397,10 @@ def _marked(marks: Marks, *, user: int | None = None) -> dict[int, Marks]:
     for pid in _line(os.getpid()) if found else ():
         found.pop(pid, None)
     return found
+
+
+def _kill_marked(marks: Marks) -> None:
+    _signal_all(_marked(marks), SIGKILL, marks)
 
 
 def _entries(pid: int, user: int | None = None) -> Marks:

@@ -8,7 +8,7 @@ import asyncio
 import importlib
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -81,6 +81,9 @@ class FunctionLauncher:
             return Failed(f"CancelledError: {broken}"), _trace(broken)  # the function's own
         except BaseException as broken:  # noqa: BLE001 - what a target may raise is its own business
             return Failed(f"{type(broken).__name__}: {broken}"), _trace(broken)
+
+    def kill(self, run_ids: Collection[int]) -> None:
+        """Nothing more can be done: a plain function in a thread ends when it returns."""
 
     async def recover(self) -> int:
         return 0  # a function ends with its process

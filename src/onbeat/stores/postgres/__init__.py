@@ -59,11 +59,14 @@ class PostgresStore(SqlStore):
         """There is nothing to hold: any number of nodes may join."""
 
     async def register(self, node: Node) -> Registered:
-        lost = handed_back = 0
-        while (found := await self.rescue(node)) is not None:
-            lost, handed_back = lost + found.lost, handed_back + found.handed_back
+        found = await self._threads.write(nodes.end_orphans)
+        lost, handed_back = found.lost, found.handed_back
+        while (more := await self.rescue(node)) is not None:
+            lost, handed_back = lost + more.lost, handed_back + more.handed_back
+        while await self._threads.write(nodes.follow_zone_data):
+            pass
         if self._ear is None:
-            self._ear = Ear(self.address, self._name)
+            self._ear = Ear(self.address, self._threads.watch, self._name)
         found = Registered(lost, handed_back)
         return await self._threads.write(lambda tx: nodes.register(tx, node, found))
 

@@ -8,6 +8,7 @@ connection is cut: a server that hangs does not hang us.
 
 import asyncio
 import os
+import re
 import socket
 import threading
 import time
@@ -22,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
 
-from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
+from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable, without_password
 from onbeat.events import (
     Event,
     GateChanged,
@@ -66,7 +67,8 @@ BEGIN = (
     + f"; SELECT {NOW}"
 )
 TO_WRITE = BEGIN.format(level="READ COMMITTED READ WRITE")
-TO_READ = BEGIN.format(level="REPEATABLE READ READ ONLY")
+# Whoever reads holds nothing up, and may take its time to make something of a million rows.
+TO_READ = BEGIN.format(level="REPEATABLE READ READ ONLY").replace(f"'{IDLE_LIMIT}'", "'60000'", 1)
 
 T = TypeVar("T")
 
@@ -140,10 +142,12 @@ class Address:
         try:
             given = conninfo_to_dict(url)
         except psycopg.ProgrammingError as refused:
-            told = str(refused).strip().partition("\n")[0]
-            raise StoreUnusable(f"the address cannot be read: {told}") from None
-        where = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}"
-        self.shown = f"postgresql://{where}/{given.get('dbname') or given.get('user') or ''}"
+            # It quotes the address, which may hold a password.
+            told = str(refused).replace(url, "").strip().partition("\n")[0]
+            told = re.sub(r'[: ]*"([^"]{4,}|)"?', "", told)
+            hint = "postgresql://user:password@host:5432/name"
+            raise StoreUnusable(f"the address cannot be read: {told} ({hint})") from None
+        self.shown = without_password(url)
         defaults: dict[str, Any] = {
             "connect_timeout": CONNECT_LIMIT,
             "application_name": "onbeat",
@@ -154,7 +158,7 @@ class Address:
         }
         self._conninfo = make_conninfo(**defaults | given)
 
-    def connect(self) -> Connection:
+    def connect(self, watch: Watch) -> Connection:
         """Connect; raise StoreFailed if that may work later, StoreUnusable if it will not."""
         try:
             connection = Connection.connect(self._conninfo, autocommit=True, cursor_factory=Cursor)
@@ -163,15 +167,21 @@ class Address:
         adapters = connection.adapters
         adapters.register_dumper(int, Int8BinaryDumper)  # one type each, so one plan a statement
         adapters.register_dumper(str, StrBinaryDumper)
-        served_by = connection.execute("SELECT pg_backend_pid()").fetchone()
+        watch.add(connection)
+        try:
+            served_by = connection.execute("SELECT pg_backend_pid()").fetchone()
+        except psycopg.Error as broken:
+            watch.remove(connection)
+            connection.close()
+            raise StoreFailed(f"{self.shown} does not answer: {_told(broken)}") from None
         # A pooler answers for a server whose number it does not tell.
         connection.is_pooled = served_by != (connection.info.backend_pid,)
         connection.prepare_threshold = None if connection.is_pooled else 2
         return connection
 
     def _unreachable(self, broken: psycopg.OperationalError) -> StoreFailed | StoreUnusable:
-        told = " ".join(str(broken).split())
-        told = told.rpartition("FATAL: ")[2].strip() or told
+        told = " ".join(str(broken).split()).partition(" Is the server running")[0]
+        told = re.sub(r"^connection (failed|is bad): (.* FATAL: )?", "", told).strip()
         for part, hint in WRONG_ADDRESS.items():
             if part in told:
                 return StoreUnusable(f"{self.shown}: {told} ({hint})")
@@ -184,7 +194,6 @@ WRONG_ADDRESS = {
     "does not exist": "createdb and createuser make what is missing",
     "no pg_hba.conf entry": "the server does not let this user in from here",
     "permission denied for database": "GRANT CONNECT, CREATE ON DATABASE to the user",
-    "could not translate host name": "is the host in the address spelled right?",
     "server does not support SSL": "sslmode in the address asks for it",
 }
 
@@ -233,7 +242,7 @@ class Threads:
         self._address, self._listener, self._name = address, listener, name
         self.given_clock, self._time = clock, DatabaseClock()
         self.clock: Clock = clock or self._time
-        self._known, self._watch = Known(), Watch()
+        self._known, self.watch = Known(), Watch()
         self._own, self._lanes = threading.local(), list[Lane]()
         self._pool = ThreadPoolExecutor(size, "onbeat-postgres")
 
@@ -250,7 +259,7 @@ class Threads:
     def close(self) -> None:
         """End, with everything done that was asked for."""
         self._pool.shutdown(wait=True)
-        self._watch.close()
+        self.watch.close()
         for lane in self._lanes:
             lane.close()
 
@@ -269,7 +278,7 @@ class Threads:
     def _lane(self) -> "Lane":
         lane: Lane | None = getattr(self._own, "lane", None)
         if lane is None:
-            lane = self._own.lane = Lane(self._address, self._watch)
+            lane = self._own.lane = Lane(self._address, self.watch)
             self._lanes.append(lane)
         return lane
 
@@ -298,7 +307,7 @@ class Threads:
             with suppress(psycopg.Error):
                 connection.execute("ROLLBACK")
             raise
-        _commit(connection)
+        _commit(connection, changes=begin is TO_WRITE)
         return result, tx.events
 
     def _begin(self, connection: Connection, cursor: psycopg.Cursor[Row], begin: str) -> int:
@@ -317,11 +326,11 @@ class Threads:
         return int(now) if self.given_clock is None else self.given_clock.now()
 
 
-def _commit(connection: Connection) -> None:
+def _commit(connection: Connection, *, changes: bool) -> None:
     try:
         cursor = connection.execute("COMMIT")
     except psycopg.Error as broken:
-        if not connection.broken:
+        if not (connection.broken and changes):
             raise
         doubt = "the database did not answer whether it kept what was asked"
         raise StoreInDoubt(doubt) from broken
@@ -339,8 +348,7 @@ class Lane:
     def use(self, work: Callable[[Connection], T]) -> T:
         """Do something with the connection, made anew if it is not there any more."""
         if self._connection is None:
-            self._connection = self._address.connect()
-            self._watch.add(self._connection)
+            self._connection = self._address.connect(self._watch)
         connection = self._connection
         try:
             return work(connection)
@@ -361,9 +369,13 @@ class Clash(StoreFailed):
     """A transaction was ended so that another could go on, or never began: it is done again."""
 
 
+def _told(broken: psycopg.Error) -> str:
+    return " ".join((broken.diag.message_primary or str(broken)).split())
+
+
 def as_store_error(broken: psycopg.Error) -> Exception:
     """Return what a caller is to see of an error of PostgreSQL; a defect of ours stays as it is."""
-    told = " ".join((broken.diag.message_primary or str(broken)).split())
+    told = _told(broken)
     match broken:
         case errors.DeadlockDetected() | errors.SerializationFailure():
             return Clash(f"others changed the same schedules at the same time: {told}")

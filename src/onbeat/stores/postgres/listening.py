@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 import psycopg
 
 from onbeat.errors import StoreFailed, StoreUnusable
-from onbeat.stores.postgres.database import CHANNEL, Address, Connection
+from onbeat.stores.postgres.database import CHANNEL, Address, Connection, Watch
 
 
 class Ear:
@@ -14,8 +14,8 @@ class Ear:
 
     AGAIN = 1.0  # seconds until it tries again to listen
 
-    def __init__(self, address: Address, name: str) -> None:
-        self._address, self._name = address, name
+    def __init__(self, address: Address, watch: Watch, name: str) -> None:
+        self._address, self._watch, self._name = address, watch, name
         self._heard, self._stopped = threading.Event(), threading.Event()
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name="onbeat-listen", daemon=True)
@@ -23,9 +23,10 @@ class Ear:
 
     def has_heard(self) -> bool:
         """Return whether there was a hint since this was last asked."""
-        heard = self._heard.is_set()
-        self._heard.clear()
-        return heard
+        if not self._heard.is_set():
+            return False
+        self._heard.clear()  # one that comes just now is answered for as well
+        return True
 
     def close(self) -> None:
         self._stopped.set()
@@ -40,7 +41,7 @@ class Ear:
             self._stopped.wait(self.AGAIN)
 
     def _listen(self) -> None:
-        with closing(self._address.connect()) as connection:
+        with closing(self._address.connect(self._watch)) as connection:
             if connection.is_pooled:
                 self._stopped.wait()  # a pooler lets nobody listen: looking now and then has to do
             self._connection = connection

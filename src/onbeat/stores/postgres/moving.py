@@ -28,6 +28,7 @@ def take_in(connection: Connection, tables: Iterator[Table]) -> dict[str, int]:
                 hint = "give it a database of its own"
                 raise StoreUnusable(f"there is something in it already: {table} has rows ({hint})")
         connection.execute("TRUNCATE events")
+        connection.execute("DELETE FROM meta WHERE name <> ALL($1)", (sorted(OURS),))
         moved = {table[0]: _copy(connection, table) for table in tables}
         connection.execute(GO_ON)
     connection.execute(f"ANALYZE {SCHEMA}.due, {SCHEMA}.schedule_state, {SCHEMA}.schedule_runs")

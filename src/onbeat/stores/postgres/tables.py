@@ -26,7 +26,7 @@ def prepare(connection: Connection, address: Address) -> str:
 
 
 def _migrate(connection: Connection, address: Address) -> None:
-    connection.execute("BEGIN")
+    connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
         # One at a time: whoever waited here finds the tables made.
         connection.execute("SELECT pg_advisory_xact_lock($1)", (MIGRATING,))

@@ -101,15 +101,15 @@ class Known:
         self, tx: "PostgresTransaction", keys: Sequence[tuple[str, int, int]]
     ) -> dict[str, str]:
         """Return what schedules say, of ids with their revision and when they were created."""
-        known = self._definitions
-        unknown = {key[0]: key for key in keys if key not in known}
+        known = self._definitions  # other threads use it, too
+        found = {key[0]: known[key] for key in keys if key in known}
+        unknown = {key[0]: key for key in keys if key[0] not in found}
         if unknown:
             if len(known) > MOST_KNOWN:
-                known.clear()
-                unknown = {key[0]: key for key in keys}
+                known = self._definitions = {}
             for schedule_id, text in tx.all(DEFINITIONS_OF, (list(unknown),)):
-                known[unknown[schedule_id]] = text
-        return {key[0]: known[key] for key in keys}
+                found[schedule_id] = known[unknown[schedule_id]] = text
+        return found
 
 
 class PostgresTransaction(Transaction):

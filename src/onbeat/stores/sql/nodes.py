@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from onbeat.core.model import Past
-from onbeat.core.plan import next_due
+from onbeat.core.plan import Due, next_due
 from onbeat.core.schedules import from_definition
 from onbeat.core.zones import VERSION
 from onbeat.errors import InvalidSchedule, StoreUnusable
@@ -37,6 +37,8 @@ INSERT INTO nodes (node_id, name, roles, offers, started_at, alive_until, versio
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 """
 
+ITS_ROW = "SELECT 1 FROM nodes WHERE node_id = ?1 FOR UPDATE"
+
 UNKNOWN_TO_IT = """
 SELECT run_id, fence, schedule_id FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND leased_by = ?1 AND updated_at < ?2
@@ -48,11 +50,14 @@ SELECT run_id, fence, schedule_id, status FROM schedule_runs INDEXED BY unfinish
  WHERE finished_at IS NULL AND leased_by = ?1
 """
 
+FOLLOWED = "SELECT value FROM meta WHERE name = 'tz_followed' FOR UPDATE"
+
 ZONED = """
 SELECT d.schedule_id, s.definition, t.decided_until, t.runs_used, s.created_at
   FROM due d JOIN schedules s USING (schedule_id) JOIN schedule_state t USING (schedule_id)
- WHERE d.due_at > ?1 AND s.definition LIKE '%"timezone":%'
+ WHERE d.schedule_id > ?1 AND d.due_at > ?2 AND s.definition LIKE '%"timezone":%'
  ORDER BY d.schedule_id
+ LIMIT ?3
 """
 
 
@@ -62,8 +67,9 @@ def register(tx: Transaction, node: Node, found: Registered) -> Registered:
     `found` has what was decided of silent nodes before. On a store that is not shared, whoever
     registers is alone: every other node is dead, whatever its lease says.
     """
-    _follow_zone_data(tx)
     if not tx.is_shared:
+        while follow_zone_data(tx):
+            pass
         found = _end_all(tx)
     tx.run(
         ENTER,
@@ -75,7 +81,7 @@ def register(tx: Transaction, node: Node, found: Registered) -> Registered:
 
 
 def _end_all(tx: Transaction) -> Registered:
-    """Decide what any other node holds."""
+    """Decide what any other node holds, listed or not."""
     names: dict[str, str] = dict(tx.all("SELECT node_id, name FROM nodes"))
     lost = handed_back = 0
     for node_id in sorted(names.keys() | {row[0] for row in tx.all(LEASED_BY)}):
@@ -102,6 +108,18 @@ def rescue(tx: Transaction, node: Node) -> Registered | None:
     return found
 
 
+def end_orphans(tx: Transaction) -> Registered:
+    """Decide runs of nodes that are not on the list: none should be, and none is left to itself."""
+    lost = handed_back = 0
+    for (node_id,) in tx.all(f"{LEASED_BY} AND leased_by NOT IN (SELECT node_id FROM nodes)"):
+        ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]
+        tx.hold(ids)
+        ended = end_runs_of(tx, [node_id], ids)
+        tx.tell(NodeLost(node_id, "", *ended))
+        lost, handed_back = lost + ended[0], handed_back + ended[1]
+    return Registered(lost, handed_back)
+
+
 def heartbeat(tx: Transaction, node: Node) -> Beat:
     """Say that a node is alive. The contract is `Store.heartbeat`."""
     row = tx.one(
@@ -121,16 +139,14 @@ def ask_to_stop(tx: Transaction, node_ids: Collection[str]) -> int:
     return tx.run("UPDATE nodes SET stop_asked = 1 WHERE node_id IN (?1[])", (list(node_ids),))
 
 
-def disown(tx: Transaction, node: Node, known: Collection[tuple[int, int]]) -> int:
+def disown(tx: Transaction, node: Node, known: Collection[tuple[int, int]], *, before: int) -> int:
     """Free what a node holds and does not know of. The contract is `Store.disown`."""
     # Whatever of this node's calls is still under way keeps its row: wait for that to end.
-    there = tx.one("SELECT 1 FROM nodes WHERE node_id = ?1 FOR UPDATE", (node.node_id,))
-    if there is None:
+    if tx.one(ITS_ROW, (node.node_id,)) is None:
         return 0
-    too_late = tx.now - node.lease * 2 // 3
     rows = [
         row
-        for row in tx.all(UNKNOWN_TO_IT, (node.node_id, too_late))
+        for row in tx.all(UNKNOWN_TO_IT, (node.node_id, before))
         if (row[0], row[1]) not in known
     ]
     tx.hold({schedule_id for _, _, schedule_id in rows})
@@ -140,9 +156,10 @@ def disown(tx: Transaction, node: Node, known: Collection[tuple[int, int]]) -> i
 
 def unregister(tx: Transaction, node: Node) -> None:
     """Take a node off the list. The contract is `Store.unregister`."""
-    # First, so that no call of this node's that is still under way starts anything after.
-    if not tx.run("UPDATE nodes SET alive_until = 0 WHERE node_id = ?1", (node.node_id,)):
+    # As above: a call of this node's that is still under way may have given it runs.
+    if tx.one(ITS_ROW, (node.node_id,)) is None:
         return
+    tx.run("UPDATE nodes SET alive_until = 0 WHERE node_id = ?1", (node.node_id,))
     held = tx.all(HELD, (node.node_id,))
     claimed = [row for row in held if row[3] == "ENQUEUED"]
     tx.hold({schedule_id for _, _, schedule_id, _ in claimed})
@@ -152,25 +169,41 @@ def unregister(tx: Transaction, node: Node) -> None:
     tx.tell(NodeStopped(node.node_id))
 
 
-def _follow_zone_data(tx: Transaction) -> None:
-    """Compute due rows that are to come anew if the zone data is newer than what made them."""
-    if zone_data(tx) == VERSION:
-        return
-    tx.hold_gate()  # nobody plans with other data until this is done
-    used = zone_data(tx)
-    if used == VERSION:
-        return  # another node was faster
-    if used > VERSION:
-        problem = f"due ticks were computed with time zone data {used}, this node has {VERSION}"
-        raise StoreUnusable(f"{problem}: upgrade the package tzdata")
-    tx.run(KEEP, ("tz", VERSION))
-    tx.hold([row[0] for row in tx.all(ZONED, (tx.now,))])
-    due = []
-    for schedule_id, text, until, used, created_at in tx.all(ZONED, (tx.now,)):
-        try:
-            schedule = from_definition(schedule_id, text)
-        except InvalidSchedule:
-            continue  # the planner will say so
-        past = Past(created_at=created_at // 1000, runs_used=used)
-        due.append((schedule_id, next_due(schedule, until, past)))
-    replace_due(tx, due)
+def follow_zone_data(tx: Transaction) -> bool:
+    """Compute due rows that are to come anew if the zone data is newer than what made them.
+
+    Those of some schedules at a time; returns whether there are more. Nodes with older data plan
+    nothing from the first time on.
+    """
+    if zone_data(tx) != VERSION:
+        tx.hold_gate()  # until nobody plans with other data any more
+        used = zone_data(tx)
+        if used > VERSION:
+            problem = f"due ticks were computed with time zone data {used}, this node has {VERSION}"
+            raise StoreUnusable(f"{problem}: upgrade the package tzdata")
+        if used != VERSION:  # else another node was faster
+            tx.run(KEEP, ("tz", VERSION))
+            tx.run(KEEP, ("tz_followed", ""))
+    followed = tx.one(FOLLOWED)
+    if followed is None:
+        return False
+    asked = (followed[0], tx.now, AT_ONCE)
+    tx.hold([row[0] for row in tx.all(ZONED, asked)])
+    rows = tx.all(ZONED, asked)
+    replace_due(tx, [due for row in rows if (due := _due_anew(*row)) is not None])
+    if len(rows) < AT_ONCE:
+        tx.run("DELETE FROM meta WHERE name = 'tz_followed'")
+        return False
+    tx.run(KEEP, ("tz_followed", rows[-1][0]))
+    return True
+
+
+def _due_anew(
+    schedule_id: str, text: str, until: int, used: int, created_at: int
+) -> tuple[str, Due | None] | None:
+    try:
+        schedule = from_definition(schedule_id, text)
+    except InvalidSchedule:
+        return None  # the planner will say so
+    past = Past(created_at=created_at // 1000, runs_used=used)
+    return schedule_id, next_due(schedule, until, past)

@@ -80,7 +80,7 @@ def run(tx: Transaction, run_id: int) -> RunRow | None:
 
 
 def events(tx: Transaction, *, after: int, limit: int) -> list[tuple[int, int, AnyEvent]]:
-    """Return what happened, in the order of commits."""
+    """Return what happened: what concerns one schedule in the order of commits."""
     rows = tx.all(
         "SELECT event_id, at, body FROM events WHERE event_id > ?1 ORDER BY event_id LIMIT ?2",
         (after, limit),
@@ -135,8 +135,8 @@ def prune(tx: Transaction, *, before: int, limit: int) -> int:
     tx.hold_definitions()
     removed = tx.run(PRUNE, (before, limit))
     gone = tx.run(
-        "DELETE FROM events WHERE event_id IN "
-        "(SELECT event_id FROM events WHERE at < ?1 ORDER BY event_id LIMIT ?2)",
+        "DELETE FROM events WHERE event_id IN (SELECT event_id FROM "
+        "(SELECT event_id, at FROM events ORDER BY event_id LIMIT ?2) e WHERE at < ?1)",
         (before, limit),
     )
     for table in ("schedule_state", "schedules"):

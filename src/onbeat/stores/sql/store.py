@@ -102,8 +102,8 @@ class SqlStore(ABC):
     async def rescue(self, node: Node) -> Registered | None:
         return await self._work.write(lambda tx: nodes.rescue(tx, node))
 
-    async def disown(self, node: Node, known: Collection[tuple[int, int]]) -> int:
-        return await self._work.write(lambda tx: nodes.disown(tx, node, known))
+    async def disown(self, node: Node, known: Collection[tuple[int, int]], *, before: int) -> int:
+        return await self._work.write(lambda tx: nodes.disown(tx, node, known, before=before))
 
     async def unregister(self, node: Node) -> None:
         await self._work.write(lambda tx: nodes.unregister(tx, node))

@@ -81,18 +81,23 @@ class SqliteStore(SqlStore):
             raise StoreUnusable(f"{problem} (start again on the file that is meant)")
         return await super().heartbeat(node)
 
-    async def give_up(self, moved_to: str) -> None:
-        """Refuse to be opened from now on: everything is kept in another database."""
-        await self._worker.write(lambda tx: tx.run(KEEP, ("moved_to", moved_to)))
+    async def take_back(self) -> None:
+        """Be what keeps everything, after all."""
+        forget = "DELETE FROM meta WHERE name = 'moved_to'"
+        await self._worker.write(lambda tx: tx.run(forget))
 
-    def tables(self) -> Iterator[Table]:
-        """Yield all that is kept. Whoever reads it holds the store, and has it to itself."""
+    def tables(self, *, moved_to: str) -> Iterator[Table]:
+        """Yield all that is kept; then refuse to be opened from now on, as another keeps it.
+
+        Whoever reads it holds the store, and has it to itself.
+        """
         assert self.path is not None, "memory is not moved"
         with closing(connect(self.path)) as connection:
             for name in TABLES:
                 columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
                 rows = connection.execute(f"SELECT {', '.join(columns)} FROM {name}")
                 yield name, columns, rows
+            connection.execute(KEEP, ("moved_to", moved_to))
 
     async def changed_elsewhere(self) -> bool:
         before, self._seen = self._seen, await self._worker.peek(data_version)

@@ -36,6 +36,8 @@ CREATE TABLE schedules (
     updated_at bigint NOT NULL
 );
 
+CREATE INDEX deleted_schedules ON schedules (deleted_at) WHERE deleted_at IS NOT NULL;
+
 -- One row a schedule that is live: its next undecided tick. Rows at the head of the queue die as
 -- fast as ticks are decided, so vacuum has to keep up.
 CREATE TABLE due (
