@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from onbeat import Onbeat, every
+from onbeat.errors import StoreInDoubt, StoreUnusable
 from onbeat.events import RunStarted
 from onbeat.settings import Settings
-from onbeat.stores.postgres import database
-from onbeat.stores.postgres.database import StoreInDoubt
+from onbeat.stores.postgres import PostgresStore, database
 from onbeat.testing import a_schedule
 from tests.postgres import Server, new_folder, shared_server
 
@@ -117,6 +117,33 @@ def test_a_node_that_is_asked_to_stop_does(url):
             return own not in left, len(left)
 
     assert asyncio.run(story()) == (True, 1)
+
+
+@pytest.mark.parametrize("when", ["it stops", "it joins anew"])
+def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(url, monkeypatch, when):
+    """Whoever waits for its end hears of it, and closing it still works."""
+
+    async def refuse(*_):
+        raise StoreUnusable("say")
+
+    async def story():
+        beat = a_beat(url)
+        await beat.open()
+        await beat.begin()
+        if when == "it stops":
+            monkeypatch.setattr(PostgresStore, "unregister", refuse)
+            await beat.service.ask_to_stop(list(await nodes_of(beat)))
+        else:
+            monkeypatch.setattr(PostgresStore, "register", refuse)
+            tamper(url, "DELETE FROM nodes")
+        try:
+            async with asyncio.timeout(SOON):
+                await beat.until(asyncio.Event())
+        finally:
+            await beat.close()
+
+    with pytest.raises(StoreUnusable, match="say"):
+        asyncio.run(story())
 
 
 @pytest.mark.req("W61")

@@ -1,0 +1,141 @@
+"""A node's lease: when it holds, when it does not, and who notices."""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import pytest
+
+from onbeat.engine.leases import Lease, in_a_thread
+from onbeat.errors import StoreFailed
+from onbeat.ports import Beat, Node
+from onbeat.testing import ManualClock
+
+NODE = Node("node", "here", frozenset(), lease=6_000)
+
+
+class Answers:
+    """A store that answers heartbeats as a test says, each after so much time has passed."""
+
+    is_shared = True
+
+    def __init__(self, clock, *answers):
+        self._clock, self._answers = clock, list(answers)
+
+    async def heartbeat(self, node):
+        if not self._answers:
+            raise asyncio.CancelledError
+        passes, answer = self._answers.pop(0)
+        self._clock.advance(passes)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def kept(*answers, lease=NODE):
+    """Return a lease after these answers, with its clock."""
+    clock = ManualClock()
+    store = Answers(clock, *answers)
+    found = Lease(store, clock, lease)
+
+    async def keep():
+        with contextlib.suppress(asyncio.CancelledError):
+            await found.keep()
+
+    asyncio.run(keep())
+    return found, clock
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    async def at_once(seconds):
+        pass
+
+    monkeypatch.setattr("onbeat.engine.leases.asyncio.sleep", at_once)
+
+
+ALIVE = Beat(is_known=True)
+AWAY = StoreFailed("away")
+
+
+def test_it_holds_for_two_thirds_of_its_length_from_when_it_was_asked_for():
+    lease, clock = kept((1_000, ALIVE))
+    clock.advance(2_999)
+    assert lease.holds
+    clock.advance(1)
+    assert not lease.holds
+
+
+def test_what_fails_renews_nothing():
+    lease, _ = kept((1_000, ALIVE), (2_000, AWAY), (2_000, AWAY))
+    assert not lease.holds
+    assert lease.lapses == 0, "it is still away"
+
+
+def test_a_lapse_that_is_over_again_is_not_forgotten():
+    """Whoever looks now and then may have seen neither its end nor its beginning."""
+    lease, _ = kept((0, ALIVE), (5_000, AWAY), (0, ALIVE))
+    assert (lease.holds, lease.lapses) == (True, 1)
+    lease, _ = kept((0, ALIVE), (3_000, AWAY), (0, ALIVE))
+    assert (lease.holds, lease.lapses) == (True, 0)
+
+
+def test_a_node_that_others_forgot_has_none():
+    lease, _ = kept((0, Beat(is_known=False)))
+    assert not lease.holds
+    assert lease.is_forgotten
+
+
+def test_where_nobody_could_take_it_for_dead_it_always_holds(monkeypatch):
+    monkeypatch.setattr(Answers, "is_shared", False)
+    lease, clock = kept((0, ALIVE))
+    clock.advance("1h")
+    assert lease.holds
+
+
+def test_work_in_a_thread_goes_on_while_the_loop_is_held(monkeypatch):
+    monkeypatch.undo()
+    beats = []
+
+    async def work():
+        while True:
+            beats.append(threading.get_ident())
+            await asyncio.sleep(0.01)
+
+    async def story():
+        task = asyncio.create_task(in_a_thread(work))
+        await asyncio.sleep(0.05)
+        before = len(beats)
+        time.sleep(0.2)  # noqa: ASYNC251 - as a target may
+        held = len(beats) - before
+        task.cancel()
+        await asyncio.wait([task])
+        return held
+
+    assert asyncio.run(story()) >= 5
+    assert threading.get_ident() not in beats
+
+
+def test_work_in_a_thread_that_is_ended_before_it_began_ends(monkeypatch):
+    monkeypatch.undo()
+
+    async def story():
+        for delay in (0, 0, 0.001):
+            task = asyncio.create_task(in_a_thread(lambda: asyncio.sleep(600)))
+            await asyncio.sleep(delay)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+
+    asyncio.run(asyncio.wait_for(story(), 10))
+
+
+def test_work_in_a_thread_that_fails_says_so(monkeypatch):
+    monkeypatch.undo()
+
+    async def work():
+        raise StoreFailed("say")
+
+    with pytest.raises(StoreFailed, match="say"):
+        asyncio.run(in_a_thread(work))
