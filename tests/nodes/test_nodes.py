@@ -211,6 +211,36 @@ def test_a_node_that_is_out_of_touch_ends_what_it_runs_and_goes_on_afterwards():
     assert (first.status, first.attempt) == ("SUCCESS", 2), "it was lost, and tried again as asked"
 
 
+def test_a_node_that_loses_touch_while_it_stops_ends_what_it_runs():
+    """Others will start it again, however long it may finish here."""
+
+    async def story(server):
+        ended, begun = [], []
+
+        async def endless():
+            begun.append(True)
+            try:
+                await asyncio.sleep(600)
+            finally:
+                ended.append(time.monotonic())
+
+        beat = a_beat(server.new_database(), stop_grace=60_000)
+        beat.schedule(every("1s"), name="endless")(endless)
+        await beat.open()
+        await beat.begin()
+        await until(lambda: begun)
+        closing = asyncio.create_task(beat.close())
+        await asyncio.sleep(0.1)
+        async with away(server):
+            began = time.monotonic()
+            await until(lambda: ended)
+        await asyncio.wait_for(closing, SOON)
+        return ended[0] - began
+
+    with Server(new_folder()) as server:
+        assert asyncio.run(story(server)) < 1.0
+
+
 def test_a_run_that_was_started_by_a_call_never_answered_is_launched_once(url, monkeypatch):
     async def story():
         calls, doubts = [], []

@@ -11,6 +11,7 @@ from onbeat.errors import NodeForgotten, StoreFailed
 from onbeat.ports import Clock, Launchers, Node, Registered, Store
 
 LOOK_EVERY = 0.2  # how soon a change by another process, or a clock that was set, is noticed
+LEFTOVERS_EVERY = 10.0
 LOOK_ANYWAY = 0.5  # how soon a change is noticed on a store that tells only of some
 PRUNE_EVERY = 3600.0
 
@@ -58,8 +59,7 @@ class Engine:
     async def start(self) -> Registered:
         """Register, decide what a dead node left, and begin."""
         await self._store.hold(self._node)
-        for launcher in set(self._launchers.values()):
-            await launcher.recover()  # before what it launched is decided as lost
+        await self._end_leftovers()  # before what launched them is decided as lost
         sent = self._clock.monotonic()
         found = await self._store.register(self._node)
         self._lease.begin(sent)
@@ -70,6 +70,7 @@ class Engine:
         ]
         self._looking = [self._task(self._watch()), self._task(self._prune())]
         if self._store.is_shared:
+            self._serving.append(self._task(self._guard_lease()))
             self._looking.append(self._task(self._mind_the_others()))
         self._starting = [self._task(self.planner.run()), self._task(self.dispatcher.run())]
         self.dispatcher.wake()
@@ -118,7 +119,6 @@ class Engine:
         looked = self._clock.monotonic()
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            self._see_to_lease()
             due = self.planner.next_due
             try:
                 changed = await self._store.changed_elsewhere()
@@ -130,9 +130,15 @@ class Engine:
                 looked = now
                 self.planner.wake()
 
+    async def _guard_lease(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            self._see_to_lease()
+
     def _see_to_lease(self) -> None:
         """End what runs here as soon as others might take this node for dead; heed their wishes."""
         if self._lease.is_forgotten:
+            self.dispatcher.end_running(lost=True)
             raise NodeForgotten("others have taken this node for dead, and decided its runs")
         held, self._held = self._held, self._lease.holds
         lapses, self._lapses = self._lapses, self._lease.lapses
@@ -155,12 +161,20 @@ class Engine:
             launcher.kill(self.dispatcher.given_up)
 
     async def _mind_the_others(self) -> None:
-        """Decide the runs of nodes that fall silent, and free those of calls never answered."""
+        """Decide the runs of nodes that fall silent, and free those of calls never answered.
+
+        A node that was only stopped when its runs were decided may have died since: what it had
+        launched on this machine is looked for now and then.
+        """
+        looked = self._clock.monotonic()
         while True:
             await asyncio.sleep(LOOK_EVERY)
             try:
                 if self._lease.others_are_silent:
                     await self._rescue()
+                elif self._clock.monotonic() - looked > LEFTOVERS_EVERY:
+                    await self._end_leftovers()
+                    looked = self._clock.monotonic()
                 since = self.dispatcher.in_doubt_since
                 if since is not None and self._clock.monotonic() - since > self._node.lease / 1000:
                     await self.dispatcher.disown()
@@ -169,9 +183,12 @@ class Engine:
                 self._lease.others_are_silent = False  # until it is heard of again
                 log.warning("other nodes could not be looked after: %s", broken)
 
-    async def _rescue(self) -> None:
+    async def _end_leftovers(self) -> None:
         for launcher in set(self._launchers.values()):
-            await launcher.recover()  # it may have been on this machine
+            await launcher.recover()
+
+    async def _rescue(self) -> None:
+        await self._end_leftovers()  # it may have been on this machine
         while await self._store.rescue(self._node) is not None:
             self.planner.wake()
         self._lease.others_are_silent = False  # until the next heartbeat
