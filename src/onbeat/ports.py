@@ -114,6 +114,9 @@ class Registered:
     lost: int = 0
     handed_back: int = 0
 
+    def __add__(self, other: "Registered") -> "Registered":
+        return Registered(self.lost + other.lost, self.handed_back + other.handed_back)
+
 
 @dataclass(frozen=True, slots=True)
 class Beat:

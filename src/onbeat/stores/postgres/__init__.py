@@ -60,14 +60,12 @@ class PostgresStore(SqlStore):
 
     async def register(self, node: Node) -> Registered:
         found = await self._threads.write(nodes.end_orphans)
-        lost, handed_back = found.lost, found.handed_back
         while (more := await self.rescue(node)) is not None:
-            lost, handed_back = lost + more.lost, handed_back + more.handed_back
+            found += more
         while await self._threads.write(nodes.follow_zone_data):
             pass
         if self._ear is None:
             self._ear = Ear(self.address, self._threads.watch, self._name)
-        found = Registered(lost, handed_back)
         return await self._threads.write(lambda tx: nodes.register(tx, node, found))
 
     async def heartbeat(self, node: Node) -> Beat:

@@ -83,14 +83,29 @@ def register(tx: Transaction, node: Node, found: Registered) -> Registered:
 def _end_all(tx: Transaction) -> Registered:
     """Decide what any other node holds, listed or not."""
     names: dict[str, str] = dict(tx.all("SELECT node_id, name FROM nodes"))
-    lost = handed_back = 0
-    for node_id in sorted(names.keys() | {row[0] for row in tx.all(LEASED_BY)}):
-        ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]
-        ended = end_runs_of(tx, [node_id], ids)
-        tx.tell(NodeLost(node_id, names.get(node_id, ""), *ended))
-        lost, handed_back = lost + ended[0], handed_back + ended[1]
+    listed_or_not = sorted(names.keys() | {row[0] for row in tx.all(LEASED_BY)})
+    found = Registered()
+    for node_id in listed_or_not:
+        found += _give_up(tx, node_id, names.get(node_id, ""))
     tx.run("DELETE FROM nodes")
-    return Registered(lost, handed_back)
+    return found
+
+
+def end_orphans(tx: Transaction) -> Registered:
+    """Decide runs of nodes that are not on the list: none should be, and none is left to itself."""
+    found = Registered()
+    for (node_id,) in tx.all(f"{LEASED_BY} AND leased_by NOT IN (SELECT node_id FROM nodes)"):
+        found += _give_up(tx, node_id, "")
+    return found
+
+
+def _give_up(tx: Transaction, node_id: str, name: str) -> Registered:
+    """Decide all that a node holds."""
+    ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]
+    tx.hold(ids)
+    found = Registered(*end_runs_of(tx, [node_id], ids))
+    tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))
+    return found
 
 
 def rescue(tx: Transaction, node: Node) -> Registered | None:
@@ -106,18 +121,6 @@ def rescue(tx: Transaction, node: Node) -> Registered | None:
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node_id,))
         tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))
     return found
-
-
-def end_orphans(tx: Transaction) -> Registered:
-    """Decide runs of nodes that are not on the list: none should be, and none is left to itself."""
-    lost = handed_back = 0
-    for (node_id,) in tx.all(f"{LEASED_BY} AND leased_by NOT IN (SELECT node_id FROM nodes)"):
-        ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]
-        tx.hold(ids)
-        ended = end_runs_of(tx, [node_id], ids)
-        tx.tell(NodeLost(node_id, "", *ended))
-        lost, handed_back = lost + ended[0], handed_back + ended[1]
-    return Registered(lost, handed_back)
 
 
 def heartbeat(tx: Transaction, node: Node) -> Beat:
