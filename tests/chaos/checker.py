@@ -7,65 +7,18 @@ of the product only the key of a run and the form of its events are used.
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import apsw
 
 from onbeat.core.runs import run_key
-from onbeat.events import AnyEvent, decode_events
+from onbeat.events import AnyEvent
+from tests.chaos.history import UNFINISHED, History
 
-UNFINISHED = ("ENQUEUED", "STARTED")
 LAUNCHED_FOR_SURE = ("success", "exit")  # an attempt that ended so did run
 SURELY_NOT = ("handed back", "launch_failed")
-
-COLUMNS = (
-    "run_id", "schedule_id", "run_at", "request_id", "status", "reason", "attempt", "iteration",
-    "tick_count", "first_run_at",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A run as the store has it in the end."""
-
-    run_id: int
-    schedule_id: str
-    run_at: int
-    request_id: str
-    status: str
-    reason: str | None
-    attempt: int
-    iteration: int
-    tick_count: int
-    first_run_at: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A line of the witness: an attempt that was really launched."""
-
-    run_id: int
-    attempt: int
-    key: str
-    schedule_id: str
-
-
-@dataclass(slots=True)
-class History:
-    """All that is left in the end."""
-
-    rows: dict[int, Row]
-    events: list[tuple[int, AnyEvent]]  # in the order of commits, with their time
-    witness: list[Seen]
-    live: set[str]  # the schedules that are there
-    due: Counter[str]  # their due rows
-    damage: list[str] = field(default_factory=list)  # what SQLite finds wrong with the file
-    orphans: list[str] = field(default_factory=list)  # processes that no living node had started
-    broken_off: list[str] = field(default_factory=list)  # what ended, or was refused, by itself
-    manual: set[tuple[str, str]] = field(default_factory=set)  # acknowledged: schedule, request
-    tokens: set[str] = field(default_factory=set)  # acknowledged: notes of pauses, marks of edits
+TICK = 50  # milliseconds by which the clock of the witness may seem to be behind
+LATE = (
+    500  # milliseconds from when a process is begun until it has left its line, on a busy machine
+)
 
 
 @dataclass(slots=True)
@@ -77,6 +30,7 @@ class Verdict:
     ticks: int = 0  # that were to have a row
     ranges: int = 0  # rows that stand for several ticks
     attempts: int = 0  # announced
+    nodes: int = 0  # that joined, some of them more than once
     handed_back: int = 0
     lost: int = 0  # attempts announced, and then silence
     lost_launched: int = 0  # of those, how many did run
@@ -85,35 +39,12 @@ class Verdict:
         self.wrong[kind].append(text)
 
 
-def read(database: Path, witness: Path) -> History:
-    """Read what is left."""
-    with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
-        rows = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM schedule_runs").fetchall()
-        told = connection.execute("SELECT at, body FROM events ORDER BY event_id").fetchall()
-        due = connection.execute("SELECT schedule_id FROM due").fetchall()
-        live = connection.execute("SELECT schedule_id FROM schedules WHERE deleted_at IS NULL")
-        found = [text for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
-        keys = [f"foreign key: {row}" for row in connection.execute("PRAGMA foreign_key_check")]
-        return History(
-            rows={row[0]: Row(*row) for row in rows},
-            events=[(at, event) for at, body in told for event in decode_events(str(body))],
-            witness=[_seen(line) for line in witness.read_text().splitlines()],
-            live={str(name) for (name,) in live},
-            due=Counter(str(name) for (name,) in due),
-            damage=found + keys,
-        )
-
-
-def _seen(line: str) -> Seen:
-    run_id, attempt, key, schedule_id = line.split()
-    return Seen(int(run_id), int(attempt), key, schedule_id)
-
-
 def judge(history: History) -> Verdict:
     """Hold a history against every rule."""
     verdict = Verdict(runs=len(history.rows))
     lives = _walk(history, verdict)
     _check_launches(history, lives, verdict)
+    _check_times(history, lives, verdict)
     _check_keys(history, verdict)
     _check_ticks(history, verdict)
     _check_ends(history, lives, verdict)
@@ -136,7 +67,10 @@ class _Life:
     attempt: int = 0
     fence: int = 0
     claimed_by: str = ""
+    started_by: str = ""
+    announced: dict[int, int] = field(default_factory=dict)  # when each attempt was
     ends: dict[int, str] = field(default_factory=dict)  # how each attempt that was announced ended
+    ended: dict[int, int] = field(default_factory=dict)  # and when
     birth: int = 0  # how often its schedule had been created by then
 
     @property
@@ -156,6 +90,7 @@ class _World:
         self.policy: dict[str, dict[str, object]] = {}
         self.births: Counter[str] = Counter()
         self.paused: set[str] = set()
+        self.nodes: set[str] = set()  # those that may start runs
         self.is_open = True
 
 
@@ -163,28 +98,49 @@ def _walk(history: History, verdict: Verdict) -> dict[int, _Life]:
     """Follow the events, and hold each against what was true when it was committed."""
     world = _World()
     for at, event in history.events:
-        name = event.name
-        if name.startswith("run."):
+        if event.name.startswith("run."):
             life = _life(world, history, event, at, verdict)
             _step(world, life, event, at, verdict)
-        elif name in ("schedule.created", "schedule.changed"):
+        elif event.name.startswith("node."):
+            _count_node(world, event, verdict)
+        else:
+            _change(world, event, verdict)
+    return world.lives
+
+
+def _change(world: _World, event: AnyEvent, verdict: Verdict) -> None:
+    """Take note of what a person did."""
+    match event.name:
+        case "schedule.created" | "schedule.changed":
             world.policy[event.schedule_id] = json.loads(event.definition)
-            if name == "schedule.created":
+            if event.name == "schedule.created":
                 world.births[event.schedule_id] += 1
                 world.paused.discard(event.schedule_id)
-        elif name == "schedule.paused":
+        case "schedule.paused":
             world.paused.add(event.schedule_id)
-        elif name == "schedule.resumed":
+        case "schedule.resumed":
             world.paused.discard(event.schedule_id)
-        elif name == "schedule.parked":
+        case "schedule.parked":
             verdict.say("illegal", f"{event.schedule_id} was parked: {event.error}")
-        elif name == "gate.changed":
+        case "gate.changed":
             world.is_open = event.open
-        elif name == "node.stopped":
-            left = [life.run_id for life in world.lives.values() if life.status == "STARTED"]
-            if left:
-                verdict.say("left behind", f"a node stopped in good order with {left} started")
-    return world.lives
+
+
+def _count_node(world: _World, event: AnyEvent, verdict: Verdict) -> None:
+    """Take note of who joined and who is gone; whoever leaves in good order leaves nothing behind."""
+    if event.name == "node.started":
+        verdict.nodes += 1
+        world.nodes.add(event.node_id)
+        return
+    world.nodes.discard(event.node_id)
+    left = [
+        life.run_id
+        for life in world.lives.values()
+        if life.status == "STARTED" and life.started_by == event.node_id
+    ]
+    if left:
+        how = "stopped in good order" if event.name == "node.stopped" else "was given up"
+        verdict.say("left behind", f"{event.node_id} {how} with {left} started")
 
 
 def _life(world: _World, history: History, event: AnyEvent, at: int, verdict: Verdict) -> _Life:
@@ -237,15 +193,18 @@ def _step(world: _World, life: _Life, event: AnyEvent, at: int, verdict: Verdict
             _check_blocker(world, event, verdict)
         case "run.claimed":
             life.claimed_by = event.node_id
+            _check_node(world, life, event, verdict)
         case "run.started":
             _check_start(world, life, event, at, verdict)
             life.status, life.attempt = "STARTED", event.attempt
+            life.started_by, life.announced[event.attempt] = event.node_id, at
             if not life.manual:
                 world.started[life.schedule_id].add(life.run_id)
         case "run.succeeded" | "run.failed" | "run.canceled" | "run.retrying":
             if was == "STARTED":
                 reason = getattr(event, "reason", "canceled")
                 life.ends[life.attempt] = "success" if name == "run.succeeded" else reason
+                life.ended[life.attempt] = at
             life.status = "ENQUEUED" if name == "run.retrying" else name
             life.due_at = getattr(event, "due_at", life.due_at)
         case "run.handed_back":
@@ -269,6 +228,7 @@ def _check_start(world: _World, life: _Life, event: AnyEvent, at: int, verdict: 
     if life.claimed_by not in ("", event.node_id):
         verdict.say("illegal", f"{told} was announced by another node than claimed it")
     life.claimed_by = ""
+    _check_node(world, life, event, verdict)
     if not world.is_open:
         verdict.say("started while held", f"{told}: the gate was closed")
     if life.manual:
@@ -284,6 +244,12 @@ def _check_start(world: _World, life: _Life, event: AnyEvent, at: int, verdict: 
         if life.run_at < world.last_first.get(life.schedule_id, 0):
             verdict.say("out of turn", f"{told} was started after a later tick")
         world.last_first[life.schedule_id] = life.run_at
+
+
+def _check_node(world: _World, life: _Life, event: AnyEvent, verdict: Verdict) -> None:
+    """Whoever is not on the list, or not any more, takes nothing."""
+    if event.node_id not in world.nodes:
+        verdict.say("illegal", f"run {life.run_id}: {event.name} by {event.node_id}, which is gone")
 
 
 def _check_blocker(world: _World, event: AnyEvent, verdict: Verdict) -> None:
@@ -319,6 +285,28 @@ def _check_launches(history: History, lives: dict[int, _Life], verdict: Verdict)
         if end == "lost":
             verdict.lost += 1
             verdict.lost_launched += times
+
+
+def _check_times(history: History, lives: dict[int, _Life], verdict: Verdict) -> None:
+    """Nothing is launched before its tick, before it is announced, or when it was decided to be lost.
+
+    A node that is halted between its last look at the clock and the launch cannot know.
+    """
+    for seen in history.witness:
+        life = lives.get(seen.run_id)
+        if life is None or seen.attempt not in life.announced:
+            continue  # it is unannounced
+        told = f"attempt {seen.attempt} at run {seen.run_id} ({life.schedule_id}) was launched"
+        if seen.at < life.run_at * 1000 - TICK:
+            verdict.say("early", f"{told} {life.run_at * 1000 - seen.at} ms before its tick")
+        if seen.at < life.announced[seen.attempt] - TICK:
+            before = life.announced[seen.attempt] - seen.at
+            verdict.say("unannounced", f"{told} {before} ms before it was announced")
+        if (seen.run_id, seen.attempt) in history.halted or life.ends.get(seen.attempt) != "lost":
+            continue
+        if seen.at > life.ended[seen.attempt] + LATE:
+            after = seen.at - life.ended[seen.attempt]
+            verdict.say("late", f"{told} {after} ms after it was told to be lost")
 
 
 def _check_keys(history: History, verdict: Verdict) -> None:
@@ -402,7 +390,7 @@ def _seconds(definition: str) -> int:
 
 
 def _check_ends(history: History, lives: dict[int, _Life], verdict: Verdict) -> None:
-    """Nothing is stuck, nothing acknowledged is gone, rows and events agree, and the file is whole."""
+    """Nothing is stuck, nothing acknowledged is gone, rows and events agree, and the database is whole."""
     iterations = Counter()
     for row in history.rows.values():
         life = lives.get(row.run_id)
@@ -432,6 +420,8 @@ def _check_ends(history: History, lives: dict[int, _Life], verdict: Verdict) -> 
             told.add(json.loads(event.definition).get("description", ""))
     for token in sorted(history.tokens - told):
         verdict.say("gone", f"the pause or edit {token} was acknowledged")
+    for name in history.nodes:
+        verdict.say("left behind", f"the node {name} is still on the list")
     for kind, texts in (
         ("damaged", history.damage),
         ("orphaned", history.orphans),

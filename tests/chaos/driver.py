@@ -1,101 +1,104 @@
-"""Who kills: starts the node, has it die at a point or kills it at any moment, and starts it again.
+"""Who kills: keeps nodes running, has one die at a point or kills it at any moment, and starts another.
 
-Meanwhile people are at work: they edit, pause, resume, delete, start runs and turn the gate, all by
-the real command line. In the end everything is let go, the node settles and is stopped by `down`.
+Meanwhile people are at work, and where nodes share a server, other harm is done. In the end everything
+is let go, the nodes settle and are stopped by `down`.
 """
 
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import apsw
+from onbeat.cli import UNAVAILABLE
+from tests.chaos.databases import Database
+from tests.chaos.harm import KINDS, Harm
+from tests.chaos.history import History
+from tests.chaos.lives import Life, times_told
+from tests.chaos.node import AT_START
+from tests.chaos.people import ENVIRONMENT, People
+from tests.chaos.processes import Strays, commands, end_commands
+from tests.chaos.workload import SCHEDULES, Workload
 
-from tests.chaos.checker import UNFINISHED, History, read
-from tests.chaos.node import POINTS
-from tests.chaos.workload import GOES, SCHEDULES, Workload
-
-ROOT = Path(__file__).parents[2]
 ANY_MOMENT = "any moment"
-LONGEST_LIFE = 1.5  # seconds of a node that is killed at any moment
-REACH_LIMIT = 6.0  # seconds in which a point has to be reached, or it is tried again later
+LONGEST_LIFE = 1.5  # seconds until a node is killed at any moment
+REACH_LIMIT = {1: 6.0, 3: 10.0}  # seconds in which a point has to be reached, or is tried again
+STOP_LIMIT = 6.0
 LONG_AWAY = 2.2  # seconds: so long that ticks are missed under a grace of one second
-LONGEST_CALL = 0.5  # seconds of a call that is killed
-LONG_CALL = 60.0  # a call that takes longer hangs
-MOST_CALLS = 2  # of people, at a time
-LOOK, MOMENT = 0.01, 0.2
-ENVIRONMENT = {
-    "PATH": os.environ["PATH"],
-    "HOME": os.environ.get("HOME", "/"),
-    "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
-    "ONBEAT_LEASE": "2s",  # so that heartbeats are frequent
-}
+CALM = 3.0  # seconds: sometimes twice as long, so that others notice that a node is dead
+SELDOM = ("rescue", "hand_back", "announce", "claim:after")  # anyone may be the first to get there
+OFTEN_AWAY, OFTEN_HARMED = 0.08, 0.4
+ASTRAY = {1: 0.2, 3: 6.0}  # seconds that a command may outlive its node, when there are so many
+LIVE = "live - 1"
+LOOK = 0.01
 MORE_THAN_ONCE = ("plan_due", "claim", "announce", "finish", "heartbeat", "launch", "commit")
 
 
-@dataclass(slots=True)
-class Call:
-    """A call of the command line that somebody made."""
-
-    verb: str
-    process: subprocess.Popen
-    log: Path
-    on_done: Callable[[str], object]  # given what it printed
-    may_fail: bool
-    mortal: bool  # it may be killed, too
-    kill_at: float
-
-
 class Driver:
-    """A folder with a database in it, its node, and the people who use it."""
+    """A folder, a database, the nodes on it, and the people who use it."""
 
     def __init__(
-        self, folder: Path, *, seed: int, broken: str = "", patience: float = 30.0
+        self,
+        folder: Path,
+        database: Database,
+        *,
+        seed: int,
+        broken: str = "",
+        patience: float = 30.0,
+        calm: float = CALM,
+        harms: tuple[str, ...] = tuple(KINDS),
+        often: float = OFTEN_HARMED,
     ) -> None:
-        self.folder, self._broken, self._patience = folder, broken or "-", patience
+        self.folder, self._database = folder, database
+        self._broken, self._patience, self._calm = broken, patience, calm
+        self._harms, self._often = harms if database.server is not None else (), often
         self._chance = random.Random(seed)
         self._workload = Workload(folder)
-        self.database, self._told = folder / "onbeat.db", folder / "told"
-        self._told.touch()
-        self._node: subprocess.Popen | None = None
-        self._log = folder / "node.log"
-        self._starts, self._asked = 0, 0
-        self._calls: list[Call] = []
-        self._paused: list[str] = []
-        self._orphans: list[str] = []
+        self._lives: list[Life] = []
+        self._victims: list[Life] = []  # those that may die now
+        self._starts = 0
+        self._strays = Strays(database, ASTRAY[database.nodes])
         self._broken_off: list[str] = []
-        self._manual: set[tuple[str, str]] = set()
-        self._tokens: set[str] = set()
+        url = database.url("people")
+        self._people = People(self._workload, url, self._chance, self._was_harmed)
+        self._harm = Harm(
+            database, self._people, self._chance, living=self._spared, note=self._note
+        )
         self.kills: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
         self.unreached: Counter[str] = Counter()
+
+    @property
+    def calls(self) -> Counter[str]:
+        """What people asked for."""
+        return self._people.calls
+
+    @property
+    def harm(self) -> Counter[str]:
+        """What else was done to nodes and their server."""
+        return self._harm.done
 
     # -- the whole
 
-    def run(self, kills: int, points: tuple[str, ...] = POINTS) -> History:
-        """Kill the node so many times, each point in its turn; return what is left.
+    def run(self, kills: int, points: tuple[str, ...] = ()) -> History:
+        """Kill a node so many times, at each point in its turn; return what is left.
 
         A point that is not reached is tried again in the end, twice at most.
         """
         try:
-            self._define()
-            waiting = deque(islice(self._deal(kills, points), kills))
+            self._people.define()
+            waiting = deque(islice(self._deal(kills, points or self._database.points), kills))
             while waiting:
                 point = waiting.popleft()
+                if self._harms and not self._harm.is_on and self._chance.random() < self._often:
+                    self._harm.begin(self._harms)
                 if not self._kill_at(point):
                     self.unreached[point] += 1
                     if self.unreached[point] < 3:
                         waiting.append(point)
-                if self._chance.random() < 0.08:
-                    time.sleep(LONG_AWAY)
+                self._rest()
             return self.finish()
         finally:
             self.end()
@@ -104,51 +107,48 @@ class Driver:
         """Start a node that ends by itself at a point, with this exit code; return what is left."""
         try:
             self._workload.hurry()
-            self._define()
-            self._start(point)
-            found = self._wait(REACH_LIMIT)
-            if found is None:
-                self._kill()
-            if found != code:
-                self._broken_off.append(f"it ended with {found}: {self._last_words()}")
+            self._people.define()
+            life = self._fill(f"live {point} 1")
+            life.leaves_with, self._victims = code, [life]
+            self._wait(self._reach_limit)
+            if life.code != code:
+                self._broken_off.append(f"it ended with {life.code}: {life.last_words()}")
+            self._victims = []
             return self.finish()
         finally:
             self.end()
 
     def finish(self) -> History:
         """Let go of everything, let it settle, stop it, and read what is left."""
-        self._let_people_end()
+        while self._harm.is_on:
+            self._pump()
+        self._people.let_end()
+        self._fill(LIVE)
+        self._until(lambda: all(life.is_up for life in self._lives), "a last node is not up")
+        self._until(lambda: not self._strays.are_there, "")
         self._workload.hurry()
-        self._start("-")
-        self._until(lambda: b" is up on " in self._log.read_bytes(), "the last node is not up")
-        self._until(self._is_level, "the node does not catch up")
-        self._ask("resume", *SCHEDULES)  # also what a killed call was to resume
-        self._let_people_end()
+        self._until(lambda: self._database.is_level(_now()), "the nodes do not catch up")
+        self._people.ask("gate", "on")
+        self._people.ask("resume", *SCHEDULES)  # also what a killed call was to resume
+        self._people.let_end()
         self._workload.end()
-        self._define()
-        self._until(self._is_settled, "")  # what is left unfinished is found by the checker
-        stopped = self._command("down")
-        code = subprocess.run(
-            stopped, cwd=self.folder, env=ENVIRONMENT, check=False, capture_output=True, timeout=60
-        )
-        if code.returncode != 0 or self._wait(REACH_LIMIT) != 0:
-            told = (code.stdout + code.stderr).decode(errors="replace")
-            self._broken_off.append(f"down: {told} {self._last_words()}")
-        history = read(self.database, self._workload.witness)
-        self._orphans += [f"after down: {told}" for told in self._strays(node=None)]
-        history.orphans, history.broken_off = self._orphans, self._broken_off
-        history.manual, history.tokens = self._manual, self._tokens
+        self._people.define()
+        self._until(self._database.is_settled, "")  # what is unfinished is found by the checker
+        self._stop_all()
+        history = self._database.read(self.folder)
+        left = [f"after down: {each}" for each in commands(self._database.store_id)]
+        history.orphans = self._strays.found + left
+        history.broken_off = self._broken_off + self._harm.wrong + self._people.refused
+        history.manual, history.tokens = self._people.manual, self._people.tokens
         return history
 
     def end(self) -> None:
         """Leave nothing running, whatever happened."""
-        for process in [call.process for call in self._calls] + [self._node]:
-            if process is not None and process.poll() is None:
-                process.kill()
-                process.wait()
-        for pid in [int(told.split()[0]) for told in self._strays(node=None)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._people.end()
+        for life in self._lives:
+            life.kill()
+        self._harm.stop()
+        end_commands(self._database.store_id)
 
     def _deal(self, kills: int, points: tuple[str, ...]) -> Iterator[str]:
         """Yield each point in turn, in a new order each time, with other moments in between."""
@@ -158,214 +158,162 @@ class Driver:
             self._chance.shuffle(turn)
             yield from turn
 
-    # -- one life of the node
+    # -- one death
 
     def _kill_at(self, point: str) -> bool:
-        """Start the node and see it die; return whether it did so where it was to."""
+        """See to it that there are nodes and that one dies; return whether it did where it was to."""
         at_any = point == ANY_MOMENT
-        life = self._chance.uniform(0, LONGEST_LIFE) if at_any else REACH_LIMIT
-        self._start("-" if at_any else point)
-        before = self._told.stat().st_size
-        code = self._wait(life)
-        if code is None:
-            self._kill()
-        elif code != -signal.SIGKILL:
-            self._broken_off.append(f"the node ended by itself ({code}): {self._last_words()}")
-            return True
-        reached = at_any or self._told.stat().st_size > before
-        self.kills[point if reached else ANY_MOMENT] += 1
-        return reached
+        before = times_told(self.folder, f"kill {point}")
+        self._victims = self._choose(point)
+        self._note(f"{' '.join(life.name for life in self._victims)} is to die: {point}")
+        limit = self._chance.uniform(0, LONGEST_LIFE) if at_any else self._reach_limit
+        self._wait(limit, only_with_server=not at_any)
+        self._bury_the_dead()
+        victims, self._victims = self._victims, []
+        dead = [life for life in victims if life.code is not None]
+        if not dead:
+            victims[0].kill()
+            self._lives.remove(victims[0])
+        for life in victims:
+            life.tell(LIVE)
+        reached = times_told(self.folder, f"kill {point}") > before
+        if reached or not dead:  # else it could not even start
+            self.kills[point if reached else ANY_MOMENT] += 1
+        return reached or at_any
 
-    def _kill(self) -> None:
-        self._node.kill()
-        self._node.wait()
+    def _choose(self, point: str) -> list[Life]:
+        """Fill up the nodes, and tell those that may die where to; return them."""
+        name, word = point.partition(":")[0], f"kill {point} {self._how_often(point)}"
+        if point == ANY_MOMENT:
+            word = LIVE
+        if self._database.nodes == 1 or name in AT_START:
+            self._make_room()
+            return [self._fill(word)]
+        self._fill(LIVE)
+        able = [life for life in self._spared() if point == ANY_MOMENT or not life.is_halted]
+        able = able or self._lives
+        chosen = able if point.startswith(SELDOM) else [self._chance.choice(able)]
+        for life in chosen:
+            life.tell(word)
+        return chosen
 
-    def _start(self, point: str) -> None:
-        self._starts += 1
-        self._log = self.folder / f"node-{self._starts:04}.log"
-        nth = 1
-        if point == "statement":
-            nth = self._chance.randint(1, 150)
-        elif point.partition(":")[0] in MORE_THAN_ONCE:
-            nth = self._chance.choice((1, 1, 2, 3))
-        arguments = [point, str(nth), str(self._told), self._broken]
-        with self._log.open("wb") as log:
-            self._node = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.node", *arguments, *self._command("up")[3:],
-                 "--file", str(self._workload.file), "--stop-grace", "2s"],
-                cwd=self.folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+    def _how_often(self, point: str) -> int:
+        """Return how often a node passes a point before it dies there."""
+        name = point.partition(":")[0]
+        if name == "statement":
+            return self._chance.randint(1, 150)
+        if name == "commit" and self._database.nodes > 1:  # there, whoever reads commits as well
+            return self._chance.randint(1, 12)
+        return self._chance.choice((1, 1, 2, 3)) if name in MORE_THAN_ONCE else 1
 
-    def _wait(self, seconds: float) -> int | None:
-        """Wait until the node is dead, or for so long; meanwhile people do what they do."""
-        limit, looked = time.monotonic() + seconds, False
-        work_at = time.monotonic() + self._chance.uniform(0, 1)
-        while (code := self._node.poll()) is None and time.monotonic() < limit:
-            self._reap()
-            if not looked and b" is up on " in self._log.read_bytes():
-                looked = True
-                self._orphans += self._found_orphans()
-            if time.monotonic() > work_at and len(self._calls) < MOST_CALLS:
-                work_at = limit
-                self._work()
-            time.sleep(LOOK)
-        return code
+    def _fill(self, word: str) -> Life:
+        """Start as many nodes as there are to be, and tell the last of them; return the latest."""
+        self._bury_the_dead()
+        while (missing := self._database.nodes - len(self._lives)) > 0:
+            self._starts += 1
+            last = word if missing == 1 else LIVE
+            given = self._starts, self._workload, self._database
+            self._lives.append(Life(*given, broken=self._broken, word=last))
+        return self._lives[-1]
 
-    def _found_orphans(self) -> list[str]:
-        """Return what an earlier node launched and this one did not end when it started."""
-        strays = set(self._strays(node=self._node.pid))
-        if strays:
-            time.sleep(MOMENT)  # one that is just ending may have lost its parent
-            strays &= set(self._strays(node=self._node.pid))
-        alive = self._node.poll() is None  # else they are its own
-        return [f"after start {self._starts}: {told}" for told in sorted(strays) if alive]
+    def _make_room(self) -> None:
+        """Kill a node if there is none to be started."""
+        if len(self._lives) == self._database.nodes:
+            life = self._chance.choice(self._lives)
+            life.kill()
+            self._lives.remove(life)
+            self.kills[ANY_MOMENT] += 1
 
-    def _last_words(self) -> str:
-        return self._log.read_bytes()[-2000:].decode(errors="replace")
+    def _wait(self, seconds: float, *, only_with_server: bool = False) -> None:
+        """Wait until a victim is dead, or for so long; meanwhile people do what they do."""
+        looked, left = time.monotonic(), seconds
+        work_at = looked + self._chance.uniform(0, 1)
+        while left > 0 and all(life.code is None for life in self._victims):
+            self._pump()
+            now = time.monotonic()
+            if not (only_with_server and self._harm.server_is_away):
+                left -= now - looked
+            looked = now
+            if now > work_at:
+                work_at = float("inf")
+                self._people.work()
 
-    def _strays(self, *, node: int | None) -> list[str]:
-        """Return the processes of this store's runs that do not descend from the node."""
-        with closing(self._connect()) as connection:
-            try:
-                sql = "SELECT value FROM meta WHERE name = 'store_id'"
-                mark = f"ONBEAT_STORE={connection.execute(sql).get}".encode()
-            except apsw.SQLError:  # it was killed before there was a table
-                return []
-        found = []
-        for pid in [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]:
-            environ = _of_process(pid, "environ").split(b"\0")
-            ours = any(each.startswith(mark) for each in environ)  # with the file's own number
-            if ours and node not in set(_line(pid)):
-                run = next(each for each in environ if each.startswith(b"ONBEAT_RUN_ID="))
-                found.append(f"{pid} {run.decode()}")
-        return found
+    def _rest(self) -> None:
+        """Be away for a while, now and then; where there are others, let them be for a while."""
+        is_long = self._chance.random() < OFTEN_AWAY
+        seconds = LONG_AWAY if is_long else 0.0
+        if self._database.nodes > 1:
+            seconds = self._calm * (2 if is_long else self._chance.random())
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._pump()
 
-    # -- the people
+    @property
+    def _reach_limit(self) -> float:
+        return REACH_LIMIT[self._database.nodes]
 
-    def _work(self) -> None:
-        """Do one of the things that people do."""
-        chance, token = self._chance, f"call-{self._asked + 1}"
-        mortal = chance.random() < 0.2
-        name = chance.choice([each for each in SCHEDULES if each != GOES])
-        match chance.choice(
-            ("run", "run", "pause", "resume", "edit", "edit", "delete", "gate", "")
-        ):
-            case "run":
-                self._ask("run", name, "--request-id", token, mortal=mortal,
-                          on_done=lambda _: self._manual.add((name, token)))  # fmt: skip
-            case "pause" if name not in self._paused:
-                self._paused.append(name)
-                self._ask("pause", name, "--note", token, mortal=mortal,
-                          on_done=lambda told: told.startswith("paused") and self._tokens.add(token)
-                          )  # fmt: skip
-            case "resume" if self._paused:
-                name = self._paused.pop(chance.randrange(len(self._paused)))
-                self._ask("resume", name, *chance.choice(((), ("--catchup",))), mortal=mortal)
-            case "edit" if not any(call.verb == "apply" for call in self._calls):
-                self._workload.edit(chance, token)
-                if chance.random() < 0.5:  # else the next start of the node will do it
-                    self._ask("apply", str(self._workload.file), mortal=mortal,
-                              on_done=lambda _: self._tokens.add(token))  # fmt: skip
-            case "delete":
-                self._ask("delete", GOES, may_fail=True, mortal=mortal)  # it may be deleted already
-            case "gate":
-                self._ask("gate", "off", on_done=lambda _: self._ask("gate", "on"))
+    # -- what goes on all the time
 
-    def _ask(
-        self,
-        verb: str,
-        *rest: str,
-        on_done: Callable[[str], object] = len,
-        may_fail: bool = False,
-        mortal: bool = False,
-    ) -> None:
-        """Call the command line, without waiting for the answer."""
-        self._asked += 1
-        log = self.folder / f"call-{self._asked:04}.log"
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                self._command(verb, *rest), cwd=self.folder, env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            )  # fmt: skip
-        kill_at = time.monotonic() + (
-            self._chance.uniform(0, LONGEST_CALL) if mortal else LONG_CALL
-        )
-        self._calls.append(Call(verb, process, log, on_done, may_fail, mortal, kill_at))
+    def _pump(self) -> None:
+        self._people.reap()
+        self._harm.go_on()
+        self._bury_the_dead()
+        if not any(life.is_up for life in self._lives):
+            self._strays.forget()
+        elif self._harm.is_on:
+            self._strays.look_away()
+        else:
+            self._strays.look()
+        time.sleep(LOOK)
 
-    def _reap(self) -> None:
-        """See which calls have been answered."""
-        for call in list(self._calls):
-            code = call.process.poll()
-            if code is None:
-                if time.monotonic() > call.kill_at:
-                    call.process.kill()
-                continue
-            self._calls.remove(call)
-            killed = code == -signal.SIGKILL
-            self.calls[f"{call.verb}, killed" if killed else call.verb] += 1
-            told = call.log.read_text(errors="replace")
-            if code == 0:
-                call.on_done(told)
-            elif not (call.may_fail or (killed and call.mortal)):
-                self._broken_off.append(f"{call.verb} was refused: {told[-1000:]}")
-
-    def _define(self) -> None:
-        self._ask("apply", str(self._workload.file))
-        self._let_people_end()
-
-    def _let_people_end(self) -> None:
-        while self._calls:
-            self._reap()
-            time.sleep(LOOK)
-
-    def _command(self, verb: str, *rest: str) -> list[str]:
+    def _spared(self) -> list[Life]:
+        """Return the nodes to which nothing is to be done yet."""
         return [
-            sys.executable,
-            "-m",
-            "onbeat",
-            verb,
-            "--database",
-            f"sqlite:///{self.database}",
-            *rest,
+            life for life in self._lives if life.leaves_with is None and life not in self._victims
         ]
 
+    def _bury_the_dead(self) -> None:
+        """Take note of nodes that have ended, and say so if they should not have, or not this way."""
+        for life in [each for each in self._lives if each.code is not None]:
+            self._lives.remove(life)
+            code = life.code
+            self._note(f"{life.name} ended ({code})")
+            no_server = code == UNAVAILABLE and not life.is_up and self._was_harmed(life.began)
+            as_told = code == life.leaves_with or (code == -signal.SIGKILL and life.may_die)
+            if not (no_server or as_told):
+                self._broken_off.append(f"a node ended by itself ({code}): {life.last_words()}")
+
+    def _was_harmed(self, since: float) -> bool:
+        return self._harm.was_on(since)
+
+    def _note(self, text: str) -> None:
+        with (self.folder / "diary").open("a") as diary:
+            diary.write(f"{_now()} {text}\n")
+
     # -- the end
-
-    def _is_level(self) -> bool:
-        """Return whether nothing is undecided that was due half a second ago."""
-        with closing(self._connect()) as connection:
-            sql = "SELECT count(*) FROM due WHERE due_at < ?"
-            late = connection.execute(sql, (int(time.time() * 1000) - 500,)).get
-        return not late
-
-    def _is_settled(self) -> bool:
-        with closing(self._connect()) as connection:
-            sql = f"SELECT count(*) FROM schedule_runs WHERE status IN {UNFINISHED}"
-            return connection.execute(sql).get == 0
-
-    def _connect(self) -> apsw.Connection:
-        connection = apsw.Connection(str(self.database))
-        connection.set_busy_timeout(5000)
-        return connection
 
     def _until(self, reached: Callable[[], bool], problem: str) -> None:
         limit = time.monotonic() + self._patience
         while not reached():
-            if time.monotonic() > limit or self._node.poll() is not None:
+            if time.monotonic() > limit or len(self._lives) < self._database.nodes:
                 if problem:
-                    self._broken_off.append(f"{problem}: {self._last_words()}")
+                    last = [life.last_words() for life in self._lives]
+                    self._broken_off.append("\n".join([problem, *last]))
                 return
-            time.sleep(0.05)
+            self._pump()
+
+    def _stop_all(self) -> None:
+        """Stop every node in good order."""
+        stopped = subprocess.run(
+            self._people.command("down", "--all"), cwd=self.folder, env=ENVIRONMENT, check=False,
+            capture_output=True, timeout=60,
+        )  # fmt: skip
+        codes = [life.wait(STOP_LIMIT) for life in self._lives]
+        if stopped.returncode != 0 or any(code != 0 for code in codes):
+            words = (stopped.stdout + stopped.stderr).decode(errors="replace")
+            last = [life.last_words() for life in self._lives]
+            self._broken_off.append("\n".join([f"down ended with {codes}: {words}", *last]))
 
 
-def _of_process(pid: int, name: str) -> bytes:
-    with suppress(OSError):  # it has ended, or is another user's
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    return b""
-
-
-def _line(pid: int) -> Iterator[int]:
-    """Yield a process and its parents."""
-    while pid and (stat := _of_process(pid, "stat")):
-        yield pid
-        pid = int(stat.rpartition(b")")[2].split()[1])
+def _now() -> int:
+    return int(time.time() * 1000)

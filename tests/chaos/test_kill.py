@@ -9,22 +9,44 @@ import pytest
 from msgspec import structs
 
 from onbeat.cli import UNAVAILABLE
-from onbeat.events import NodeStopped, SchedulePaused
+from onbeat.events import NodeLost, NodeStopped, SchedulePaused
+from tests.chaos.broken import WAYS
 from tests.chaos.checker import judge
+from tests.chaos.databases import PostgresDatabase, SqliteFile
 from tests.chaos.driver import Driver
-from tests.chaos.node import POINTS, WAYS
+from tests.chaos.node import POINTS
+from tests.postgres import Server, new_folder
 
-KILLS = 25
+KILLS, SHARED_KILLS = 25, 12
 PATIENCE = 5  # seconds that a broken node has to settle, which some never do
 FEW = ("launch:after", "finish:before", "plan_due:after")  # points where a broken node shows itself
 WHERE = {"leave_orphans": ("heartbeat:after",)}  # or where else: by then a slow run is going
+OFTEN_PASSED = (
+    "plan_due:before", "plan_due:after", "launch:before", "launch:after", "finish:before",
+    "heartbeat:after", "commit:before", "commit:after", "statement", "register:after",
+)  # fmt: skip
+HARMS = ("halt before launches", "cut off", "server crashed")
+SHARED_WAYS = {  # how others are hurt when a node is broken
+    "free_the_started": (),
+    "ignore_the_lease": ("halt before launches",),
+}
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     """What is left of a node that was killed at each point, and who killed it."""
-    driver = Driver(tmp_path_factory.mktemp("killed"), seed=1)
+    driver = on_a_file(tmp_path_factory.mktemp("killed"), seed=1)
     return driver, driver.run(KILLS)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server(new_folder(), durable=True) as server:
+        yield server
+
+
+def on_a_file(folder, **options):
+    return Driver(folder, SqliteFile(folder / "onbeat.db"), **options)
 
 
 @pytest.mark.req("C2", "C44", "C45", "W5", "W55", "W57")
@@ -37,31 +59,60 @@ def test_a_node_killed_at_every_point_leaves_nothing_doubled_silent_or_stuck(kil
     assert verdict.attempts > 2 * KILLS
 
 
+def test_nodes_that_share_a_server_and_are_hurt_leave_nothing_doubled_silent_or_stuck(
+    tmp_path, server
+):
+    driver = Driver(tmp_path, PostgresDatabase(server), seed=1, calm=0.5, harms=HARMS)
+    verdict = judge(driver.run(SHARED_KILLS, OFTEN_PASSED))
+    assert dict(verdict.wrong) == {}
+    assert driver.kills.total() >= SHARED_KILLS
+    assert verdict.lost > 0
+    assert verdict.attempts > SHARED_KILLS
+
+
 def test_a_node_stopped_while_it_announces_runs_leaves_none_of_them_behind(tmp_path):
-    assert dict(judge(Driver(tmp_path, seed=1).stop_at("stop")).wrong) == {}
+    assert dict(judge(on_a_file(tmp_path, seed=1).stop_at("stop")).wrong) == {}
 
 
 def test_a_node_that_cannot_record_outcomes_ends_and_launches_nothing_twice(tmp_path):
-    history = Driver(tmp_path, seed=1).stop_at("refuse", code=UNAVAILABLE)
+    history = on_a_file(tmp_path, seed=1).stop_at("refuse", code=UNAVAILABLE)
     assert dict(judge(history).wrong) == {}
 
 
 def test_a_broken_node_is_found_out(tmp_path):
-    def kill(way):
-        """Return what is found wrong; what shows by chance only is given another life, or two."""
-        for seed in (2, 3, 4):
-            folder = tmp_path / f"{way}-{seed}"
-            folder.mkdir()
-            driver = Driver(folder, seed=seed, broken=way, patience=PATIENCE)
-            wrong = judge(driver.run(3, WHERE.get(way, FEW))).wrong
-            if WAYS[way][1] in wrong:
-                break
-        return wrong
+    def kill(way, folder, seed):
+        driver = on_a_file(folder, seed=seed, broken=way, patience=PATIENCE)
+        return judge(driver.run(3, WHERE.get(way, FEW))).wrong
 
-    with ThreadPoolExecutor(len(WAYS)) as pool:
-        found = dict(zip(WAYS, pool.map(kill, WAYS), strict=True))
-    for way, (_, kind) in WAYS.items():
-        assert kind in found[way], f"{way}: {dict(found[way])}"
+    check_each([way for way, each in WAYS.items() if not each.needs_others], kill, tmp_path)
+
+
+def test_a_broken_node_among_others_is_found_out(tmp_path, server):
+    def kill(way, folder, seed):
+        driver = Driver(
+            folder, PostgresDatabase(server), seed=seed, broken=way, patience=PATIENCE, calm=0.5,
+            harms=SHARED_WAYS[way], often=1,
+        )  # fmt: skip
+        return judge(driver.run(3, FEW)).wrong
+
+    check_each(list(SHARED_WAYS), kill, tmp_path)
+
+
+def check_each(ways, kill, folder):
+    """See that each is called what it is; what shows by chance only is given another life, or two."""
+
+    def wrong(way):
+        for seed in (2, 3, 4):
+            own = folder / f"{way}-{seed}"
+            own.mkdir()
+            found = kill(way, own, seed)
+            if WAYS[way].kind in found:
+                break
+        return dict(found)
+
+    with ThreadPoolExecutor(len(ways)) as pool:
+        for way, found in zip(ways, pool.map(wrong, ways), strict=True):
+            assert WAYS[way].kind in found, f"{way}: {found}"
 
 
 # -- the checker: each case takes away, adds or changes one thing of a history in which nothing is wrong
@@ -152,13 +203,41 @@ def with_a_skip_that_nothing_caused(history):
 
 def with_a_stop_that_leaves_a_run_behind(history):
     at = next(i for i, (_, e) in enumerate(history.events) if e.name == "run.started")
-    history.events.insert(at + 1, (history.events[at][0], NodeStopped("a-node")))
+    history.events.insert(
+        at + 1, (history.events[at][0], NodeStopped(history.events[at][1].node_id))
+    )
 
 
 def with_two_at_a_time(history):
     """Forget that a run of a queue ended before the next one of it began."""
     ended = next(e for _, e in history.events if _ended_before_another(history, e))
     _drop(history, "run.succeeded", ended.run_id)
+
+
+def with_a_node_that_is_gone_and_goes_on(history):
+    at, event = next((i, e) for i, (_, e) in enumerate(history.events) if e.name == "run.started")
+    history.events.insert(at, (history.events[at][0], NodeLost(event.node_id, "a-node")))
+
+
+def with_a_node_that_never_left(history):
+    history.nodes.append("a-node")
+
+
+def with_a_launch_before_its_tick(history):
+    _launch_at(history, _a_success(history).run_id, 0)
+
+
+def with_a_launch_before_its_announcement(history):
+    row = _a_success(history)
+    moment = next(at for at, e in history.events if _is(e, "run.started", row.run_id))
+    _launch_at(history, row.run_id, moment - 1000)
+
+
+def with_a_launch_of_what_was_lost(history):
+    """Have a run launched that others had decided to be lost."""
+    for moment, event in history.events:
+        if getattr(event, "reason", "") == "lost" and event.attempt == 1:
+            _launch_at(history, event.run_id, moment + 1000)
 
 
 def with_an_acknowledged_run_gone(history):
@@ -187,6 +266,11 @@ CASES = {
     with_a_skip_that_nothing_caused: "no blocker",
     with_a_stop_that_leaves_a_run_behind: "left behind",
     with_two_at_a_time: "overlap",
+    with_a_node_that_is_gone_and_goes_on: "illegal",
+    with_a_node_that_never_left: "left behind",
+    with_a_launch_before_its_tick: "early",
+    with_a_launch_before_its_announcement: "unannounced",
+    with_a_launch_of_what_was_lost: "late",
     with_an_acknowledged_run_gone: "gone",
     with_an_acknowledged_pause_gone: "gone",
 }
@@ -204,6 +288,13 @@ def _a_success(history):
         row for row in history.rows.values()
         if (row.status, row.request_id, row.first_run_at, row.attempt) == ("SUCCESS", "", None, 1)
     )  # fmt: skip
+
+
+def _launch_at(history, run_id, at):
+    history.witness = [
+        replace(seen, at=at) if (seen.run_id, seen.attempt) == (run_id, 1) else seen
+        for seen in history.witness
+    ]
 
 
 def _ended_before_another(history, event):

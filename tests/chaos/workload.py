@@ -1,17 +1,17 @@
-"""What the killed node has to do: schedules of a second or a few, whose commands leave a witness.
+"""What the nodes have to do: schedules of a second or a few, whose commands leave a witness.
 
-Each command appends one line to the witness file before all else: `run attempt key schedule`. A line
-is one write to a file opened for appending, so it is there whole or not at all.
+Each command appends one line to the witness file before all else: `run attempt key schedule time`,
+with the time since the machine was started. A line is one write to a file opened for appending, so it
+is there whole or not at all.
 """
 
 import json
 import random
 from pathlib import Path
 
-LONG = 600  # seconds that a slow run sleeps, unless it is ended
 NEVER = "2100-01-01T00:00:00Z"
 GOES = "comes-and-goes"  # the one that is deleted now and then
-MAYBE = "[ -e {slow} ] && exec sleep {long}; exit 0"
+SLOW = "while [ -e {slow} ]; do sleep 0.5; done"
 
 SCHEDULES = {
     "plain": ({"every": "1s"}, "exit 0"),
@@ -23,8 +23,8 @@ SCHEDULES = {
         '[ "$ONBEAT_ATTEMPT" -gt 1 ]',
     ),
     "again": ({"every": "5s", "on_lost": "retry"}, "sleep 0.2"),
-    "slow": ({"every": "2s"}, MAYBE),
-    "slow-again": ({"every": "4s", "overlap": "queue", "on_lost": "retry"}, MAYBE),
+    "slow": ({"every": "2s"}, SLOW),
+    "slow-again": ({"every": "4s", "overlap": "queue", "on_lost": "retry"}, SLOW),
     "late": ({"every": "1s", "grace": "1s"}, "exit 0"),
     "never-late": ({"every": "1s", "grace": "1s", "catchup": "none"}, "exit 0"),
     "each": ({"every": "1s", "grace": "1s", "catchup": "all", "overlap": "queue"}, "exit 0"),
@@ -38,7 +38,7 @@ class Workload:
     """The file of schedules, and the marks that its commands leave."""
 
     def __init__(self, folder: Path) -> None:
-        self.file, self.witness = folder / "onbeat.yaml", folder / "witness"
+        self.folder, self.file, self.witness = folder, folder / "onbeat.yaml", folder / "witness"
         self._slow = folder / "slow"
         self._given = {name: dict(fields) for name, (fields, _) in SCHEDULES.items()}
         self.witness.touch()
@@ -49,9 +49,9 @@ class Workload:
         """Write the file of schedules anew, all at once."""
         found = {}
         for name, fields in self._given.items():
-            then = SCHEDULES[name][1].format(slow=self._slow, long=LONG)
-            line = '"$ONBEAT_RUN_ID $ONBEAT_ATTEMPT $ONBEAT_KEY $ONBEAT_SCHEDULE"'
-            script = f"echo {line} >> {self.witness}; {then}"
+            then = SCHEDULES[name][1].format(slow=self._slow)
+            line = '"$ONBEAT_RUN_ID $ONBEAT_ATTEMPT $ONBEAT_KEY $ONBEAT_SCHEDULE $up"'
+            script = f"read -r up idle < /proc/uptime; echo {line} >> {self.witness}; {then}"
             found[name] = {**fields, "run": {"command": ["sh", "-c", script]}}
         new = self.file.with_suffix(".new")
         new.write_text(json.dumps({"schedules": found}))  # JSON is YAML
