@@ -40,12 +40,13 @@ mutants: .venv/dev.stamp  ## put defects into the engine; the simulator has to f
 interleavings: .venv/dev.stamp  ## step every pair of calls through every order of their statements on PostgreSQL
 	@INTERLEAVINGS=all $(BIN)/python -m pytest -s tests/interleavings
 
-chaos: .venv/dev.stamp  ## kill -9 a real `onbeat up` KILLS=200 times, and check what is left
+chaos: .venv/dev.stamp  ## kill -9 real nodes KILLS=200 times on SQLite, then three on PostgreSQL, and check what is left
 	@$(BIN)/python -m tests.chaos --kills $(KILLS)
 
 bench: .venv/dev.stamp .venv/bench.stamp  ## compare with peers in one run; fail below the bounds
 	@$(BIN)/python -m bench.calendar
 	@$(BIN)/python -m bench.burst
+	@$(BIN)/python -m bench.postgres --rounds 1
 
 requirements: .venv/dev.stamp  ## which requirement is proven by which test
 	@$(BIN)/python -m pytest --collect-only --quiet --requirements
