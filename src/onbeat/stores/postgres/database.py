@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any, Self, TypeVar
@@ -59,16 +59,21 @@ SETTINGS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
-BEGIN = (
-    "BEGIN ISOLATION LEVEL {level}; SELECT "
-    + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SETTINGS.items())
-    + ", CASE WHEN current_setting('synchronous_commit') = 'off' "
-    + "THEN set_config('synchronous_commit', 'on', true) END"
-    + f"; SELECT {NOW}"
-)
-TO_WRITE = BEGIN.format(level="READ COMMITTED READ WRITE")
+# A lost commit would be a run that starts twice.
+DURABLY = """CASE WHEN current_setting('synchronous_commit') = 'off'
+THEN set_config('synchronous_commit', 'on', true) END"""
+
+
+def _beginning(level: str, settings: Mapping[str, str]) -> str:
+    """Return what begins a transaction: its settings, which end with it, and what time it is."""
+    each = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+    return f"BEGIN ISOLATION LEVEL {level}; SELECT {each}, {DURABLY}; SELECT {NOW}"
+
+
+TO_WRITE = _beginning("READ COMMITTED READ WRITE", SETTINGS)
 # Whoever reads holds nothing up, and may take its time to make something of a million rows.
-TO_READ = BEGIN.format(level="REPEATABLE READ READ ONLY").replace(f"'{IDLE_LIMIT}'", "'60000'", 1)
+PATIENTLY = SETTINGS | {"idle_in_transaction_session_timeout": "60000"}
+TO_READ = _beginning("REPEATABLE READ READ ONLY", PATIENTLY)
 
 T = TypeVar("T")
 
