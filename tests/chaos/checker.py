@@ -16,9 +16,8 @@ from tests.chaos.history import UNFINISHED, History
 LAUNCHED_FOR_SURE = ("success", "exit")  # an attempt that ended so did run
 SURELY_NOT = ("handed back", "launch_failed")
 TICK = 50  # milliseconds by which the clock of the witness may seem to be behind
-LATE = (
-    500  # milliseconds from when a process is begun until it has left its line, on a busy machine
-)
+LATE = 500  # milliseconds from when a process is begun until it has left its line
+MOST_HANDED_BACK = 10  # times that a run may be: more often, somebody takes what it cannot start
 
 
 @dataclass(slots=True)
@@ -68,6 +67,7 @@ class _Life:
     fence: int = 0
     claimed_by: str = ""
     started_by: str = ""
+    handed_back: int = 0  # how often it was
     announced: dict[int, int] = field(default_factory=dict)  # when each attempt was
     ends: dict[int, str] = field(default_factory=dict)  # how each attempt that was announced ended
     ended: dict[int, int] = field(default_factory=dict)  # and when
@@ -209,6 +209,9 @@ def _step(world: _World, life: _Life, event: AnyEvent, at: int, verdict: Verdict
             life.due_at = getattr(event, "due_at", life.due_at)
         case "run.handed_back":
             verdict.handed_back += 1
+            life.handed_back += 1
+            if life.handed_back == MOST_HANDED_BACK + 1:
+                verdict.say("tossed about", f"run {life.run_id} was handed back again and again")
             if was == "STARTED":
                 life.ends[life.attempt] = "handed back"
                 life.attempt -= 1

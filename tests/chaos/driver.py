@@ -268,9 +268,8 @@ class Driver:
 
     def _spared(self) -> list[Life]:
         """Return the nodes to which nothing is to be done yet."""
-        return [
-            life for life in self._lives if life.leaves_with is None and life not in self._victims
-        ]
+        busy = (*self._victims, self._harm.waits_for)
+        return [life for life in self._lives if life.leaves_with is None and life not in busy]
 
     def _bury_the_dead(self) -> None:
         """Take note of nodes that have ended, and say so if they should not have, or not this way."""

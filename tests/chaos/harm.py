@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.chaos.databases import PostgresDatabase
+from tests.chaos.databases import Database
 from tests.chaos.lives import Life
 from tests.chaos.people import People
 
@@ -19,7 +19,7 @@ ANY_LENGTH, ABOUT_A_LEASE, SURELY_FORGOTTEN = (0.5, 12.0), (1.2, 3.5), (4.5, 6.0
 LONGEST_AWAY, LONGEST_PAUSE = 3.0, 5.0  # seconds
 UNANSWERED = 11.5  # seconds of a pause that is longer than a call waits for its answer
 REST = 5.0  # seconds after which nothing is in doubt any more that was done before
-REACHED_BY, FORGOTTEN_BY, JOINED_BY, GONE_BY = 5.0, 7.0, 8.0, 12.0  # seconds until it has to be so
+REACHED_BY, FORGOTTEN_BY, JOINED_BY, GONE_BY = 8.0, 7.0, 8.0, 12.0  # seconds until it has to be so
 LOOK = 0.1
 HALTS = (
     "plan_due:after", "announce:after", "claim:after", "heartbeat:before", "heartbeat:after",
@@ -32,7 +32,7 @@ class Harm:
 
     def __init__(
         self,
-        database: PostgresDatabase,
+        database: Database,
         people: People,
         chance: random.Random,
         *,
@@ -43,8 +43,10 @@ class Harm:
         self._chance, self._living, self._note = chance, living, note
         self._doing: Iterator[float] | None = None
         self._next, self._ended = 0.0, 0.0
-        self._deck: list[str] = []
-        self._undo: Callable[[], None] | None = None
+        self._deck, self._kind = list[str](), ""
+        self.waits_for: Life | None = (
+            None  # who is to be halted at a point, and should not die before
+        )
         self.server_is_away = False
         self.done: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -62,10 +64,10 @@ class Harm:
         if not self._living():
             return
         self._deck = self._deck or self._chance.sample(kinds, len(kinds))
-        kind = self._deck.pop()
-        self._note(kind)
-        self._doing, self._next = KINDS[kind](self), 0.0
-        self.done[kind] += 1
+        self._kind = self._deck.pop()
+        self._note(self._kind)
+        self._doing, self._next = KINDS[self._kind](self), 0.0
+        self.done[self._kind] += 1
         self.go_on()
 
     def go_on(self) -> None:
@@ -100,16 +102,19 @@ class Harm:
 
     def _halt_at(self, point: str, length: Length = ANY_LENGTH) -> Iterator[float]:
         """Have a node halted at a point, and not just anywhere."""
-        life = self._chance.choice(self._living())
-        life.tell(f"halt {point} {self._chance.choice((1, 1, 2, 3))}")
+        life = self.waits_for = self._chance.choice(self._living())
+        life.tell(f"halt {point} {self._chance.randint(1, 50) if point == 'statement' else 1}")
         limit = time.monotonic() + REACHED_BY
         while not life.is_halted and life.code is None and time.monotonic() < limit:
             yield LOOK
+        self.waits_for = None
         if life.is_halted:
             self._note(f"{life.name} halted at {point}")
             yield from self._while_halted(life, length)
         else:
             life.tell("live - 1")
+            self.done[self._kind] -= 1
+            self.done["halt, not reached"] += 1
 
     def _while_halted(self, life: Life, length: Length = ANY_LENGTH) -> Iterator[float]:
         """Let it be for a while; if that was long, others have to have forgotten it."""

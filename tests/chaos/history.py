@@ -56,9 +56,7 @@ class History:
     due: Counter[str]  # their due rows
     nodes: list[str]  # those on the list
     damage: list[str] = field(default_factory=list)  # what is wrong with the database itself
-    halted: set[tuple[int, int]] = field(
-        default_factory=set
-    )  # attempts that were halted as they began
+    halted: set[tuple[int, int]] = field(default_factory=set)  # attempts, just before the launch
     orphans: list[str] = field(default_factory=list)  # processes that no node holds any more
     broken_off: list[str] = field(default_factory=list)  # what ended, or was refused, by itself
     manual: set[tuple[str, str]] = field(default_factory=set)  # acknowledged: schedule, request

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from onbeat.cli import UNAVAILABLE
-from onbeat.events import NodeLost, NodeStopped, SchedulePaused
+from onbeat.events import NodeLost, NodeStopped, RunHandedBack, SchedulePaused
 from tests.chaos.broken import WAYS
 from tests.chaos.checker import judge
 from tests.chaos.databases import PostgresDatabase, SqliteFile
@@ -219,6 +219,13 @@ def with_a_node_that_is_gone_and_goes_on(history):
     history.events.insert(at, (history.events[at][0], NodeLost(event.node_id, "a-node")))
 
 
+def with_a_run_that_nobody_keeps(history):
+    row = _a_success(history)
+    at = next(i for i, (_, e) in enumerate(history.events) if _is(e, "run.succeeded", row.run_id))
+    back = RunHandedBack(row.schedule_id, row.run_id, row.run_at, 99)
+    history.events[at:at] = [(history.events[at][0], back)] * 20
+
+
 def with_a_node_that_never_left(history):
     history.nodes.append("a-node")
 
@@ -267,6 +274,7 @@ CASES = {
     with_a_stop_that_leaves_a_run_behind: "left behind",
     with_two_at_a_time: "overlap",
     with_a_node_that_is_gone_and_goes_on: "illegal",
+    with_a_run_that_nobody_keeps: "tossed about",
     with_a_node_that_never_left: "left behind",
     with_a_launch_before_its_tick: "early",
     with_a_launch_before_its_announcement: "unannounced",
