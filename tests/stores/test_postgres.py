@@ -284,7 +284,9 @@ def broken_connection(self, query, params=None, **options):
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-async def test_whatever_the_database_has_set_tables_are_made_once(world, isolation):
+async def test_whatever_the_database_has_set_tables_are_made_once_and_commits_last(
+    world, isolation
+):
     url = world.database.server.new_database()
     with psycopg.connect(url, autocommit=True) as connection:
         name = connection.info.dbname
@@ -293,10 +295,14 @@ async def test_whatever_the_database_has_set_tables_are_made_once(world, isolati
         )
         connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
     stores = await asyncio.gather(*(PostgresStore.open(url, clock=world.clock) for _ in range(4)))
-    await stores[0].upsert([a_schedule("report")])
+    (durable,) = await stores[0]._threads.write(
+        lambda tx: tx.one("SELECT current_setting('synchronous_commit')")
+    )
     for store in stores:
         await store.close()
     world.database.server.drop_database(url)
+    assert len({store.store_id for store in stores}) == 1
+    assert durable == "on", "a lost commit would be a run that starts twice"
 
 
 async def test_definitions_are_remembered_by_several_threads(world, monkeypatch):
