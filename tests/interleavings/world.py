@@ -9,6 +9,7 @@ waits for anybody. Where `two` plans, another schedule has its first tick at thi
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from unittest.mock import patch
 
 import psycopg
 
@@ -63,8 +64,8 @@ class World:
         self.url, self.clock = url, ManualClock("2026-01-01T12:00:00Z")
         self.runner = asyncio.Runner()
         self.loop = self.runner.get_loop()
-        postgres.SIZE = 1  # so that it is known who serves a call
-        self.stores = [self._wait(PostgresStore.open(url, clock=self.clock)) for _ in range(2)]
+        with patch.object(postgres, "SIZE", 1):  # so that it is known who serves a call
+            self.stores = [self._wait(PostgresStore.open(url, clock=self.clock)) for _ in range(2)]
         self.pids = [self._wait(store._threads.use(_backend_pid)) for store in self.stores]
         self.situations, self.started, self.claimed = {}, [], []
         for name in ("usual", *BEFORE.values()):

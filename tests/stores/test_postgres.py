@@ -25,19 +25,6 @@ pytestmark = pytest.mark.parametrize("world", [Postgres], indirect=True)
 MINUTE, HOUR = 60_000, 3_600_000
 
 
-@pytest.fixture(autouse=True)
-def _no_haste(monkeypatch):
-    """Let a test hold its rows for as long as a busy machine takes."""
-    be_patient(monkeypatch, 60_000)
-
-
-def be_patient(monkeypatch, milliseconds):
-    """Have the server end who is idle in the middle of a transaction after so long."""
-    limit = {"idle_in_transaction_session_timeout": str(milliseconds)}
-    begin = database._beginning("READ COMMITTED READ WRITE", database.SETTINGS | limit)
-    monkeypatch.setattr(database, "TO_WRITE", begin)
-
-
 class Held:
     """A plan function that stops in the middle of its batch, until it is let go."""
 
@@ -46,7 +33,7 @@ class Held:
 
     def __call__(self, *given):
         self.is_inside.set()
-        self.may_go.wait(10)
+        self.may_go.wait(4)
         return planned(*given)
 
 
@@ -90,7 +77,9 @@ async def test_a_planner_that_stalls_gives_its_rows_back_and_commits_nothing(wor
     beside = await world.second()
     await world.define("a")
     world.clock.advance("1h")
-    be_patient(monkeypatch, 200)
+    limit = {"idle_in_transaction_session_timeout": "200"}
+    begin = database._beginning("READ COMMITTED READ WRITE", database.SETTINGS | limit)
+    monkeypatch.setattr(database, "TO_WRITE", begin)
     planning, held = await inside_a_batch(world.store, node=world.node, slots=10)
     assert (await beside.plan_due(planned, limit=100)).ticks == 0
     await asyncio.sleep(0.4)
