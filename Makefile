@@ -30,6 +30,7 @@ fix: .venv/dev.stamp  ## format, and repair what can be repaired
 
 laws: .venv/dev.stamp  ## look for new examples that break a law of the core: minutes
 	@HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -m hypothesis tests/core
+	@PEER_CASES=100_000 $(BIN)/python -m pytest -s tests/core/test_peers.py
 
 sim: .venv/dev.stamp  ## attack the engine with SEEDS=200 simulated lives, and check each
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
