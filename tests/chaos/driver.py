@@ -98,6 +98,8 @@ class Driver:
                     self.unreached[point] += 1
                     if self.unreached[point] < 3:
                         waiting.append(point)
+                if not waiting and self.kills.total() < kills:
+                    waiting.append(ANY_MOMENT)
                 self._rest()
             return self.finish()
         finally:
