@@ -9,6 +9,7 @@ import math
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -1067,6 +1068,16 @@ async def test_nothing_more_begins_while_it_stops(file, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as later:
         await later.settle()
     assert len(launcher.attempts) == 1
+
+
+@awaited
+async def test_what_is_in_memory_leaves_nothing_on_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with a_beat() as beat:
+        await beat.define(a_schedule("report", run={"command": ["echo", "hello"]}))
+        await beat.start("report")
+        await until(lambda: any(each.is_file() for each in tmp_path.rglob("*")))
+    assert not list(tmp_path.iterdir())
 
 
 @awaited

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -523,3 +524,5 @@ class _Opened:
             for launcher in self._launchers.values():
                 await launcher.close()
             await self._store.close()
+            if self._settings.output_folder is None:  # what is in memory leaves nothing behind
+                shutil.rmtree(self._output, ignore_errors=True)
