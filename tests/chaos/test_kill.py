@@ -17,7 +17,7 @@ from tests.chaos.driver import Driver
 from tests.chaos.node import POINTS
 from tests.postgres import Server, new_folder
 
-KILLS, SHARED_KILLS = 25, 12
+KILLS, SHARED_KILLS = 25, 7
 PATIENCE = 5  # seconds that a broken node has to settle, which some never do
 FEW = ("launch:after", "finish:before", "plan_due:after")  # points where a broken node shows itself
 WHERE = {"leave_orphans": ("heartbeat:after",)}  # or where else: by then a slow run is going
