@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.postgres import shared_server
+
 DATA = Path(__file__).parent / "data"
 ORIGINS = Path(__file__).parent.parent / "docs" / "origins.md"
 REQUIREMENTS = json.loads((DATA / "requirements.json").read_text())
@@ -22,6 +24,15 @@ zoneinfo.reset_tzpath(
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("random", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+@pytest.fixture
+def postgres_url():
+    """A database of one's own, on the server that the whole run has."""
+    server = shared_server()
+    url = server.new_database()
+    yield url
+    server.drop_database(url)
 
 
 def pytest_addoption(parser):

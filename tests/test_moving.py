@@ -18,18 +18,9 @@ from onbeat.settings import Settings
 from onbeat.stores.postgres import PostgresStore
 from onbeat.stores.sqlite import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
-from tests.postgres import shared_server
 from tests.stores.conftest import planned
 
 NODE = Node("node", "here", frozenset({"command"}))
-
-
-@pytest.fixture
-def url():
-    server = shared_server()
-    url = server.new_database()
-    yield url
-    server.drop_database(url)
 
 
 @pytest.fixture
@@ -93,13 +84,13 @@ def moved(path, url):
     return asyncio.run(app.move(Settings(database=f"sqlite:///{path}"), Settings(database=url)))
 
 
-def test_everything_is_as_it_was_and_goes_on(path, url):
+def test_everything_is_as_it_was_and_goes_on(path, postgres_url):
     clock = ManualClock()
     before = asyncio.run(live(path, clock))
-    assert moved(path, url)["schedule_runs"] == len(before[1])
+    assert moved(path, postgres_url)["schedule_runs"] == len(before[1])
 
     async def go_on():
-        store = await PostgresStore.open(url, clock=clock)
+        store = await PostgresStore.open(postgres_url, clock=clock)
         after = await everything(store)
         found = await store.register(Node("another", "there", NODE.offers))
         clock.advance("1h")
@@ -116,23 +107,23 @@ def test_everything_is_as_it_was_and_goes_on(path, url):
     assert len({(row.schedule_id, row.run_at, row.request_id) for row in rows}) == len(rows)
 
 
-def test_the_file_is_refused_from_then_on(path, url):
+def test_the_file_is_refused_from_then_on(path, postgres_url):
     asyncio.run(live(path, ManualClock()))
-    moved(path, url)
+    moved(path, postgres_url)
     with pytest.raises(StoreUnusable, match=r"was moved to postgresql://127\.0\.0\.1"):
         asyncio.run(SqliteStore.open(path, clock=ManualClock()))
 
 
-def test_a_move_that_is_refused_leaves_the_file_as_it_was(path, url):
+def test_a_move_that_is_refused_leaves_the_file_as_it_was(path, postgres_url):
     async def take():
-        store = await PostgresStore.open(url, clock=ManualClock())
+        store = await PostgresStore.open(postgres_url, clock=ManualClock())
         await store.upsert([a_schedule("theirs")])
         await store.close()
 
     kept = asyncio.run(live(path, ManualClock()))
     asyncio.run(take())
     with pytest.raises(StoreUnusable, match="something in it already"):
-        moved(path, url)
+        moved(path, postgres_url)
 
     async def still_there():
         store = await SqliteStore.open(path, clock=ManualClock())
@@ -143,19 +134,19 @@ def test_a_move_that_is_refused_leaves_the_file_as_it_was(path, url):
     assert asyncio.run(still_there()) == kept
 
 
-def test_a_database_where_a_node_once_was_will_do(path, url):
+def test_a_database_where_a_node_once_was_will_do(path, postgres_url):
     async def look():
-        store = await PostgresStore.open(url, clock=ManualClock())
+        store = await PostgresStore.open(postgres_url, clock=ManualClock())
         await store.register(NODE)
         await store.unregister(NODE)
         await store.close()
 
     asyncio.run(live(path, ManualClock()))
     asyncio.run(look())
-    assert moved(path, url)["schedules"] == 4
+    assert moved(path, postgres_url)["schedules"] == 4
 
 
-def test_a_move_that_was_broken_off_can_be_made_again(path, url, monkeypatch):
+def test_a_move_that_was_broken_off_can_be_made_again(path, postgres_url, monkeypatch):
     asyncio.run(live(path, ManualClock()))
     tables = SqliteStore.tables
 
@@ -167,20 +158,22 @@ def test_a_move_that_was_broken_off_can_be_made_again(path, url, monkeypatch):
 
     monkeypatch.setattr(SqliteStore, "tables", broken)
     with pytest.raises(KeyboardInterrupt):
-        moved(path, url)
-    with psycopg.connect(url) as connection:
+        moved(path, postgres_url)
+    with psycopg.connect(postgres_url) as connection:
         assert connection.execute("SELECT count(*) FROM onbeat.schedules").fetchone() == (0,)
     monkeypatch.undo()
-    assert moved(path, url)["schedules"] == 4
+    assert moved(path, postgres_url)["schedules"] == 4
 
 
-def test_a_file_that_has_a_node_is_not_moved(path, url):
+def test_a_file_that_has_a_node_is_not_moved(path, postgres_url):
     async def hold():
         store = await SqliteStore.open(path, clock=ManualClock(), inline=True)
         await store.register(NODE)
         try:
             with pytest.raises(StoreHeld, match="onbeat down"):
-                await app.move(Settings(database=f"sqlite:///{path}"), Settings(database=url))
+                await app.move(
+                    Settings(database=f"sqlite:///{path}"), Settings(database=postgres_url)
+                )
         finally:
             await store.close()
 
@@ -189,19 +182,31 @@ def test_a_file_that_has_a_node_is_not_moved(path, url):
         assert database.execute("SELECT * FROM meta WHERE name = 'moved_to'").fetchall() == []
 
 
-def test_it_goes_from_a_file_to_postgresql_and_no_other_way(path, url):
-    for source, target in ((url, f"sqlite:///{path}"), ("sqlite://", url), (url, url)):
+def test_it_goes_from_a_file_to_postgresql_and_no_other_way(path, postgres_url):
+    for source, target in (
+        (postgres_url, f"sqlite:///{path}"),
+        ("sqlite://", postgres_url),
+        (postgres_url, postgres_url),
+    ):
         with pytest.raises(InvalidSettings, match="from a SQLite file to PostgreSQL"):
             asyncio.run(app.move(Settings(database=source), Settings(database=target)))
 
 
-def test_the_command_says_what_went_where(path, url):
+def test_the_command_says_what_went_where(path, postgres_url):
     asyncio.run(live(path, ManualClock()))
-    command = [sys.executable, "-m", "onbeat", "move", url, "--database", f"sqlite:///{path}"]
+    command = [
+        sys.executable,
+        "-m",
+        "onbeat",
+        "move",
+        postgres_url,
+        "--database",
+        f"sqlite:///{path}",
+    ]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)
     assert told["rows"]["schedules"] == 4
-    assert told["to"] == url.replace("onbeat@", "")
+    assert told["to"] == postgres_url.replace("onbeat@", "")
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (again.returncode, again.stdout) == (69, "")
     assert "something in it already" in again.stderr

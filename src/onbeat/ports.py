@@ -108,14 +108,14 @@ class Upserted:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class Rescued:
     """What became of the runs of nodes that are no more."""
 
     lost: int = 0
     handed_back: int = 0
 
-    def __add__(self, other: "Registered") -> "Registered":
-        return Registered(self.lost + other.lost, self.handed_back + other.handed_back)
+    def __add__(self, other: "Rescued") -> "Rescued":
+        return Rescued(self.lost + other.lost, self.handed_back + other.handed_back)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Store(Protocol):
     async def hold(self, node: Node) -> None:
         """Make sure that no other node that could start runs is left on this store, or refuse."""
 
-    async def register(self, node: Node) -> Registered:
+    async def register(self, node: Node) -> Rescued:
         """Hold the store, enter a node, and decide the runs that dead ones left behind.
 
         A claimed run is free again; an announced one is lost.
@@ -273,7 +273,7 @@ class Store(Protocol):
     async def heartbeat(self, node: Node) -> Beat:
         """Say that a node is alive: it keeps its runs for as long as its lease is."""
 
-    async def rescue(self, node: Node) -> Registered | None:
+    async def rescue(self, node: Node) -> Rescued | None:
         """Decide runs of one node that has fallen silent, or return None if there is none.
 
         That node then is off the list, unless it had more runs than are decided at once.

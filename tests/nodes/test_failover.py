@@ -78,17 +78,21 @@ class Story:
             (folder / "go").touch()
         return process, folder
 
+    def start_two(self, grief):
+        """Start a node that comes to grief beside one that begins then; return it, its folder and when."""
+        _, survivor = self.start(go=False)
+        process, victim = self.start(grief)
+        self.until((victim / "grief").exists, "the node did not come to grief")
+        at = int(self.until((victim / "grief").read_text, "it does not say when"))
+        (survivor / "go").touch()
+        return process, victim, at
+
     def until(self, reached, problem):
         limit = time.monotonic() + SOON
         while not (found := reached()):
             assert time.monotonic() < limit, problem
             time.sleep(0.01)
         return found
-
-    def grief_of(self, folder):
-        """Wait until a node has come to grief; return when that was."""
-        self.until((folder / "grief").exists, "the node did not come to grief")
-        return int(self.until((folder / "grief").read_text, "it does not say when"))
 
     def left_over(self):
         """Return the processes that runs of this database have started and that are still there."""
@@ -124,19 +128,13 @@ def in_a_moment():
 
 def killed_in_a_batch(story):
     story.define(at=in_a_moment())
-    _, survivor = story.start(go=False)
-    _, victim = story.start("killed in a batch")
-    killed_at = story.grief_of(victim)
-    (survivor / "go").touch()
+    *_, killed_at = story.start_two("killed in a batch")
     return story.run_when(lambda row: True).created_at - killed_at
 
 
 def stopped_in_a_batch(story):
     story.define(at=in_a_moment())
-    _, survivor = story.start(go=False)
-    process, victim = story.start("stopped in a batch")
-    stopped_at = story.grief_of(victim)
-    (survivor / "go").touch()
+    process, _, stopped_at = story.start_two("stopped in a batch")
     row = story.run_when(lambda row: row.status == "SUCCESS")
     process.send_signal(signal.SIGCONT)
     time.sleep(0.5)
@@ -162,10 +160,7 @@ def killed_with_started_runs(story):
 
 def woken_after_its_lease(story):
     story.define(at=in_a_moment())
-    _, survivor = story.start(go=False)
-    process, victim = story.start("stopped before the launch")
-    stopped_at = story.grief_of(victim)
-    (survivor / "go").touch()
+    process, victim, stopped_at = story.start_two("stopped before the launch")
     row = story.run_when(lambda row: row.finished_at is not None)
     assert (row.status, row.reason) == ("FAILED", "lost")
     process.send_signal(signal.SIGCONT)

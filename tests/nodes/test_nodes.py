@@ -13,17 +13,9 @@ from onbeat.events import RunStarted
 from onbeat.settings import Settings
 from onbeat.stores.postgres import PostgresStore, database
 from onbeat.testing import a_schedule
-from tests.postgres import Server, new_folder, shared_server
+from tests.postgres import Server, new_folder
 
 SOON = 15.0  # seconds: far more than anything here takes
-
-
-@pytest.fixture
-def url():
-    server = shared_server()
-    url = server.new_database()
-    yield url
-    server.drop_database(url)
 
 
 def a_beat(url, **settings):
@@ -53,12 +45,15 @@ def tamper(url, statement):
 
 
 @pytest.mark.req("W62")
-def test_one_node_decides_and_another_launches(url):
+def test_one_node_decides_and_another_launches(postgres_url):
     """The runs that wait are the queue between the two."""
 
     async def story():
         called = []
-        planner, runner = a_beat(url, roles=("plan",)), a_beat(url, roles=("run",))
+        planner, runner = (
+            a_beat(postgres_url, roles=("plan",)),
+            a_beat(postgres_url, roles=("run",)),
+        )
         for beat in (planner, runner):
             beat.register("work", lambda: called.append(time.monotonic()))
         async with planner, runner:
@@ -76,10 +71,10 @@ def test_one_node_decides_and_another_launches(url):
 
 
 @pytest.mark.req("W60", "W63")
-def test_nodes_share_the_work_and_each_tick_is_launched_once(url):
+def test_nodes_share_the_work_and_each_tick_is_launched_once(postgres_url):
     async def story():
         called = []
-        beats = [a_beat(url, concurrency=8) for _ in range(3)]
+        beats = [a_beat(postgres_url, concurrency=8) for _ in range(3)]
         for n, beat in enumerate(beats):
             beat.register("work", lambda schedule, n=n: called.append((schedule, n)))
         async with beats[0], beats[1], beats[2]:
@@ -102,9 +97,9 @@ def soon(seconds):
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1 + seconds))
 
 
-def test_a_node_that_is_asked_to_stop_does(url):
+def test_a_node_that_is_asked_to_stop_does(postgres_url):
     async def story():
-        beat, other = a_beat(url), a_beat(url)
+        beat, other = a_beat(postgres_url), a_beat(postgres_url)
         async with other:
             await beat.open()
             await beat.begin()
@@ -120,14 +115,14 @@ def test_a_node_that_is_asked_to_stop_does(url):
 
 
 @pytest.mark.parametrize("when", ["it stops", "it joins anew"])
-def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(url, monkeypatch, when):
+def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(postgres_url, monkeypatch, when):
     """Whoever waits for its end hears of it, and closing it still works."""
 
     async def refuse(*_):
         raise StoreUnusable("say")
 
     async def story():
-        beat = a_beat(url)
+        beat = a_beat(postgres_url)
         await beat.open()
         await beat.begin()
         if when == "it stops":
@@ -135,7 +130,7 @@ def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(url, monkeypatch, w
             await beat.service.ask_to_stop(list(await nodes_of(beat)))
         else:
             monkeypatch.setattr(PostgresStore, "register", refuse)
-            tamper(url, "DELETE FROM nodes")
+            tamper(postgres_url, "DELETE FROM nodes")
         try:
             async with asyncio.timeout(SOON):
                 await beat.until(asyncio.Event())
@@ -147,7 +142,7 @@ def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(url, monkeypatch, w
 
 
 @pytest.mark.req("W61")
-def test_a_node_that_others_took_for_dead_ends_its_runs_and_joins_anew(url):
+def test_a_node_that_others_took_for_dead_ends_its_runs_and_joins_anew(postgres_url):
     async def story():
         ended = []
 
@@ -157,12 +152,12 @@ def test_a_node_that_others_took_for_dead_ends_its_runs_and_joins_anew(url):
             finally:
                 ended.append(True)
 
-        beat = a_beat(url)
+        beat = a_beat(postgres_url)
         beat.schedule(every("1s"), name="endless")(endless)
         async with beat:
             (before,) = await nodes_of(beat)
             await until(lambda: beat._opened.engine.dispatcher.running)
-            tamper(url, "DELETE FROM nodes")
+            tamper(postgres_url, "DELETE FROM nodes")
             await until(lambda: ended)
             after = await until(lambda: nodes_of(beat))
             await until(lambda: beat.is_node and beat._opened.engine.dispatcher.running)
@@ -241,7 +236,9 @@ def test_a_node_that_loses_touch_while_it_stops_ends_what_it_runs():
         assert asyncio.run(story(server)) < 1.0
 
 
-def test_a_run_that_was_started_by_a_call_never_answered_is_launched_once(url, monkeypatch):
+def test_a_run_that_was_started_by_a_call_never_answered_is_launched_once(
+    postgres_url, monkeypatch
+):
     async def story():
         calls, doubts = [], []
         commit = database._commit
@@ -254,7 +251,7 @@ def test_a_run_that_was_started_by_a_call_never_answered_is_launched_once(url, m
                 raise StoreInDoubt("simulated")
 
         monkeypatch.setattr(database, "_commit", unanswered)
-        beat = a_beat(url)
+        beat = a_beat(postgres_url)
         beat.register("work", lambda: calls.append(True))
         async with beat:
             await beat.define(a_schedule("job", at=soon(1), run={"python": "work"}))

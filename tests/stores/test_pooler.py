@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -142,3 +142,15 @@ async def test_what_is_set_for_a_transaction_is_gone_after_it(world):
     found = await store._threads.use(lambda c: c.execute("SHOW search_path").fetchone())
     assert found == ('"$user", public',)
     await store.close()
+
+
+async def test_a_node_that_leaves_listens_nowhere(world):
+    """A pooler gives its connections to others, who would be told what they did not ask for."""
+    store = await world.second()
+    await store.register(a_node("other"))
+    world._opened.remove(store)
+    await store.close()
+    with ExitStack() as stack:
+        for _ in range(2):  # as many as the pooler has
+            connection = stack.enter_context(psycopg.connect(world.database.url))
+            assert connection.execute("SELECT pg_listening_channels()").fetchall() == []

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from contextlib import closing
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -12,9 +13,10 @@ import pytest
 from onbeat.core.runs import Succeeded
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
 from onbeat.events import NodeLost
-from onbeat.ports import Registered
+from onbeat.ports import Rescued
 from onbeat.stores.postgres import PostgresStore, database, tables, transaction
 from onbeat.stores.postgres.database import Address
+from onbeat.stores.postgres.listening import Ear
 from onbeat.stores.postgres.migrations import MIGRATIONS
 from onbeat.testing import a_schedule
 from tests.postgres import Server, new_folder
@@ -51,7 +53,7 @@ async def inside_a_batch(store, **given):
 async def test_any_number_of_nodes_may_join(world):
     beside = await world.second()
     other = a_node("other", roles=frozenset({"plan"}))
-    assert await beside.register(other) == Registered()
+    assert await beside.register(other) == Rescued()
     rows = await world.store.nodes()
     assert [(row.node_id, row.roles) for row in rows] == [("node-1", {"plan", "run"}), ("other", {"plan"})]  # fmt: skip
 
@@ -178,7 +180,7 @@ async def silent_holder(world, **fields):
 async def test_runs_of_a_silent_node_are_decided_by_another(world):
     gone, attempt = await silent_holder(world)
     await world.told()
-    assert await world.store.rescue(world.node) == Registered(lost=1)
+    assert await world.store.rescue(world.node) == Rescued(lost=1)
     assert await world.store.rescue(world.node) is None
     assert await world.runs("status reason") == [("FAILED", "lost")]
     assert NodeLost("gone", "here", lost=1) in await world.told()
@@ -219,7 +221,7 @@ async def test_a_rescue_waits_for_nobody_and_loses_nothing(world):
     assert await world.store.rescue(world.node) is None
     held.may_go.set()
     assert len((await planning).attempts) == 1
-    assert await world.store.rescue(world.node) == Registered(lost=2)
+    assert await world.store.rescue(world.node) == Rescued(lost=2)
     assert await world.runs("status") == ["FAILED", "FAILED"]
 
 
@@ -252,14 +254,14 @@ async def test_a_node_that_leaves_waits_for_its_own_calls(world):
     held.may_go.set()
     assert len((await planning).attempts) == 1
     await gone
-    assert await world.store.rescue(world.node) == Registered(lost=1)
+    assert await world.store.rescue(world.node) == Rescued(lost=1)
     assert await world.runs("status reason") == [("FAILED", "lost")]
 
 
 async def test_runs_of_a_node_that_nobody_knows_are_decided_by_whoever_joins(world):
     await world.going()
     world.database.tamper("DELETE FROM nodes")
-    assert await world.store.register(a_node("next")) == Registered(lost=1)
+    assert await world.store.register(a_node("next")) == Rescued(lost=1)
 
 
 async def test_a_server_that_breaks_off_right_after_it_let_us_in_fails_the_call(world, monkeypatch):
@@ -340,6 +342,35 @@ async def test_a_connection_that_breaks_in_the_middle_fails_the_call_alone(world
     with pytest.raises(StoreFailed):
         await planning
     assert (await world.plan()).ticks == 1
+
+
+async def test_hints_come_again_after_a_connection_broke_and_nothing_is_left_of_it(
+    world, monkeypatch
+):
+    monkeypatch.setattr(Ear, "AGAIN", 0.01)
+    listens, beside = await world.second(), world.store
+    await listens.register(a_node("listens"))
+    await world.define()
+    for _ in range(3):
+        end_backends(world)
+        async with asyncio.timeout(5):
+            while not await listens.changed_elsewhere():
+                await beside.enqueue("report", request_id=uuid4().hex)
+                await asyncio.sleep(0.01)
+    watched = listens._threads.watch._watched
+    assert not any(connection.closed for connection in watched)
+
+
+async def test_a_store_that_closes_holds_nobody_up(world):
+    """A call that is still under way takes its time; whatever else the program does goes on."""
+    store = await world.second()
+    world._opened.remove(store)
+    slow = asyncio.create_task(store._threads.use(lambda c: c.execute("SELECT pg_sleep(0.3)")))
+    await asyncio.sleep(0.05)
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done(), "it waits for the call"
+    await asyncio.gather(closing, slow)
 
 
 async def test_a_server_that_is_away_fails_calls_until_it_is_back(world):

@@ -13,7 +13,7 @@ from onbeat.core.plan import plan
 from onbeat.core.runs import Succeeded
 from onbeat.core.schedules import definition
 from onbeat.errors import NoSuchSchedule, StoreFailed, StoreHeld, StoreUnusable
-from onbeat.ports import Finished, Node, Registered
+from onbeat.ports import Finished, Node, Rescued
 from onbeat.stores.sql import nodes
 from onbeat.stores.sqlite import SqliteStore, who_holds
 from onbeat.stores.sqlite.database import APPLICATION
@@ -354,7 +354,7 @@ def test_reasons_of_a_dead_node_are_told(path):
         clock.advance("1h")
         await store.plan_due(planned, limit=9, node=NODE, slots=9)
         found = await store._worker.write(
-            lambda tx: nodes.register(tx, Node("node-2", "here", NODE.offers), Registered())
+            lambda tx: nodes.register(tx, Node("node-2", "here", NODE.offers), Rescued())
         )
         (run,) = await store.runs()
         await store.close()

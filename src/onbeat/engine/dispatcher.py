@@ -50,9 +50,8 @@ class Dispatcher:
         self._recording: list[Finished] = []
         self._unlaunched: list[Attempt] = []
         self._given_up: set[tuple[int, int]] = set()  # ended because the lease was over
-        self.in_doubt_since: float | None = (
-            None  # a call may have given it runs it knows nothing of
-        )
+        # Since when a call may have given this node runs that it knows nothing of.
+        self.in_doubt_since: float | None = None
         self._stopping, self._ending = False, False
         self._backlog, self._records_no_more = False, False
         self._claimed_at = clock.monotonic()

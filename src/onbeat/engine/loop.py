@@ -8,7 +8,7 @@ from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.leases import Lease, in_a_thread
 from onbeat.engine.planner import Planner
 from onbeat.errors import NodeForgotten, StoreFailed
-from onbeat.ports import Clock, Launchers, Node, Registered, Store
+from onbeat.ports import Clock, Launchers, Node, Rescued, Store
 
 LOOK_EVERY = 0.2  # how soon a change by another process, or a clock that was set, is noticed
 LEFTOVERS_EVERY = 10.0
@@ -56,7 +56,7 @@ class Engine:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.asked_to_stop = asyncio.Event()  # by `Store.ask_to_stop`
 
-    async def start(self) -> Registered:
+    async def start(self) -> Rescued:
         """Register, decide what a dead node left, and begin."""
         await self._store.hold(self._node)
         await self._end_leftovers()  # before what launched them is decided as lost
@@ -142,7 +142,7 @@ class Engine:
             raise NodeForgotten("others have taken this node for dead, and decided its runs")
         held, self._held = self._held, self._lease.holds
         lapses, self._lapses = self._lapses, self._lease.lapses
-        if (held and not self._held) or (held and lapses != self._lapses):
+        if held and (not self._held or lapses != self._lapses):
             running = self.dispatcher.running
             log.error("out of touch with the database: what runs here (%d) is ended", running)
             self.dispatcher.end_running(lost=True)

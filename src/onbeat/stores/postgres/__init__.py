@@ -4,10 +4,11 @@ Nodes share the database and nothing else. `now` is the database's, so that a no
 is wrong fires nothing early.
 """
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 
-from onbeat.ports import Beat, Clock, Listener, Node, Registered
+from onbeat.ports import Beat, Clock, Listener, Node, Rescued
 from onbeat.stores.postgres.database import Address, Threads
 from onbeat.stores.postgres.listening import Ear
 from onbeat.stores.postgres.moving import take_in
@@ -50,6 +51,9 @@ class PostgresStore(SqlStore):
         return cls(address, threads, store_id, name)
 
     async def close(self) -> None:
+        await asyncio.to_thread(self._close)  # calls that are still under way take their time
+
+    def _close(self) -> None:
         if self._ear is not None:
             self._ear.close()
         self._pulse.close()
@@ -58,7 +62,7 @@ class PostgresStore(SqlStore):
     async def hold(self, node: Node) -> None:
         """There is nothing to hold: any number of nodes may join."""
 
-    async def register(self, node: Node) -> Registered:
+    async def register(self, node: Node) -> Rescued:
         found = await self._threads.write(nodes.end_orphans)
         while (more := await self.rescue(node)) is not None:
             found += more

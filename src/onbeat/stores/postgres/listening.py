@@ -1,12 +1,12 @@
 """Hints from other nodes: they are quick, and may get lost."""
 
 import threading
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import psycopg
 
 from onbeat.errors import StoreFailed, StoreUnusable
-from onbeat.stores.postgres.database import CHANNEL, Address, Connection, Watch
+from onbeat.stores.postgres.database import CHANNEL, Address, Connection, Lane, Watch
 
 
 class Ear:
@@ -35,18 +35,20 @@ class Ear:
         self._thread.join()
 
     def _run(self) -> None:
+        lane = Lane(self._address, self._watch)
         while not self._stopped.is_set():
             with suppress(psycopg.Error, StoreFailed, StoreUnusable):
-                self._listen()
+                lane.use(self._listen)
             self._stopped.wait(self.AGAIN)
+        lane.close()
 
-    def _listen(self) -> None:
-        with closing(self._address.connect(self._watch)) as connection:
-            if connection.is_pooled:
-                self._stopped.wait()  # a pooler lets nobody listen: looking now and then has to do
-            self._connection = connection
-            connection.execute(f"LISTEN {CHANNEL}")
-            while not self._stopped.is_set():
-                for hint in connection.notifies(timeout=1.0):
-                    if hint.payload != self._name:
-                        self._heard.set()
+    def _listen(self, connection: Connection) -> None:
+        if connection.is_pooled:
+            self._stopped.wait()  # a pooler lets nobody listen: looking now and then has to do
+            return
+        self._connection = connection
+        connection.execute(f"LISTEN {CHANNEL}")
+        while not self._stopped.is_set():
+            for hint in connection.notifies(timeout=1.0):
+                if hint.payload != self._name:
+                    self._heard.set()

@@ -8,7 +8,7 @@ from onbeat.core.schedules import from_definition
 from onbeat.core.zones import VERSION
 from onbeat.errors import InvalidSchedule, StoreUnusable
 from onbeat.events import NodeLost, NodeStarted, NodeStopped
-from onbeat.ports import Beat, Node, Registered
+from onbeat.ports import Beat, Node, Rescued
 from onbeat.stores.sql.rows import KEEP, replace_due, zone_data
 from onbeat.stores.sql.running import end_runs_of, free
 from onbeat.stores.sql.transaction import Transaction, as_json
@@ -61,7 +61,7 @@ SELECT d.schedule_id, s.definition, t.decided_until, t.runs_used, s.created_at
 """
 
 
-def register(tx: Transaction, node: Node, found: Registered) -> Registered:
+def register(tx: Transaction, node: Node, found: Rescued) -> Rescued:
     """Enter a node. The contract is `Store.register`.
 
     `found` has what was decided of silent nodes before. On a store that is not shared, whoever
@@ -80,35 +80,35 @@ def register(tx: Transaction, node: Node, found: Registered) -> Registered:
     return found
 
 
-def _end_all(tx: Transaction) -> Registered:
+def _end_all(tx: Transaction) -> Rescued:
     """Decide what any other node holds, listed or not."""
     names: dict[str, str] = dict(tx.all("SELECT node_id, name FROM nodes"))
     listed_or_not = sorted(names.keys() | {row[0] for row in tx.all(LEASED_BY)})
-    found = Registered()
+    found = Rescued()
     for node_id in listed_or_not:
         found += _give_up(tx, node_id, names.get(node_id, ""))
     tx.run("DELETE FROM nodes")
     return found
 
 
-def end_orphans(tx: Transaction) -> Registered:
+def end_orphans(tx: Transaction) -> Rescued:
     """Decide runs of nodes that are not on the list: none should be, and none is left to itself."""
-    found = Registered()
+    found = Rescued()
     for (node_id,) in tx.all(f"{LEASED_BY} AND leased_by NOT IN (SELECT node_id FROM nodes)"):
         found += _give_up(tx, node_id, "")
     return found
 
 
-def _give_up(tx: Transaction, node_id: str, name: str) -> Registered:
+def _give_up(tx: Transaction, node_id: str, name: str) -> Rescued:
     """Decide all that a node holds."""
     ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]
     tx.hold(ids)
-    found = Registered(*end_runs_of(tx, [node_id], ids))
+    found = Rescued(*end_runs_of(tx, [node_id], ids))
     tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))
     return found
 
 
-def rescue(tx: Transaction, node: Node) -> Registered | None:
+def rescue(tx: Transaction, node: Node) -> Rescued | None:
     """Decide what a silent node holds. The contract is `Store.rescue`."""
     row = tx.one(SILENT, (tx.now, node.node_id)) if tx.is_shared else None
     if row is None:
@@ -116,7 +116,7 @@ def rescue(tx: Transaction, node: Node) -> Registered | None:
     node_id, name = row
     ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, AT_ONCE))]
     tx.hold(ids)
-    found = Registered(*end_runs_of(tx, [node_id], ids))
+    found = Rescued(*end_runs_of(tx, [node_id], ids))
     if len(ids) < AT_ONCE:
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node_id,))
         tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))

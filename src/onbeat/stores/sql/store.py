@@ -16,7 +16,7 @@ from onbeat.ports import (
     Overview,
     PlanFunction,
     Planned,
-    Registered,
+    Rescued,
     RunRow,
     ScheduleRow,
     Upserted,
@@ -88,7 +88,7 @@ class SqlStore(ABC):
     async def hold(self, node: Node) -> None: ...
 
     @abstractmethod
-    async def register(self, node: Node) -> Registered: ...
+    async def register(self, node: Node) -> Rescued: ...
 
     @abstractmethod
     async def changed_elsewhere(self) -> bool: ...
@@ -99,7 +99,7 @@ class SqlStore(ABC):
     async def heartbeat(self, node: Node) -> Beat:
         return await self._work.write(lambda tx: nodes.heartbeat(tx, node))
 
-    async def rescue(self, node: Node) -> Registered | None:
+    async def rescue(self, node: Node) -> Rescued | None:
         return await self._work.write(lambda tx: nodes.rescue(tx, node))
 
     async def disown(self, node: Node, known: Collection[tuple[int, int]], *, before: int) -> int:

@@ -15,7 +15,7 @@ import msgspec
 
 from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import Event
-from onbeat.ports import Beat, Clock, Listener, Node, Registered
+from onbeat.ports import Beat, Clock, Listener, Node, Rescued
 from onbeat.stores.sql import nodes
 from onbeat.stores.sql.rows import KEEP
 from onbeat.stores.sql.store import TABLES, SqlStore, Table
@@ -71,9 +71,9 @@ class SqliteStore(SqlStore):
     async def hold(self, node: Node) -> None:
         self._take_lock(node)
 
-    async def register(self, node: Node) -> Registered:
+    async def register(self, node: Node) -> Rescued:
         self._take_lock(node)
-        return await self._worker.write(lambda tx: nodes.register(tx, node, Registered()))
+        return await self._worker.write(lambda tx: nodes.register(tx, node, Rescued()))
 
     async def heartbeat(self, node: Node) -> Beat:
         if _identity(self.path) != self._file:
