@@ -1,0 +1,83 @@
+"""Requests: `run: {http: "https://...", inputs: {...}}`, and what their answers mean.
+
+Every attempt at a run carries the same Idempotency-Key, so a target that saw it knows it again. A
+name is looked up once for a connection, which is made to an address of that very answer: what was
+checked is what is spoken to. Redirects are followed here, each checked like the first URL.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from onbeat.core.runs import Outcome
+from onbeat.core.schedules import Target
+from onbeat.launchers.http.target import WITH_BODY, Reach, asking, read_target
+from onbeat.ports import Attempt
+
+if TYPE_CHECKING:
+    from onbeat.launchers.http.sending import Resolve, Sender
+
+
+class HttpLauncher:
+    """Sends one request for each attempt.
+
+    `environment` has the values that a header may name as `${env:NAME}`: whoever may define a
+    schedule can have them sent anywhere. `timeout` is in milliseconds, for runs that have none.
+    With `public_only` no address of a private network is ever spoken to.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: str,
+        environment: Mapping[str, str],
+        concurrency: int = 64,
+        timeout: int = 60_000,
+        public_only: bool = False,
+        resolve: "Resolve | None" = None,
+    ) -> None:
+        self._version, self._environment = version, environment
+        self._concurrency, self._timeout = concurrency, timeout
+        self._reach, self._resolve = Reach(public_only=public_only), resolve
+        self._sender: Sender | None = None
+
+    def check(self, target: Target) -> None:
+        method, place, *_ = read_target(target)
+        self._reach.check(place)
+        if method not in WITH_BODY:
+            asking(place, target.inputs)
+
+    def offers(self) -> tuple[str, ...]:
+        return ("http",)
+
+    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
+        """Return False: what a target has accepted cannot be called back."""
+        return False
+
+    async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
+        longest = self._timeout if attempt.timeout is None else attempt.timeout
+        return await self._opened().send(attempt, longest)
+
+    def kill(self, run_ids: Collection[int]) -> None:
+        """Nothing more can be done: the request was aborted when its launch was cancelled."""
+
+    async def recover(self) -> int:
+        return 0  # a request ends with its process
+
+    async def close(self) -> None:
+        """Close all connections. A launch that comes later opens new ones."""
+        if self._sender is not None:
+            await self._sender.close()
+
+    def _opened(self) -> "Sender":
+        if self._sender is None:
+            # A tenth of a second, which only those who send anything have to wait for.
+            from onbeat.launchers.http.sending import Sender  # noqa: PLC0415
+
+            self._sender = Sender(
+                version=self._version,
+                environment=self._environment,
+                concurrency=self._concurrency,
+                reach=self._reach,
+                resolve=self._resolve,
+            )
+        return self._sender
