@@ -7,6 +7,7 @@ import pytest
 from onbeat import InvalidSchedule, after, at, cron, every, startup
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import Past
+from tests.core.pasts import happened
 
 JANUARY = datetime(2026, 1, 1, tzinfo=UTC)
 T = int(JANUARY.timestamp())
@@ -209,8 +210,7 @@ def test_the_zone_keyword_is_tz():
 
 
 def test_limits_go_around_every_kind():
-    assert startup("30s", max_runs=1).next_after(T, Past(scheduler_started_at=T)) == T + 30
-    assert (
-        after("success", "1h", end_at="2026-01-01T00:30").next_after(T, Past(ended={"success": T}))
-        is None
-    )
+    started = startup("30s", max_runs=1)
+    assert started.next_after(T, happened(started)) == T + 30
+    ended = after("success", "1h", end_at="2026-01-01T00:30")
+    assert ended.next_after(T, happened(ended)) is None

@@ -11,9 +11,9 @@ import pytest
 from onbeat import InvalidSchedule, after, at, calendar, cron, daily, every, startup
 from onbeat.core.codec import decode, from_json, to_json
 from onbeat.core.instants import rfc3339
-from onbeat.core.model import Past
 from onbeat.core.ticks import PROBES
 from onbeat.core.zones import FIRST_SECOND, LAST_SECOND, Zone, _parse_tzif, zone
+from tests.core.pasts import happened
 from tests.timing import LIMIT, cpu_seconds
 
 OFFICE = {"hours": "09:00-17:00", "outside": "move"}
@@ -196,15 +196,15 @@ class TestDaily:
 
 class TestThePast:
     def test_startup_ticks_once_per_start(self):
-        trigger, past = startup("30s"), Past(scheduler_started_at=T)
+        trigger, past = startup("30s"), happened(startup("30s"))
         assert trigger.next_after(T, past) == T + 30
         assert trigger.next_after(T + 30, past) is None
         assert trigger.next_after(T) is None
 
     def test_after_ticks_relative_to_the_outcome_it_names(self):
-        past = Past(ended={"success": T, "completion": T + 60}, others={("load", "failure"): T + 5})
-        assert after("success", "30m").next_after(T, past) == T + 1800
-        assert after("completion", "30m").next_after(T, past) == T + 1860
+        past = happened(after("success", "30m"), after("failure", schedule="load"), at=T + 5)
+        assert after("success", "30m").next_after(T, past) == T + 1805
+        assert after("completion", "30m").next_after(T, past) is None
         assert after("failure", "30m").next_after(T, past) is None
         assert after("failure", schedule="load").next_after(T, past) == T + 5
         assert after("success", schedule="load").next_after(T, past) is None
@@ -301,7 +301,7 @@ class TestCombined:
         assert cron("*/30 2 * 3 SUN#2", tz="America/Phoenix").next_after(T) is not None
 
     def test_a_tick_that_only_the_past_explains_is_due_by_the_part_that_has_it(self):
-        past = Past(scheduler_started_at=T, ended={"success": T})
+        past = happened(startup("30s"), after("success", "3h"))
         late = after("success", "3h", within=OFFICE)
         trigger = startup("30s") | late | daily("12:00")
         assert [(t - T, trigger.due_at(t, past) - T) for t in trigger.upcoming(T, 3, past)] == [
@@ -316,7 +316,7 @@ class TestCombined:
 
     def test_a_part_may_wait_for_the_past(self):
         trigger = cron("0 9 * * *") | after("success", "1h")
-        assert trigger.next_after(T, Past(ended={"success": T})) == T + 3600
+        assert trigger.next_after(T, happened(trigger)) == T + 3600
         assert trigger.next_after(T) == T + 9 * 3600
 
 

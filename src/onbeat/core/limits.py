@@ -33,6 +33,9 @@ class Open(Trigger):
     def needs_past(self) -> bool:
         return self.trigger.needs_past
 
+    def causes(self) -> Iterator[str]:
+        return self.trigger.causes()
+
     @property
     def counts_runs(self) -> bool:
         return self.trigger.counts_runs
@@ -195,9 +198,16 @@ class Limited(Trigger):
     def needs_past(self) -> bool:
         return self.trigger.needs_past
 
+    def causes(self) -> Iterator[str]:
+        return self.trigger.causes()
+
     @property
     def counts_runs(self) -> bool:
         return self.max_runs is not None or self.trigger.counts_runs
+
+    def is_before(self, t: int) -> bool:
+        """Return whether `t` is before `start_at`."""
+        return t < self._first
 
     def allows(self, t: int) -> bool:
         """Return whether `t` is between `start_at` and `end_at`."""

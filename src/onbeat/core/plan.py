@@ -8,86 +8,20 @@ Ticks are planned in seconds (`run_at`), everything else is in milliseconds.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace as with_fields
-from hashlib import sha256
-from typing import Literal
 
-import msgspec
 from msgspec.structs import replace
 
+from onbeat.core.causes import events_at
+from onbeat.core.deciding import Deciding, is_rated
+from onbeat.core.decisions import Decision, Due, Launch, Plan, Queue, Skip, Tick
 from onbeat.core.model import Past
-from onbeat.core.runs import Canceled, Failed, Lost, Outcome, Reason, Run, Status, Succeeded
-from onbeat.core.schedules import Policy, Schedule
+from onbeat.core.runs import Reason, Run, Status
+from onbeat.core.schedules import Schedule
+from onbeat.core.shares import share
 
 MOST_DECISIONS = 100  # of one schedule in one plan: the rest is due again at once
-QUEUE_LIMIT = 100
-MOST_LOST = 5  # attempts beyond a policy's own for a run whose nodes fall silent: it may be why
-POSTPONED = 1000  # how long a catch-up waits that was over the allowance, or a little longer
 LOOKAHEAD = 60_000  # over how long missed ticks are spread, at most
 STEP = 100  # those that would start within so long of each other start together
-
-
-class Tick(msgspec.Struct, frozen=True, gc=False):
-    """One planned instant, or a range of them that one row stands for."""
-
-    run_at: int  # of the latest
-    due_at: int
-    first_run_at: int | None = None  # of the earliest, if there are several
-    count: int = 1
-
-
-class Launch(msgspec.Struct, frozen=True, gc=False):
-    """Start a run as soon as its `due_at` is reached."""
-
-    tick: Tick
-    triggered_by: Literal["timer", "catchup"] = "timer"
-
-
-class Queue(msgspec.Struct, frozen=True, gc=False):
-    """Start a run when those before it have ended. `behind` is the `run_at` of one in flight."""
-
-    tick: Tick
-    behind: int
-    triggered_by: Literal["timer", "catchup"] = "timer"
-
-
-class Skip(msgspec.Struct, frozen=True, gc=False):
-    """Start nothing, for a reason. `blocked_by` is the `run_at` of the run in the way."""
-
-    tick: Tick
-    reason: Reason
-    blocked_by: int | None = None
-
-
-class Supersede(msgspec.Struct, frozen=True, gc=False):
-    """End a run that waits for a retry: a fresh tick is here."""
-
-    run: Run
-
-
-class Release(msgspec.Struct, frozen=True, gc=False):
-    """Let a queued run start: what it waited for was superseded."""
-
-    run: Run
-
-
-Decision = Launch | Queue | Skip | Supersede | Release
-
-
-class Due(msgspec.Struct, frozen=True, gc=False):
-    """The due row of a schedule: its next undecided tick and when that is to be decided."""
-
-    run_at: int
-    due_at: int
-
-
-class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of the ticks that are due, and of the schedule's due row."""
-
-    decisions: tuple[Decision, ...]
-    due: Due | None  # None: there are no more ticks
-    catchups: int = 0  # how much of the allowance it takes
-    spread_until: int = 0  # milliseconds: by then the missed ticks that are left are to start
-    is_short: bool = False  # it would take more of the allowance
 
 
 def plan(
@@ -122,7 +56,9 @@ def plan(
         if found is None:
             return Plan((), next_due(schedule, max(run_at, now // 1000), past))
         run_at = found
-    deciding = _Deciding(schedule, unfinished, past, now=now, allowance=allowance, waits=waits)
+    if (reason := _switched_off(schedule)) is not None:
+        return _leave_all(schedule, run_at, past, now, reason)
+    deciding = Deciding(schedule, unfinished, past, now=now, allowance=allowance, waits=waits)
     tick: int | None = run_at
     is_missed = due_at(schedule, run_at, past) < now - policy.grace
     if is_missed and policy.catchup != "none" and not deciding.is_allowed():
@@ -135,6 +71,12 @@ def plan(
         tick = _spread(deciding, tick)
     else:
         tick = _decide_each(deciding, tick)
+    return _planned(deciding, run_at, tick)
+
+
+def _planned(deciding: Deciding, run_at: int, tick: int | None) -> Plan:
+    """Return what was decided, and when the rest is: `tick` is the first of it."""
+    schedule = deciding.schedule
     if tick is not None and deciding.rest_at is not None:
         return Plan(
             tuple(deciding.decisions),
@@ -144,9 +86,9 @@ def plan(
             deciding.is_short,
         )
     if not deciding.decisions:
-        return Plan((), Due(run_at, due_at(schedule, run_at, past)))
+        return Plan((), Due(run_at, due_at(schedule, run_at, deciding.past)))
     last_decided = deciding.decisions[-1]
-    assert not isinstance(last_decided, (Supersede, Release)), "they are followed by a tick"
+    assert isinstance(last_decided, (Launch, Queue, Skip)), "what is about runs comes before a tick"
     following = next_due(schedule, last_decided.tick.run_at, deciding.past)
     return Plan(tuple(deciding.decisions), following, deciding.catchups)
 
@@ -156,8 +98,7 @@ def is_plain(schedule: Schedule) -> bool:
 
     Unless it catches up, which takes of an allowance, it is then the same for all schedules alike.
     """
-    policy = schedule.policy
-    return schedule.trigger.is_plain and not policy.jitter and policy.catchup != "spread"
+    return schedule.trigger.is_plain and schedule.policy.is_plain and schedule.target.is_enabled
 
 
 def set_aside(
@@ -183,7 +124,7 @@ def split_stale(
     stale: list[Run] = []
     others: list[Run] = []
     for run in unfinished:
-        waits = run.status is Status.ENQUEUED and not run.request_id
+        waits = run.status is Status.ENQUEUED and not run.is_asked_for
         late = run.due_at < now - schedule.policy.grace
         (stale if waits and late else others).append(run)
     return stale, others
@@ -225,15 +166,27 @@ def decide_all(
         decisions.append(Skip(_ticks(schedule, first, last, past), "missed"))
         due = next_due(schedule, last, past)
     if due is not None and due.run_at * 1000 <= now and _is_tick(schedule, due.run_at, past):
-        decisions.append(Launch(Tick(due.run_at, due.due_at)))
+        past = replace(past, rated=(*past.rated, *[now] * starts(decisions)))
+        decisions.append(_decide_ahead(schedule, due, past, now))
     return tuple(decisions)
+
+
+def _decide_ahead(schedule: Schedule, due: Due, past: Past, now: int) -> Decision:
+    """Decide a tick before its time to start: what else there is will be looked at then."""
+    if (reason := _switched_off(schedule)) is not None:
+        return Skip(Tick(due.run_at, due.due_at), reason)
+    count = events_at(schedule.trigger, due.run_at, past)
+    tick = Tick(due.run_at, due.due_at, count=count)
+    return Skip(tick, "rate") if is_rated(schedule.policy, past, now) else Launch(tick)
 
 
 def catch_up(
     schedule: Schedule, aside: Skip, unfinished: Sequence[Run], past: Past, *, now: int
 ) -> tuple[Decision, ...]:
     """Decide to run what was set aside after all: the latest of its ticks stands for the rest."""
-    deciding = _Deciding(schedule, unfinished, past, now=now, allowance=1)
+    if (reason := _switched_off(schedule)) is not None:
+        return (Skip(aside.tick, reason),)
+    deciding = Deciding(schedule, unfinished, past, now=now, allowance=1)
     deciding.decide(aside.tick, "catchup")
     return tuple(deciding.decisions)
 
@@ -252,183 +205,51 @@ def next_due(schedule: Schedule, after: int, past: Past) -> Due | None:
 
 
 def due_at(schedule: Schedule, run_at: int, past: Past) -> int:
-    """Return when the tick planned for `run_at` is to start: only ever later, never earlier.
+    """Return when the tick planned for `run_at` is to start: earlier only if jitter is around it.
 
     Jitter is the tick's own, so it is the same after a restart, and less than the gap to the next
-    tick, so it never changes their order.
+    tick, so it never changes their order. Around a tick, that holds for all that much earlier.
     """
     at = schedule.trigger.due_at(run_at, past) * 1000
-    jitter = schedule.policy.jitter
+    jitter, around = schedule.policy.jitter, schedule.policy.jitter_around
     if not jitter:
         return at
+    most = 2 * jitter if around else jitter
     following = schedule.trigger.next_after(at // 1000, past)
-    room = jitter if following is None else min(jitter, following * 1000 - at)
-    return at + _share(f"jitter:{schedule.schedule_id}:{run_at}", room)
+    room = most if following is None else min(most, following * 1000 - at)
+    begin = at - jitter if around else at
+    return begin + share(f"jitter:{schedule.schedule_id}:{run_at}", room)
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
-    """A run is over."""
-
-    status: Status
-    reason: Reason | None = None
-    release: Run | None = None  # the queued run that may start now
-
-
-class Retry(msgspec.Struct, frozen=True, gc=False):
-    """A run is to be attempted again, under the same key."""
-
-    due_at: int
-    reason: Reason  # why the attempt before it failed
+def _switched_off(schedule: Schedule) -> Reason | None:
+    """Return why nothing of a schedule is to start, if its definition says so."""
+    if not schedule.policy.enabled:
+        return "disabled"
+    return None if schedule.target.is_enabled else "disabled_target"
 
 
-def after(
-    schedule: Schedule | None, run: Run, outcome: Outcome, unfinished: Sequence[Run], *, now: int
-) -> Ended | Retry:
-    """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
-
-    A failure is attempted again while the policy has delays left, unless a newer tick waits in the
-    queue: that one takes its turn. So is a lost one under `on_lost: retry`, but not for ever: what
-    it runs may be what ends its nodes. A schedule that was deleted, or cannot be read, is None:
-    nothing of it is attempted again.
-    """
-    policy = schedule.policy if schedule is not None else Policy()
-    release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)
-    superseded = not run.request_id and any(other.blocked_by is not None for other in unfinished)
-    match outcome:
-        case Succeeded():
-            return Ended(Status.SUCCESS, None, release)
-        case Canceled():
-            return Ended(Status.CANCELED, "canceled", release)
-        case Lost():
-            may_again = policy.on_lost == "retry" and run.attempt <= len(policy.retry) + MOST_LOST
-            if may_again and not superseded:
-                return Retry(now, "lost")
-            return Ended(Status.FAILED, "lost", release)
-        case Failed():
-            if outcome.retryable and not superseded and run.attempt <= len(policy.retry):
-                return Retry(now + policy.retry[run.attempt - 1], outcome.reason)
-            return Ended(Status.FAILED, outcome.reason, release)
+def _leave_all(schedule: Schedule, run_at: int, past: Past, now: int, reason: Reason) -> Plan:
+    """Skip every tick that is due, as one range."""
+    if due_at(schedule, run_at, past) > now:
+        return Plan((), Due(run_at, due_at(schedule, run_at, past)))
+    last = _last_due_before(schedule, run_at, past, now + 1)
+    found = Skip(_ticks(schedule, run_at, last, past), reason)
+    return Plan((found,), next_due(schedule, last, past))
 
 
-def to_release(unfinished: Iterable[Run], *, now: int) -> Run | None:
-    """Return the first in the queue, if no run is in flight before it.
-
-    One that is later and to be judged yet is not before it: it will find the other in flight.
-    """
-    runs = list(unfinished)
-    waiting = [run for run in runs if run.blocked_by is not None]
-    first = min(waiting, key=lambda run: run.run_at, default=None)
-    if first is None:
-        return None
-    before = [run for run in runs if not (run.awaits_judgement and run.run_at > first.run_at)]
-    return None if any(run.in_flight(now) for run in before) else first
+def _early(schedule: Schedule) -> int:
+    """Return by how many seconds a tick may be due before it is planned."""
+    return -(-schedule.policy.jitter // 1000) if schedule.policy.jitter_around else 0
 
 
-def judge(
-    schedule: Schedule, run: Run, unfinished: Sequence[Run], *, now: int
-) -> Launch | Queue | Skip:
-    """Decide again about a run that was decided before it was due, now that it is.
-
-    Others that were, and come after it, are not in its way: they will be judged themselves.
-    """
-    tick, place = Tick(run.run_at, run.due_at), (run.due_at, run.run_at)
-    others = [
-        other
-        for other in unfinished
-        if other.run_id != run.run_id
-        and other.in_flight(now)
-        and not (other.awaits_judgement and (other.due_at, other.run_at) > place)
-    ]
-    if not others or run.request_id or schedule.policy.overlap == "allow":
-        return Launch(tick)
-    if schedule.policy.overlap == "queue":
-        return Queue(tick, others[0].run_at)
-    return Skip(tick, "superseded" if run.attempt else "overlap", others[0].run_at)
+def _next_planned(deciding: Deciding, tick: int) -> int | None:
+    """Return the tick after this one, if it can be due by now."""
+    schedule = deciding.schedule
+    last = deciding.now // 1000 + 1 + _early(schedule)
+    return schedule.trigger.following(tick, deciding.past, last)
 
 
-class _Deciding:
-    """The decisions of one plan so far, and what they leave in flight."""
-
-    def __init__(
-        self,
-        schedule: Schedule,
-        unfinished: Sequence[Run],
-        past: Past,
-        *,
-        now: int,
-        allowance: int,
-        waits: int = 0,
-    ) -> None:
-        self.schedule, self._policy, self.past, self.now = schedule, schedule.policy, past, now
-        self.decisions: list[Decision] = []
-        self.catchups, self._allowance, self._waits = 0, allowance, waits
-        self.rest_at: int | None = None  # when what is due and not to start now is due again
-        self.spread_until, self.is_short = 0, False
-        self._blocker: int | None = None
-        self._retries: list[Run] = []
-        self._queue: list[Run] = []  # those that wait, if what they wait for is a retry
-        self._queued = 0
-        for run in unfinished:
-            if run.in_flight(now):
-                self._blocker = run.run_at
-            elif run.awaits_retry and not run.request_id:  # one that has to queue for it too
-                self._retries.append(run)
-            elif run.blocked_by is not None:
-                self._queued += 1
-                self._queue.append(run)
-        if self._blocker is not None:
-            self._queue.clear()
-        elif self._queue:
-            self._blocker = self._queue[0].run_at
-
-    def skip(self, tick: Tick, reason: Reason) -> None:
-        self.decisions.append(Skip(tick, reason))
-
-    def is_allowed(self) -> bool:
-        """Return whether the allowance has room for one more missed tick."""
-        return self.catchups < self._allowance
-
-    def has_room(self) -> bool:
-        """Return whether one more missed tick may be caught up now."""
-        is_full = self._policy.overlap == "queue" and self._queued >= QUEUE_LIMIT
-        return not is_full and self.is_allowed()
-
-    def later(self) -> int:
-        """Return when to look again at what there was no room for: not all at one time."""
-        text = f"later:{self.schedule.schedule_id}:{self.now}"
-        return self.now + POSTPONED + _share(text, max(self._waits, POSTPONED // 10))
-
-    def next_planned(self, tick: int) -> int | None:
-        """Return the tick after this one, if it is not later than now."""
-        return self.schedule.trigger.following(tick, self.past, self.now // 1000 + 1)
-
-    def decide(self, tick: Tick, triggered_by: Literal["timer", "catchup"]) -> None:
-        """Decide one fresh tick by the overlap policy."""
-        self.decisions += map(Supersede, self._retries)
-        self._retries.clear()
-        if self._queue:
-            first = min(self._queue, key=lambda run: run.run_at)
-            self.decisions.append(Release(first))
-            self._blocker = first.run_at
-            self._queue.clear()
-        if self._blocker is None or self._policy.overlap == "allow":
-            self.decisions.append(Launch(tick, triggered_by))
-            self._blocker = tick.run_at
-        elif self._policy.overlap == "skip":
-            self.decisions.append(Skip(tick, "overlap", self._blocker))
-            return
-        elif self._queued >= QUEUE_LIMIT:
-            self.decisions.append(Skip(tick, "queue_full", self._blocker))
-            return
-        else:
-            self.decisions.append(Queue(tick, self._blocker, triggered_by))
-            self._queued += 1
-        self.catchups += triggered_by == "catchup"
-        if self.schedule.trigger.counts_runs:
-            self.past = replace(self.past, runs_used=self.past.runs_used + 1)
-
-
-def _leave_missed(deciding: _Deciding, run_at: int) -> int | None:
+def _leave_missed(deciding: Deciding, run_at: int) -> int | None:
     """Skip the ticks that are too late to run as one range; return the first that is not."""
     schedule, policy, past = deciding.schedule, deciding.schedule.policy, deciding.past
     window = 0 if policy.catchup == "none" else policy.catchup_window
@@ -440,20 +261,20 @@ def _leave_missed(deciding: _Deciding, run_at: int) -> int | None:
         return run_at
     missed = _last_due_before(schedule, run_at, past, limit)
     deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
-    return deciding.next_planned(missed)
+    return _next_planned(deciding, missed)
 
 
-def _catch_up_once(deciding: _Deciding, tick: int | None) -> int | None:
+def _catch_up_once(deciding: Deciding, tick: int | None) -> int | None:
     """Let the latest that is due stand for the ticks from `tick` on; return the next."""
     schedule, past = deciding.schedule, deciding.past
     if tick is None or due_at(schedule, tick, past) > deciding.now:
         return tick
     last = _last_due_before(schedule, tick, past, deciding.now + 1)
     deciding.decide(_ticks(schedule, tick, last, past), "catchup")
-    return deciding.next_planned(last)
+    return _next_planned(deciding, last)
 
 
-def _spread(deciding: _Deciding, tick: int | None) -> int | None:
+def _spread(deciding: Deciding, tick: int | None) -> int | None:
     """Decide as many as are to start now, if all that are due start evenly; return the next.
 
     They end with the look-ahead or with the next tick, if that is sooner. The rest is due again
@@ -486,9 +307,7 @@ def _is_spreading(past: Past, now: int) -> bool:
     return now < past.spread_until <= now + LOOKAHEAD
 
 
-def _decide_each(
-    deciding: _Deciding, tick: int | None, *, most: int = MOST_DECISIONS
-) -> int | None:
+def _decide_each(deciding: Deciding, tick: int | None, *, most: int = MOST_DECISIONS) -> int | None:
     """Decide up to `most` ticks that are due, each by itself; return the first that is not decided.
 
     One that is missed waits if there is no room for it, and with it those after it.
@@ -505,14 +324,9 @@ def _decide_each(
             deciding.rest_at, deciding.is_short = deciding.later(), not deciding.is_allowed()
             break
         deciding.decide(Tick(tick, at), "catchup" if is_missed else "timer")
-        tick = deciding.next_planned(tick)
+        tick = _next_planned(deciding, tick)
         most -= 1
     return tick
-
-
-def _share(text: str, room: int) -> int:
-    """Return a part of `room` that is always the same for the same text."""
-    return int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room
 
 
 def _is_tick(schedule: Schedule, run_at: int, past: Past) -> bool:
@@ -536,7 +350,7 @@ def _ticks(schedule: Schedule, first: int, last: int, past: Past) -> Tick:
 
 def _last_due_before(schedule: Schedule, first: int, past: Past, limit: int) -> int:
     """Return the latest tick from `first` on that is due before `limit`; `first` itself is."""
-    last = schedule.trigger.between(first, limit // 1000 + 1, past).last
+    last = schedule.trigger.between(first, limit // 1000 + 1 + _early(schedule), past).last
     while last is not None and last > first and due_at(schedule, last, past) >= limit:
         last = schedule.trigger.between(first, last, past).last
     return first if last is None else max(last, first)

@@ -8,16 +8,17 @@ ENQUEUED ──► STARTED ──► SUCCESS | FAILED | CANCELED
 
 from enum import StrEnum
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 TriggeredBy = Literal["timer", "manual", "catchup", "retry", "backfill"]
 Reason = Literal[
-    "overlap", "queue_full", "missed", "gate_off", "paused",
-    "superseded", "canceled", "timeout", "lost", "exit", "signal", "error", "launch_failed",
-    "invalid_target",
+    "overlap", "queue_full", "group_full", "missed", "coalesced", "condition", "rate", "gate_off",
+    "paused", "disabled", "disabled_target", "deadline", "superseded", "canceled", "timeout",
+    "lost", "exit", "signal", "error", "launch_failed", "busy", "invalid_target",
 ]  # fmt: skip
+REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Status(StrEnum):
@@ -43,21 +44,39 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     attempt: int = 0  # announcements so far
     blocked_by: int | None = None  # it is queued behind this run
     leased: bool = False  # a node has claimed it
+    deferrals: int = 0  # attempts at which its target was busy
+    deadline_at: int | None = None  # milliseconds: by when it is to start, or to be heard of
+    ending: Reason | None = None  # it was asked to end, for this reason
+    is_backfill: bool = False  # somebody asked for this tick afterwards
 
     @property
     def awaits_retry(self) -> bool:
-        """Whether an attempt failed and the next one is to come."""
+        """Whether an attempt failed, or found its target busy, and the next one is to come."""
         return self.status is Status.ENQUEUED and self.attempt > 0 and not self.leased
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether a person wanted it, so that no pause holds it."""
+        return bool(self.request_id) or self.is_backfill
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether it goes on elsewhere, and no node has it."""
+        return self.status is Status.STARTED and not self.leased
+
+    def is_unheard_of(self, now: int) -> bool:
+        """Return whether it was accepted, and nobody has told of its end in time."""
+        return self.is_accepted and self.deadline_at is not None and self.deadline_at <= now
 
     @property
     def unstarted_end(self) -> "Status":
         """What it becomes if it is ended while it waits, and not because somebody wished so."""
-        return Status.FAILED if self.attempt else Status.SKIPPED
+        return Status.FAILED if self.attempt > self.deferrals else Status.SKIPPED
 
     @property
     def was_deferred(self) -> bool:
-        """Whether it was decided before it was due, so that it is judged again when claimed."""
-        return self.attempt > 0 or self.due_at > self.created_at
+        """Whether it is not of a tick decided just then, so that it is judged when claimed."""
+        return self.attempt > 0 or self.due_at > self.created_at or self.is_backfill
 
     @property
     def awaits_judgement(self) -> bool:
@@ -67,6 +86,10 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     def in_flight(self, now: int) -> bool:
         """Return whether it stands in the way of another tick: about to start, or started."""
         if self.request_id or self.blocked_by is not None or self.awaits_retry:
+            return False
+        if self.is_backfill and self.status is Status.ENQUEUED and not self.leased:
+            return False  # it lets ticks of the present go before it
+        if self.is_unheard_of(now):
             return False
         # One that was due when it was decided stays so, even if the clock is set back.
         due = self.due_at <= max(now, self.created_at)
@@ -94,6 +117,25 @@ class Failed(msgspec.Struct, frozen=True):
     exit_code: int | None = None
 
 
+class Accepted(msgspec.Struct, frozen=True):
+    """The target took it on, and will tell of its end later: by the run's id or key."""
+
+    external_id: str = ""
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """The target cannot take it now; it is to be asked again in so many milliseconds."""
+
+    error: str
+    retry_in: int
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """The target is no more: no attempt could help."""
+
+    error: str
+
+
 class Canceled(msgspec.Struct, frozen=True):
     """It was ended from outside: asked to, or because its node was stopped."""
 
@@ -104,4 +146,4 @@ class Lost(msgspec.Struct, frozen=True):
     """It was announced by a node that then fell silent: launched zero or one times."""
 
 
-Outcome = Succeeded | Failed | Canceled | Lost
+Outcome = Succeeded | Failed | Accepted | Busy | Gone | Canceled | Lost

@@ -5,46 +5,26 @@ that changes nothing is recognised by its bytes.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
-from typing import Literal, get_args
 
 import msgspec
 
 from onbeat.core.calendars import NO_CALENDARS, Calendars
 from onbeat.core.codec import AROUND, KINDS, check_names, decode, encode
-from onbeat.core.durations import Duration, parse_duration
 from onbeat.core.limits import Limited, Open
+from onbeat.core.policies import POLICIES, Policy, read_flag, read_policy, write_policy
+from onbeat.core.templates import check_templates, has_templates
 from onbeat.core.ticks import Combined, Trigger
 from onbeat.core.triggers import At
 from onbeat.errors import InvalidSchedule, meant, naming, shown
 
-Overlap = Literal["skip", "queue", "allow"]
-Catchup = Literal["once", "none", "all", "spread"]
-OnLost = Literal["fail", "retry"]
-
 ID = re.compile(r"[A-Za-z0-9._/-]{1,200}")
-MILLISECONDS = re.compile(r" *([0-9]{1,9})ms *")
-LONGEST_RETRY = 100  # delays in one list
 LONGEST_DEFINITION = 256 * 1024
 LONGEST_REMEMBERED = 4 * 1024  # of a definition that is kept as read
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How ticks are decided and runs are treated. Lengths are milliseconds."""
-
-    grace: int = 60_000  # a tick decided within it is on time; later it is missed
-    catchup: Catchup = "once"  # which missed ticks run: the latest for the rest, none, or each
-    catchup_window: int = 24 * 3_600_000  # missed ticks older than this are not caught up
-    overlap: Overlap = "skip"  # what becomes of a tick while a run is in flight
-    jitter: int = 0  # a delay of up to this, the same for the same tick
-    retry: tuple[int, ...] = ()  # how long after the n-th failure the next attempt is due
-    timeout: int | None = None  # a run that lasts longer is ended
-    on_lost: OnLost = "fail"  # a run whose node fell silent is launched at most, or at least, once
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +33,13 @@ class Target:
 
     kind: str
     fields: Mapping[str, object]
+    is_enabled: bool = True
     # What a node has to offer for it: the kind, and the name of a registered function.
     needs: str = field(init=False, repr=False, compare=False)
     # What is passed to it, as JSON: kept with a run from the moment it is decided.
     inputs_text: str | None = field(init=False, repr=False, compare=False)
+    has_templates: bool = field(init=False, repr=False, compare=False)
+    starts_directly: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name, inputs = str(self.fields.get(self.kind)), self.fields.get("inputs")
@@ -64,6 +47,10 @@ class Target:
         text = msgspec.json.encode(inputs).decode() if inputs else None
         object.__setattr__(self, "needs", f"python:{name}" if registered else self.kind)
         object.__setattr__(self, "inputs_text", text)
+        templates = has_templates(self.fields)
+        object.__setattr__(self, "has_templates", templates)
+        # Whoever may be told of its end by its key has to have that, before it can.
+        object.__setattr__(self, "starts_directly", not templates and self.kind != "http")
 
     @property
     def inputs(self) -> dict[str, object]:
@@ -85,6 +72,17 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
     policy: Policy = Policy()
     description: str = ""
     calendars: Calendars = NO_CALENDARS  # those that it uses
+    when: Target | None = None  # what is asked first: a run starts if it says yes
+
+    @property
+    def starts_directly(self) -> bool:
+        """Whether a run can be announced as it is decided: nothing is to be looked at before."""
+        return self.policy.starts_directly and self.target.starts_directly and self.when is None
+
+    @property
+    def timezone(self) -> str:
+        """The zone that its trigger, or the first part of it that has one, is in."""
+        return next((zone for zone in _zones_of(self.trigger) if zone), "UTC")
 
     @property
     def ticks_once(self) -> bool:
@@ -95,13 +93,17 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
 
     def is_timed_like(self, other: "Schedule") -> bool:
         """Return whether it has the same ticks, due at the same times."""
-        return self.trigger == other.trigger and self.policy.jitter == other.policy.jitter
+        own, others = self.policy, other.policy
+        jitter = (own.jitter, own.jitter_around) == (others.jitter, others.jitter_around)
+        return jitter and self.trigger == other.trigger
 
 
 def check_schedule(schedule: Schedule) -> Schedule:
     """Return a schedule that the engine can run, or refuse it."""
     check_id(schedule.schedule_id)
     _check_trigger(schedule.trigger)
+    if schedule.when is not None:
+        _check_probe(schedule.when)
     if len(definition(schedule)) > LONGEST_DEFINITION:
         raise InvalidSchedule("", "the definition is too long", hint="256 KiB at most")
     return schedule
@@ -113,9 +115,14 @@ def _check_trigger(trigger: Trigger) -> None:
             problem = "ticks of a part cannot be moved past those of another"
             hint = "put `within` around the whole schedule, or use outside: skip"
             raise InvalidSchedule("within.outside", problem, hint=hint)
-    if trigger.needs_past:
-        problem = "the scheduler does not run ticks that follow a start or another run yet"
-        raise InvalidSchedule("trigger", problem, hint="a time: cron, calendar, every, at, daily")
+
+
+def _check_probe(probe: Target) -> None:
+    if probe.needs != probe.kind:
+        problem = "a condition cannot be a registered function: any node may have to ask it"
+        raise InvalidSchedule("when.python", problem, hint="module:function")
+    if probe.has_templates:
+        raise InvalidSchedule("when", "a condition has no templates", hint="put them in `run`")
 
 
 def check_id(schedule_id: object) -> str:
@@ -141,12 +148,14 @@ def read_schedule(
     check_id(schedule_id)
     given = _fields(given)
     run, description = given.pop("run", None), given.pop("description", "")
+    when = given.pop("when", None)
     trigger, policy, used = _read_timing(schedule_id, given, timezone, calendars)
     with naming("run"):
         target = read_target(run)
-    return check_schedule(
-        Schedule(schedule_id, trigger, target, policy, _text("description", description), used)
-    )
+    with naming("when"):
+        probe = None if when is None else read_target(when)
+    text = _text("description", description)
+    return check_schedule(Schedule(schedule_id, trigger, target, policy, text, used, probe))
 
 
 def _fields(given: object) -> dict[str, object]:
@@ -171,8 +180,10 @@ def _read_timing(
 
 def definition(schedule: Schedule) -> str:
     """Return the canonical fields of a schedule as JSON: equal schedules give equal texts."""
-    found = encode(schedule.trigger) | {"run": dict(schedule.target.fields)}
+    found = encode(schedule.trigger) | {"run": _written(schedule.target)}
     found |= write_policy(schedule.policy)
+    if schedule.when is not None:
+        found["when"] = _written(schedule.when)
     if schedule.description:
         found["description"] = schedule.description
     if schedule.calendars:
@@ -194,8 +205,15 @@ def from_definition(schedule_id: str, text: str) -> Schedule:
     return Schedule(schedule_id, *parts)
 
 
+def _written(target: Target) -> dict[str, object]:
+    return dict(target.fields) | ({} if target.is_enabled else {"enabled": False})
+
+
+Parts = tuple[Trigger, Target, Policy, str, Calendars, Target | None]
+
+
 @lru_cache(maxsize=16_384)
-def _decoded(text: str, key: str) -> tuple[Trigger, Target, Policy, str, Calendars] | None:
+def _decoded(text: str, key: str) -> Parts | None:
     """Return what a text says, or None if that depends on a key: on the schedule it is of."""
     try:
         given = msgspec.json.decode(text)
@@ -203,16 +221,19 @@ def _decoded(text: str, key: str) -> tuple[Trigger, Target, Policy, str, Calenda
         raise InvalidSchedule("", f"this is not JSON: {broken}", hint="{...}") from None
     fields = _fields(given)
     run, description = fields.pop("run", None), fields.pop("description", "")
+    when = fields.pop("when", None)
     timing = msgspec.json.encode(fields)
     if b"H" not in timing:  # only a hash in a cron tells equal ones apart
         key = ""
     elif not key:
         return None
     with naming("run"):
-        target = Target(_kind_of(run), _fields(run))
+        target = _target(run)
+    with naming("when"):
+        probe = None if when is None else _target(when)
     read = _decoded_timing if len(timing) <= LONGEST_REMEMBERED else _decoded_timing.__wrapped__
     trigger, policy, calendars = read(timing, key)
-    return trigger, target, policy, _text("description", description), calendars
+    return trigger, target, policy, _text("description", description), calendars, probe
 
 
 @lru_cache(maxsize=4096)
@@ -228,7 +249,7 @@ def split_timing(given: Mapping[str, object]) -> tuple[dict[str, object], dict[s
         if other in given:
             raise InvalidSchedule(other, "no field has this name", hint="did you mean 'timezone'?")
     timing = KINDS.keys() | AROUND
-    check_names(given, timing | POLICIES.keys() | {"run", "description"})
+    check_names(given, timing | POLICIES.keys() | {"run", "when", "description"})
     when = {name: value for name, value in given.items() if name in timing}
     return when, {name: value for name, value in given.items() if name not in timing}
 
@@ -260,11 +281,19 @@ def _kind_of(given: object) -> str:
 
 def read_target(given: object) -> Target:
     """Return the target of `run: {command: [...]}`, or refuse it."""
-    kind, given = _kind_of(given), _fields(given)
+    _kind_of(given)
     if not json_can_say(given):
         hint = "texts, finite numbers, lists, and names that are texts"
         raise InvalidSchedule("", "it holds more than JSON can say", hint=hint)
-    return Target(kind, msgspec.json.decode(msgspec.json.encode(given)))
+    check_templates(given)
+    return _target(msgspec.json.decode(msgspec.json.encode(given)))
+
+
+def _target(given: object) -> Target:
+    kind, own = _kind_of(given), _fields(given)
+    with naming("enabled"):
+        is_enabled = read_flag(own.pop("enabled", True))
+    return Target(kind, own, is_enabled)
 
 
 def json_can_say(value: object, depth: int = 32) -> bool:
@@ -287,71 +316,6 @@ def json_can_say(value: object, depth: int = 32) -> bool:
             return names and all(json_can_say(item, depth - 1) for item in value.values())
         case _:
             return False
-
-
-def read_policy(given: Mapping[str, object]) -> Policy:
-    """Return the policy that these fields ask for; what they leave out is at its default."""
-    check_names(given, POLICIES.keys())
-    found = {}
-    for name, value in given.items():
-        with naming(name):
-            found[name] = POLICIES[name](value)
-    return Policy(**found)  # type: ignore[arg-type]
-
-
-def write_policy(policy: Policy) -> dict[str, object]:
-    """Return the fields of a policy that are not at their default."""
-    found: dict[str, object] = {}
-    for known in fields(policy):
-        value = getattr(policy, known.name)
-        if value == known.default:
-            continue
-        if isinstance(value, tuple):
-            found[known.name] = [_length_text(ms) for ms in value]
-        else:
-            found[known.name] = _length_text(value) if isinstance(value, int) else value
-    return found
-
-
-def _length_text(ms: int) -> str:
-    return f"{ms}ms" if ms % 1000 else str(Duration(seconds=ms // 1000))
-
-
-def _length(*, least: int = 0) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        short = MILLISECONDS.fullmatch(value) if isinstance(value, str) else None
-        ms = int(short[1]) if short else parse_duration(value).elapsed * 1000
-        if ms < least:
-            raise InvalidSchedule(
-                "", f"{shown(value)} is too short", hint=f"{least // 1000}s or more"
-            )
-        return ms
-
-    return read
-
-
-def _choice(kind: object) -> Callable[[object], str]:
-    known = get_args(kind)
-
-    def read(value: object) -> str:
-        if value not in known:
-            hint = meant(value, known) if isinstance(value, str) else f"known: {', '.join(known)}"
-            raise InvalidSchedule("", f"no way is called {shown(value)}", hint=hint)
-        return str(value)
-
-    return read
-
-
-def _retry(value: object) -> tuple[int, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise InvalidSchedule("", f"{shown(value)} is no list of delays", hint="[30s, 2m, 10m]")
-    if len(value) > LONGEST_RETRY:
-        raise InvalidSchedule("", f"{len(value)} delays", hint=f"{LONGEST_RETRY} at most")
-    found = []
-    for i, delay in enumerate(value):
-        with naming(f"[{i}]"):
-            found.append(_length()(delay))
-    return tuple(found)
 
 
 def _text(name: str, value: object) -> str:
@@ -393,6 +357,26 @@ def _names_used(given: object) -> Iterator[str]:
             yield from _names_used(value)
 
 
+def follows(schedule: Schedule) -> set[str]:
+    """Return the schedules whose ends cause ticks of this one; a start is called `@startup`."""
+    if not schedule.trigger.needs_past:
+        return set()
+    named = {cause.partition(":")[0] for cause in schedule.trigger.causes()}
+    return {name or schedule.schedule_id for name in named}
+
+
+def _zones_of(trigger: Trigger) -> Iterator[str | None]:
+    yield getattr(trigger, "timezone", None)
+    match trigger:
+        case Limited() | Open():
+            yield from _zones_of(trigger.trigger)
+        case Combined():
+            for part in trigger.parts:
+                yield from _zones_of(part)
+        case _:
+            return
+
+
 def _parts_of(trigger: Trigger) -> Iterator[Trigger]:
     """Yield every trigger below a combination, but not what only has limits around it."""
     match trigger:
@@ -408,14 +392,4 @@ def _parts_of(trigger: Trigger) -> Iterator[Trigger]:
             return
 
 
-POLICIES: dict[str, Callable[[object], object]] = {
-    "grace": _length(least=1000),
-    "catchup": _choice(Catchup),
-    "catchup_window": _length(),
-    "overlap": _choice(Overlap),
-    "jitter": _length(),
-    "retry": _retry,
-    "timeout": _length(least=1000),
-    "on_lost": _choice(OnLost),
-}
-TARGETS = ("command", "python")  # the kinds of launcher
+TARGETS = ("command", "python", "http")  # the kinds of launcher

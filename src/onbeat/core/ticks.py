@@ -77,6 +77,14 @@ class Trigger(ABC):
         """Return an instant after `t` before which there is no tick, found without a search."""
         return self.next_after(t, past)
 
+    def causes(self) -> Iterator[str]:
+        """Yield the events that cause ticks of it, as `Past.happened` names them.
+
+        Each is `schedule:outcome:delay`, with an empty schedule for its own runs, or
+        `@startup:delay`; the delay is in seconds.
+        """
+        yield from ()
+
     @property
     def counts_runs(self) -> bool:
         """Whether `max_runs` ends it."""
@@ -216,6 +224,10 @@ class Combined(Trigger):
     @property
     def needs_past(self) -> bool:
         return any(part.needs_past for part in self.parts)
+
+    def causes(self) -> Iterator[str]:
+        for part in self.parts:
+            yield from part.causes()
 
     @property
     def counts_runs(self) -> bool:

@@ -17,7 +17,7 @@ from onbeat.core.calendars import parse_time_of_day, time_of_day
 from onbeat.core.days import LAST_YEAR
 from onbeat.core.durations import Duration
 from onbeat.core.instants import Instant, canonical_time, resolve, whole_second
-from onbeat.core.model import NO_PAST, OUTCOMES, Ending, Past
+from onbeat.core.model import NO_PAST, OUTCOMES, STARTUP, Ending, Happened, Past
 from onbeat.core.ticks import Trigger
 from onbeat.core.wall import WallPattern
 from onbeat.core.zones import (
@@ -318,8 +318,12 @@ class Startup(Trigger):
     def needs_past(self) -> bool:
         return True
 
+    def causes(self) -> Iterator[str]:
+        yield f"{STARTUP}:{self.startup.elapsed}"
+
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        return _later(past.scheduler_started_at, self.startup, t)
+        (cause,) = self.causes()
+        return _later(past.happened.get(cause), self.startup, t)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,10 +353,12 @@ class After(Trigger):
     def needs_past(self) -> bool:
         return True
 
+    def causes(self) -> Iterator[str]:
+        yield f"{self.schedule or ''}:{self.outcome}:{self.delay.elapsed}"
+
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        if self.schedule is None:
-            return _later(past.ended.get(self.outcome), self.delay, t)
-        return _later(past.others.get((self.schedule, self.outcome)), self.delay, t)
+        (cause,) = self.causes()
+        return _later(past.happened.get(cause), self.delay, t)
 
 
 def _set(value: object, name: str, content: object) -> None:
@@ -373,8 +379,8 @@ def _instant(where: Zone, wall: int, *, keep_gaps: bool = True) -> int | None:
     return found
 
 
-def _later(event: int | None, delay: Duration, t: Instant) -> int | None:
+def _later(event: Happened | None, delay: Duration, t: Instant) -> int | None:
     if event is None:
         return None
-    tick = event + delay.elapsed
+    tick = event.at + delay.elapsed
     return tick if tick > whole_second(t) else None

@@ -1,0 +1,74 @@
+"""Ticks that are caused: by a run that ended, of this schedule or another, or by a start.
+
+An event is kept with the schedule that it concerns, as the instant from which its tick follows. One
+that comes before that tick is decided joins it; the next one after that has a tick of its own. So
+every event is followed by a tick, and no tick is undone by a later event.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from onbeat.core.model import STARTUP, Ending, Happened, Past
+from onbeat.core.runs import Status
+from onbeat.core.ticks import Trigger
+
+ENDINGS: Mapping[Status, tuple[Ending, ...]] = {
+    Status.SUCCESS: ("success", "completion"),
+    Status.FAILED: ("failure", "completion"),
+}  # of the others nothing follows
+
+
+def ended(
+    trigger: Trigger, past: Past, schedule: str, status: Status, *, now: int, until: int
+) -> Mapping[str, Happened]:
+    """Return what has happened to a schedule when a run of `schedule` has ended as well.
+
+    An empty `schedule` is its own. `until` is where it is decided up to.
+    """
+    causes = [f"{schedule}:{ending}:" for ending in ENDINGS[status]]
+    return _with(trigger, past, tuple(causes), now=now, until=until)
+
+
+def started(trigger: Trigger, past: Past, *, now: int, until: int) -> Mapping[str, Happened]:
+    """Return what has happened to a schedule when the scheduler has started as well."""
+    return _with(trigger, past, (f"{STARTUP}:",), now=now, until=until)
+
+
+def events_at(trigger: Trigger, run_at: int, past: Past) -> int:
+    """Return how many events a tick follows: one, if it is of the clock."""
+    causes = {cause for cause in trigger.causes() if _tick(cause, past) == run_at}
+    return max(sum(past.happened[cause].count for cause in causes), 1)
+
+
+def encode_happened(happened: Mapping[str, Happened]) -> str:
+    """Return what is kept of it."""
+    return msgspec.json.encode(
+        {cause: (each.at, each.count) for cause, each in happened.items()}
+    ).decode()
+
+
+def decode_happened(text: str) -> Mapping[str, Happened]:
+    """Return what was kept."""
+    kept = msgspec.json.decode(text, type=dict[str, tuple[int, int]])
+    return {cause: Happened(*each) for cause, each in kept.items()}
+
+
+def _with(
+    trigger: Trigger, past: Past, causes: tuple[str, ...], *, now: int, until: int
+) -> Mapping[str, Happened]:
+    found = {cause: past.happened[cause] for cause in trigger.causes() if cause in past.happened}
+    for cause in trigger.causes():
+        if not cause.startswith(causes):
+            continue
+        tick = _tick(cause, past)
+        if tick is not None and tick > until:
+            found[cause] = Happened(past.happened[cause].at, past.happened[cause].count + 1)
+        else:
+            found[cause] = Happened(max(now // 1000, until + 1))
+    return found
+
+
+def _tick(cause: str, past: Past) -> int | None:
+    event = past.happened.get(cause)
+    return None if event is None else event.at + int(cause.rpartition(":")[2])

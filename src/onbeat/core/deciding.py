@@ -1,0 +1,184 @@
+"""One tick after another, by the policy of its schedule."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from onbeat.core.causes import events_at
+from onbeat.core.decisions import Decision, Drop, Launch, Queue, Release, Skip, Tick
+from onbeat.core.endings import make_way
+from onbeat.core.model import Past
+from onbeat.core.policies import Policy
+from onbeat.core.runs import Reason, Run, Status
+from onbeat.core.schedules import Schedule
+from onbeat.core.shares import share
+
+POSTPONED = 1000  # how long a catch-up waits that was over the allowance, or a little longer
+TriggeredBy = Literal["timer", "catchup"]
+
+
+class Deciding:
+    """The decisions of one plan so far, and what they leave in flight and waiting."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        unfinished: Sequence[Run],
+        past: Past,
+        *,
+        now: int,
+        allowance: int,
+        waits: int = 0,
+    ) -> None:
+        self.schedule, self._policy, self.past, self.now = schedule, schedule.policy, past, now
+        self.decisions: list[Decision] = []
+        self.catchups, self._allowance, self._waits = 0, allowance, waits
+        self.rest_at: int | None = None  # when what is due and not to start now is due again
+        self.spread_until, self.is_short = 0, False
+        self._flying: list[Run] = []
+        self._retries: list[Run] = []
+        self._queue: list[Run] = []  # those that wait, the first to start first
+        # What was decided here and is not written yet: where in `decisions` each is.
+        self._launched: list[int] = []
+        self._queued: list[int] = []
+        for run in sorted(unfinished, key=lambda run: run.run_at):
+            if run.in_flight(now):
+                self._flying.append(run)
+            elif run.awaits_retry and not run.is_asked_for:  # one that has to queue for it too
+                self._retries.append(run)
+            elif run.blocked_by is not None:
+                self._queue.append(run)
+
+    def skip(self, tick: Tick, reason: Reason) -> None:
+        """Decide against a tick, or against several of them."""
+        self.decisions.append(Skip(tick, reason))
+
+    def is_allowed(self) -> bool:
+        """Return whether the allowance has room for one more missed tick."""
+        return self.catchups < self._allowance
+
+    def has_room(self) -> bool:
+        """Return whether one more missed tick may be caught up now."""
+        policy = self._policy
+        waits = policy.overlap == "queue" and policy.queue_keep == "first"
+        return not (waits and self._waiting >= policy.queue_limit) and self.is_allowed()
+
+    def later(self) -> int:
+        """Return when to look again at what there was no room for: not all at one time."""
+        text = f"later:{self.schedule.schedule_id}:{self.now}"
+        return self.now + POSTPONED + share(text, max(self._waits, POSTPONED // 10))
+
+    def decide(self, tick: Tick, triggered_by: TriggeredBy) -> None:
+        """Decide one fresh tick: by the rate, then by what else there is."""
+        if self.schedule.trigger.needs_past:
+            count = events_at(self.schedule.trigger, tick.run_at, self.past)
+            tick = replace(tick, count=max(tick.count, count))
+        if is_rated(self._policy, self.past, self.now):
+            self.decisions.append(Skip(tick, "rate"))
+            return
+        self.decisions += map(Drop, self._retries)
+        self._retries.clear()
+        waiting = self._queue_only()
+        if waiting and not self._flying:  # what they wait for was a retry
+            self._queue.remove(waiting[0])
+            self.decisions.append(Release(waiting[0]))
+            self._flying.append(waiting[0])
+        if self._begin(tick, triggered_by):
+            self.catchups += triggered_by == "catchup"
+            self._count(1)
+
+    @property
+    def _waiting(self) -> int:
+        return sum(not run.is_backfill for run in self._queue) + len(self._queued)
+
+    @property
+    def _blocker(self) -> int | None:
+        """The `run_at` of the latest that is in flight."""
+        if self._launched:
+            return self._run_at(self._launched[-1])
+        return self._flying[-1].run_at if self._flying else None
+
+    def _begin(self, tick: Tick, triggered_by: TriggeredBy) -> bool:
+        """Decide a tick by the overlap policy; return whether it is to start, now or later."""
+        policy, blocker = self._policy, self._blocker
+        if policy.overlap == "replace":
+            blocker = self._make_way()
+        elif policy.overlap == "allow":
+            flying = len(self._flying) + len(self._launched)
+            if policy.max_active is None or flying < policy.max_active:
+                blocker = None
+        if blocker is None:
+            self._launched.append(len(self.decisions))
+            self.decisions.append(Launch(tick, triggered_by))
+            return True
+        if policy.overlap in ("skip", "allow"):
+            self.decisions.append(Skip(tick, "overlap", blocker))
+            return False
+        if policy.overlap == "queue" and self._waiting >= policy.queue_limit:
+            if policy.queue_keep == "first":
+                self.decisions.append(Skip(tick, "queue_full", blocker))
+                return False
+            self._drop_first()
+        self._queued.append(len(self.decisions))
+        self.decisions.append(Queue(tick, blocker, triggered_by))
+        return True
+
+    def _make_way(self) -> int | None:
+        """Have everything else end; return the `run_at` of one that has to be waited for."""
+        decided, left = make_way((*self._flying, *self._queue_only()))
+        self.decisions += decided
+        self._queue = [run for run in self._queue if run.is_backfill]
+        self._flying = [
+            replace(run, ending="superseded")  # they are asked once
+            for run in self._flying
+            if run.status is Status.STARTED
+        ]
+        for place in (*self._launched, *self._queued):
+            self._unmake(place, "superseded")
+        self._launched.clear()
+        self._queued.clear()
+        return None if left is None else left.run_at
+
+    def _queue_only(self) -> list[Run]:
+        return [run for run in self._queue if not run.is_backfill]
+
+    def _drop_first(self) -> None:
+        """Give the place of the one that has waited longest to another."""
+        waiting = self._queue_only()
+        if waiting:
+            self.decisions.append(Drop(waiting[0], "queue_full"))
+            self._queue.remove(waiting[0])
+        else:
+            self._unmake(self._queued.pop(0), "queue_full")
+
+    def _unmake(self, place: int, reason: Reason) -> None:
+        """Decide against a tick after all that was just to start."""
+        made = self.decisions[place]
+        assert isinstance(made, (Launch, Queue)), "only these are to start"
+        self.decisions[place] = Skip(made.tick, reason)
+        self._count(-1)
+
+    def _count(self, n: int) -> None:
+        """Count runs that are to start, or not any more: for the rate and for `max_runs`."""
+        if self._policy.rate is not None:
+            kept = self.past.rated
+            kept = (*kept, self.now) if n > 0 else kept[:-1]
+            self.past = replace(self.past, rated=kept)
+        if self.schedule.trigger.counts_runs:
+            self.past = replace(self.past, runs_used=self.past.runs_used + n)
+
+    def _run_at(self, place: int) -> int:
+        made = self.decisions[place]
+        assert isinstance(made, Launch), "what is in flight was launched"
+        return made.tick.run_at
+
+
+def is_rated(policy: Policy, past: Past, now: int) -> bool:
+    """Return whether as many runs as the rate allows were decided within its length."""
+    rate = policy.rate
+    if rate is None:
+        return False
+    # Those of a clock that was ahead count as well, but not for longer than that.
+    since, until = now - rate.length, now + rate.length
+    return sum(since < at <= until for at in past.rated) >= rate.most

@@ -1,0 +1,177 @@
+"""What follows the outcome of an attempt, and whether a run that waited may start."""
+
+from collections.abc import Iterable, Sequence
+
+from onbeat.core.decisions import (
+    AboutRun,
+    AskToEnd,
+    Await,
+    Decision,
+    Drop,
+    Ended,
+    Launch,
+    Queue,
+    Retry,
+    Skip,
+    Tick,
+)
+from onbeat.core.policies import Policy
+from onbeat.core.runs import (
+    Accepted,
+    Busy,
+    Canceled,
+    Failed,
+    Gone,
+    Lost,
+    Outcome,
+    Run,
+    Status,
+    Succeeded,
+)
+from onbeat.core.schedules import Schedule, Target
+from onbeat.core.shares import share
+
+MOST_LOST = 5  # attempts beyond a policy's own for a run whose nodes fall silent: it may be why
+LONGEST_AWAITED = 3_600_000  # how long an accepted run is in flight, unless its timeout says
+SHORTEST_AWAITED = 1_000
+
+
+def after(
+    schedule: Schedule | None,
+    run: Run,
+    outcome: Outcome,
+    unfinished: Sequence[Run],
+    *,
+    now: int,
+    next_due: int | None = None,
+) -> Ended | Retry | Await:
+    """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
+
+    A failure is attempted again while the policy has delays left, unless a newer tick waits in the
+    queue: that one takes its turn. So is a lost one under `on_lost: retry`, but not for ever: what
+    it runs may be what ends its nodes. One that was asked to end is not. A schedule that was
+    deleted, or cannot be read, is None: nothing of it is attempted again. What was accepted is
+    awaited until its timeout or, without one, until just before the schedule is `next_due`.
+    """
+    policy = schedule.policy if schedule is not None else Policy()
+    release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)
+    queued = any(other.blocked_by is not None and not other.is_backfill for other in unfinished)
+    superseded = queued and not run.request_id
+    is_last = superseded or run.ending is not None or schedule is None
+    delays, tries = policy.retry.delays, run.attempt - run.deferrals
+    match outcome:
+        case Succeeded():
+            return Ended(Status.SUCCESS, None, release)
+        case Accepted():
+            if run.ending is not None:
+                return Ended(Status.CANCELED, run.ending, release)
+            return Await(_awaited_until(policy, now, next_due), outcome.external_id)
+        case Canceled():
+            return Ended(Status.CANCELED, run.ending or "canceled", release)
+        case Gone():
+            return Ended(Status.FAILED, "invalid_target", release)
+        case Busy():
+            if not is_last:
+                return Retry(now + outcome.retry_in, "busy", is_deferral=True)
+            return Ended(_never_ran(run), run.ending or "busy", release)
+        case Lost():
+            may_again = policy.on_lost == "retry" and tries <= len(delays) + MOST_LOST
+            if may_again and not is_last:
+                return Retry(now, "lost")
+            return Ended(Status.FAILED, "lost", release)
+        case Failed():
+            if outcome.retryable and not is_last and tries <= len(delays):
+                vary = share(f"retry:{run.run_id}:{run.attempt}", policy.retry.jitter + 1)
+                return Retry(now + delays[tries - 1] + vary, outcome.reason)
+            return Ended(Status.FAILED, outcome.reason, release)
+
+
+def _awaited_until(policy: Policy, now: int, next_due: int | None) -> int:
+    if policy.timeout is not None:
+        return now + policy.timeout
+    until = now + LONGEST_AWAITED
+    if next_due is not None:
+        until = min(until, next_due - 1)
+    return max(until, now + SHORTEST_AWAITED)
+
+
+def _never_ran(run: Run) -> Status:
+    """Return how a run ends whose last attempt found its target busy."""
+    if run.ending is not None:
+        return Status.CANCELED
+    return Status.SKIPPED if run.attempt - run.deferrals <= 1 else Status.FAILED
+
+
+def to_release(unfinished: Iterable[Run], *, now: int) -> Run | None:
+    """Return the first in the queue, if no run is in flight before it.
+
+    One that is later and to be judged yet is not before it: it will find the other in flight.
+    """
+    runs = list(unfinished)
+    waiting = [run for run in runs if run.blocked_by is not None]
+    first = min(waiting, key=lambda run: (run.is_backfill, run.run_at), default=None)
+    if first is None:
+        return None
+    before = [run for run in runs if not (run.awaits_judgement and run.run_at > first.run_at)]
+    return None if any(run.in_flight(now) for run in before) else first
+
+
+def judge(
+    schedule: Schedule, run: Run, unfinished: Sequence[Run], *, now: int
+) -> tuple[Decision, ...]:
+    """Decide again about a run that was decided before it was due, now that it is.
+
+    Others that were, and come after it, are not in its way: they will be judged themselves. The
+    last decision is about the run.
+    """
+    tick, place, policy = Tick(run.run_at, run.due_at), (run.due_at, run.run_at), schedule.policy
+    others = [
+        other
+        for other in unfinished
+        if other.run_id != run.run_id
+        and other.in_flight(now)
+        and not (other.awaits_judgement and (other.due_at, other.run_at) > place)
+    ]
+    most = 1 if policy.overlap != "allow" else policy.max_active
+    if run.request_id or most is None or len(others) < most:
+        return (Launch(tick),)
+    if policy.overlap == "queue" or run.is_backfill:
+        return (Queue(tick, others[0].run_at),)
+    older = all(other.run_at < run.run_at for other in others)
+    if policy.overlap == "replace" and older:
+        decisions, left = make_way(others)
+        return (*decisions, Launch(tick) if left is None else Queue(tick, left.run_at))
+    is_replaced = run.attempt > 0 or policy.overlap == "replace"
+    return (Skip(tick, "superseded" if is_replaced else "overlap", others[0].run_at),)
+
+
+def holds(condition: Target, outcome: Outcome) -> bool | None:
+    """Return whether a condition holds by what came of asking it, or None if nobody could tell.
+
+    A program says no by its exit code, a function by what it returns, a server by refusing.
+    """
+    match outcome:
+        case Succeeded():
+            return bool(outcome.result) if condition.kind == "python" else True
+        case Accepted():
+            return True
+        case Busy() | Gone():
+            return False
+        case Failed(reason="exit") | Failed(reason="error", retryable=False):
+            return False
+        case _:
+            return None
+
+
+def make_way(others: Iterable[Run]) -> tuple[list[AboutRun], Run | None]:
+    """Decide how runs end that a newer one replaces; return one that has to be waited for."""
+    decisions: list[AboutRun] = []
+    left = None
+    for run in others:
+        if run.status is Status.ENQUEUED:
+            decisions.append(Drop(run))
+            continue
+        left = run
+        if run.ending is None:
+            decisions.append(AskToEnd(run))
+    return decisions, left

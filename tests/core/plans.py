@@ -1,0 +1,88 @@
+"""Plans in a few words, for tests of what is decided.
+
+It is New Year's Day; the runs that are there were planned for noon, and the first undecided tick is
+at 13:00 unless a test says otherwise. Decisions are put into words: `launch 13:00`,
+`catchup 13:00..17:00 (5)`, `skip 14:00 overlap 13:00`.
+"""
+
+from onbeat.core.decisions import AskToEnd, Drop, Launch, Plan, Queue, Release, Skip
+from onbeat.core.instants import parse_instant, rfc3339
+from onbeat.core.model import NO_PAST
+from onbeat.core.plan import plan
+from onbeat.core.runs import Run, Status
+
+SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
+NOON = parse_instant("2026-01-01T12:00:00Z")
+
+
+def at(text):
+    """Return an instant of the day in the seconds of a `run_at`: `13:00`, or `13:00:05`."""
+    return parse_instant(f"2026-01-01T{text if len(text) > 5 else text + ':00'}Z")
+
+
+def ms(text):
+    """Return an instant of the day in milliseconds."""
+    return at(text) * 1000
+
+
+def clock(run_at):
+    """Return an instant as tests write it, with its date if it is not New Year's Day."""
+    text = rfc3339(run_at).removesuffix("Z").removesuffix(":00")
+    return text.removeprefix("2026-01-01T")
+
+
+def words(decision):
+    """Put one decision into words."""
+    if isinstance(decision, Drop):
+        how = "supersede" if decision.reason == "superseded" else f"drop ({decision.reason})"
+        return f"{how} {clock(decision.run.run_at)}"
+    if isinstance(decision, AskToEnd):
+        return f"end {clock(decision.run.run_at)}"
+    if isinstance(decision, Release):
+        return f"release {clock(decision.run.run_at)}"
+    tick = decision.tick
+    ticks = clock(tick.run_at)
+    if tick.first_run_at is not None:
+        ticks = f"{clock(tick.first_run_at)}..{ticks} ({tick.count})"
+    match decision:
+        case Launch(triggered_by=by):
+            return f"{'launch' if by == 'timer' else by} {ticks}"
+        case Queue():
+            return f"queue {ticks} behind {clock(decision.behind)}"
+        case Skip(blocked_by=None):
+            return f"skip {ticks} {decision.reason}"
+        case Skip():
+            return f"skip {ticks} {decision.reason} {clock(decision.blocked_by)}"
+
+
+def told(decisions):
+    return list(map(words, decisions.decisions if isinstance(decisions, Plan) else decisions))
+
+
+def decided(schedule, *unfinished, now, first="13:00", past=NO_PAST, **asked):
+    """Plan a schedule whose first undecided tick is `first`; an instant is a text or a number."""
+    run_at, now = (at(first), ms(now) if isinstance(now, str) else now)
+    return plan(schedule, run_at, unfinished, past, now=now, **asked)
+
+
+def a_run(when="12:00", status=Status.STARTED, **fields):
+    """Return an unfinished run of the tick at `when`: one that was started, unless told."""
+    run_at = at(when) if isinstance(when, str) else when
+    attempt = 1 if status is Status.STARTED else 0
+    given = {"due_at": run_at * 1000, "created_at": run_at * 1000, "attempt": attempt} | fields
+    return Run(run_at % 86_400, run_at, status, **given)
+
+
+def waiting(when="12:00", **fields):
+    """Return a run that waits to be claimed."""
+    return a_run(when, Status.ENQUEUED, **fields)
+
+
+def retrying(when="12:00", *, due="14:30", **fields):
+    """Return a run that failed once and is to be attempted again."""
+    return waiting(when, attempt=1, due_at=ms(due), **fields)
+
+
+def queued(when="12:00", *, behind=1, **fields):
+    """Return a run that waits for another to end."""
+    return waiting(when, blocked_by=behind, **fields)

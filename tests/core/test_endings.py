@@ -1,0 +1,523 @@
+"""What follows the outcome of an attempt, who may start then, and what has to be judged again."""
+
+from functools import partial
+
+import pytest
+from msgspec.structs import replace
+
+from onbeat.core.decisions import Await, Ended, Launch, Retry, Tick
+from onbeat.core.endings import MOST_LOST, after, holds, judge, make_way, to_release
+from onbeat.core.runs import (
+    Accepted,
+    Busy,
+    Canceled,
+    Failed,
+    Gone,
+    Lost,
+    Run,
+    Status,
+    Succeeded,
+)
+from onbeat.core.schedules import Target
+from onbeat.testing import a_schedule
+from tests.core.plans import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    a_run,
+    at,
+    decided,
+    ms,
+    queued,
+    retrying,
+    told,
+    waiting,
+    words,
+)
+
+BROKEN = Failed("it broke")
+BUSY = Busy("in a session", 5 * MINUTE)
+VARIED = {"retry": {"delays": ["30s", "2m"], "jitter": "5s"}}
+OUTCOMES = [Succeeded(), BROKEN, Accepted("x"), BUSY, Gone("no such"), Canceled("asked"), Lost()]
+
+
+class TestAfter:
+    def follows(self, outcome, *others, attempt=1, request_id="", ending=None, **given):
+        run = a_run(attempt=attempt, request_id=request_id, ending=ending)
+        return after(a_schedule(**given), run, outcome, [run, *others], now=ms("13:00"))
+
+    def test_a_success_is_the_end(self):
+        assert self.follows(Succeeded(), retry=["30s"]) == Ended(Status.SUCCESS)
+
+    def test_so_is_a_cancellation(self):
+        assert self.follows(Canceled("asked to"), retry=["30s"]) == Ended(
+            Status.CANCELED, "canceled"
+        )
+
+    def test_a_failure_is_the_end_unless_retries_were_asked_for(self):
+        assert self.follows(BROKEN) == Ended(Status.FAILED, "error")
+
+    @pytest.mark.parametrize(("attempt", "delay"), [(1, 30), (2, 120), (3, 600)])
+    def test_each_failure_has_its_delay(self, attempt, delay):
+        found = self.follows(BROKEN, attempt=attempt, retry=["30s", "2m", "10m"])
+        assert found == Retry(ms("13:00") + delay * SECOND, "error")
+
+    def test_after_the_last_delay_it_has_failed(self):
+        found = self.follows(BROKEN, attempt=4, retry=["30s", "2m", "10m"])
+        assert found == Ended(Status.FAILED, "error")
+
+    @pytest.mark.req("S37")
+    def test_a_fresh_tick_has_all_its_retries_whatever_the_last_one_used(self):
+        schedule = a_schedule(retry=["30s", "2m"])
+        spent = retrying("12:00")
+        _, launch = decided(schedule, replace(spent, attempt=2), now="13:00").decisions
+        fresh = Run(2, launch.tick.run_at, Status.STARTED, launch.tick.due_at, attempt=1)
+        assert after(schedule, fresh, BROKEN, [], now=ms("13:05")) == Retry(
+            ms("13:05") + 30 * SECOND, "error"
+        )
+
+    def test_the_reason_of_a_failure_is_kept(self):
+        timeout = Failed("too long", "timeout")
+        assert self.follows(timeout) == Ended(Status.FAILED, "timeout")
+        assert self.follows(timeout, retry=["30s"]).reason == "timeout"
+
+    def test_what_no_attempt_can_mend_is_not_attempted_again(self):
+        gone = Failed("no such program", "launch_failed", retryable=False)
+        assert self.follows(gone, retry=["30s"]) == Ended(Status.FAILED, "launch_failed")
+
+    def test_a_lost_run_has_failed_unless_it_may_run_twice(self):
+        assert self.follows(Lost(), retry=["30s"]) == Ended(Status.FAILED, "lost")
+        assert self.follows(Lost(), on_lost="retry") == Retry(ms("13:00"), "lost")
+
+    @pytest.mark.parametrize("retry", [[], ["30s", "2m"]])
+    def test_a_run_that_takes_its_node_down_again_and_again_has_failed(self, retry):
+        lose = partial(self.follows, Lost(), on_lost="retry", retry=retry)
+        most = len(retry) + MOST_LOST
+        assert {lose(attempt=n) for n in range(1, most + 1)} == {Retry(ms("13:00"), "lost")}
+        assert lose(attempt=most + 1) == Ended(Status.FAILED, "lost")
+
+    @pytest.mark.parametrize(
+        ("outcome", "ended"),
+        [
+            (BROKEN, Ended(Status.FAILED, "error", queued("12:30"))),
+            (Lost(), Ended(Status.FAILED, "lost", queued("12:30"))),
+        ],
+    )
+    def test_a_tick_that_waits_in_the_queue_takes_the_turn_of_a_retry(self, outcome, ended):
+        found = self.follows(
+            outcome, queued("12:30"), overlap="queue", retry=["30s"], on_lost="retry"
+        )
+        assert found == ended
+
+    def test_a_manual_run_leaves_its_turn_to_nobody(self):
+        found = self.follows(BROKEN, queued("12:30"), request_id="by-hand", retry=["30s"])
+        assert found == Retry(ms("13:00") + 30 * SECOND, "error")
+
+    @pytest.mark.req("W48")
+    @pytest.mark.parametrize("outcome", [Succeeded(), BROKEN, Canceled("asked to"), Lost()])
+    def test_whatever_ends_a_run_the_first_of_the_queue_is_released(self, outcome):
+        found = self.follows(outcome, queued("12:40"), queued("12:20"), queued("12:30"))
+        assert found.release == queued("12:20")
+
+    def test_nobody_is_released_while_another_run_is_in_flight(self):
+        assert self.follows(Succeeded(), a_run("12:10"), queued("12:20")).release is None
+
+    def test_a_target_that_is_gone_is_the_end_whatever_retries_there_are(self):
+        assert self.follows(Gone("no such session"), retry=["30s"], on_lost="retry") == Ended(
+            Status.FAILED, "invalid_target"
+        )
+
+    @pytest.mark.parametrize("outcome", [BROKEN, Lost(), BUSY])
+    def test_of_a_schedule_that_is_no_more_nothing_is_attempted_again(self, outcome):
+        assert isinstance(after(None, a_run(), outcome, [], now=ms("13:00")), Ended)
+
+    @pytest.mark.parametrize("outcome", [BROKEN, Lost(), BUSY])
+    def test_an_older_tick_that_somebody_asked_for_takes_no_turn(self, outcome):
+        asked_for = queued("09:00", is_backfill=True)
+        found = self.follows(outcome, asked_for, retry=["30s"], on_lost="retry")
+        assert isinstance(found, Retry)
+
+
+class TestAskedToEnd:
+    """A run that a newer one replaces, or that somebody canceled, is not attempted again."""
+
+    def ends(self, outcome, ending="superseded", **given):
+        run = a_run(ending=ending)
+        return after(a_schedule(**given), run, outcome, [run], now=ms("13:00"))
+
+    @pytest.mark.parametrize("ending", ["superseded", "canceled", "timeout"])
+    def test_canceled_it_says_what_for(self, ending):
+        assert self.ends(Canceled("killed"), ending) == Ended(Status.CANCELED, ending)
+
+    def test_unasked_it_was_simply_canceled(self):
+        assert self.ends(Canceled("killed"), None) == Ended(Status.CANCELED, "canceled")
+
+    def test_failed_or_lost_it_has_no_further_attempt(self):
+        assert self.ends(BROKEN, retry=["30s"]) == Ended(Status.FAILED, "error")
+        assert self.ends(Lost(), on_lost="retry") == Ended(Status.FAILED, "lost")
+
+    def test_it_may_have_succeeded_all_the_same(self):
+        assert self.ends(Succeeded()) == Ended(Status.SUCCESS)
+
+    def test_the_one_that_waits_for_it_is_released(self):
+        run = a_run(ending="superseded")
+        schedule, others = a_schedule(overlap="replace"), [run, queued("12:30")]
+        for outcome in (Canceled("killed"), BROKEN, Succeeded(), Lost()):
+            found = after(schedule, run, outcome, others, now=ms("13:00"))
+            assert found.release == queued("12:30")
+
+
+class TestAccepted:
+    """A run that goes on elsewhere is awaited until a deadline."""
+
+    def awaited(self, *, next_due=None, **given):
+        found = after(
+            a_schedule(**given), a_run(), Accepted("job-7"), [], now=ms("13:00"), next_due=next_due
+        )
+        assert found.external_id == "job-7"
+        return found.deadline_at - ms("13:00")
+
+    def test_it_is_awaited_under_the_id_that_it_has_there(self):
+        found = after(a_schedule(), a_run(), Accepted("job-7"), [], now=ms("13:00"))
+        assert found == Await(ms("14:00"), "job-7")
+
+    def test_without_a_next_tick_for_an_hour(self):
+        assert self.awaited() == HOUR
+
+    def test_until_just_before_the_next_tick(self):
+        assert self.awaited(next_due=ms("13:30")) == 30 * MINUTE - 1
+
+    def test_but_no_longer_than_an_hour(self):
+        assert self.awaited(next_due=ms("14:00") + 1) == HOUR
+        assert self.awaited(next_due=ms("14:00")) == HOUR - 1
+        assert self.awaited(next_due=ms("20:00")) == HOUR
+
+    def test_and_no_less_than_a_second(self):
+        assert self.awaited(next_due=ms("13:00:01")) == SECOND
+        assert self.awaited(next_due=ms("13:00")) == SECOND
+        assert self.awaited(next_due=ms("12:00")) == SECOND
+        assert self.awaited(next_due=ms("13:00:01") + 2) == SECOND + 1
+
+    @pytest.mark.parametrize("timeout", ["1s", "2h"])
+    def test_a_timeout_says_otherwise(self, timeout):
+        schedule = a_schedule(timeout=timeout)
+        found = self.awaited(timeout=timeout, next_due=ms("13:30"))
+        assert found == schedule.policy.timeout
+
+    def test_it_releases_nobody(self):
+        found = after(
+            a_schedule(), a_run(), Accepted(), [a_run(), queued("12:30")], now=ms("13:00")
+        )
+        assert isinstance(found, Await)
+
+    @pytest.mark.parametrize(("deadline", "is_awaited"), [("13:00", False), (None, True)])
+    def test_past_its_deadline_it_is_in_nobody_s_way(self, deadline, is_awaited):
+        run = a_run(deadline_at=ms(deadline) if deadline else None)
+        assert run.is_accepted
+        assert run.in_flight(ms("13:00")) is is_awaited
+
+    def test_until_then_it_is(self):
+        run = a_run(deadline_at=ms("13:00"))
+        assert run.in_flight(ms("13:00") - 1)
+        assert told(decided(a_schedule(), run, now="13:00")) == ["launch 13:00"]
+        later = replace(run, deadline_at=ms("13:00") + 1)
+        assert told(decided(a_schedule(), later, now="13:00")) == ["skip 13:00 overlap 12:00"]
+
+    def test_one_that_a_node_has_is_not_given_up_by_its_deadline(self):
+        assert a_run(deadline_at=ms("12:30"), leased=True).in_flight(ms("13:00"))
+        assert not a_run(leased=True).is_accepted
+
+    def test_past_its_deadline_it_holds_nobody_in_the_queue(self):
+        runs = [a_run(deadline_at=ms("13:00")), queued("12:30")]
+        assert to_release(runs, now=ms("13:00") - 1) is None
+        assert to_release(runs, now=ms("13:00")) == queued("12:30")
+
+    def test_the_deadline_of_one_that_waits_to_start_is_another(self):
+        assert waiting(deadline_at=ms("12:30")).in_flight(ms("13:00"))
+
+
+class TestBusy:
+    """A target that cannot take a run now is asked again: that is no failure."""
+
+    def follows(self, *others, schedule=None, **fields):
+        run = a_run(**fields)
+        asked = schedule or a_schedule(retry=["30s", "2m"])
+        return after(asked, run, BUSY, [run, *others], now=ms("13:00"))
+
+    def test_it_is_asked_again_when_it_said(self):
+        assert self.follows() == Retry(ms("13:05"), "busy", is_deferral=True)
+
+    def test_whether_or_not_there_are_retries_and_however_often(self):
+        found = self.follows(schedule=a_schedule(), attempt=50, deferrals=49)
+        assert found == Retry(ms("13:05"), "busy", is_deferral=True)
+
+    @pytest.mark.parametrize("deferrals", [0, 1, 7])
+    def test_it_uses_up_none_of_the_delays(self, deferrals):
+        schedule = a_schedule(retry=["30s", "2m"])
+        for tries, delay in [(1, 30 * SECOND), (2, 2 * MINUTE)]:
+            run = a_run(attempt=tries + deferrals, deferrals=deferrals)
+            found = after(schedule, run, BROKEN, [run], now=ms("13:00"))
+            assert found == Retry(ms("13:00") + delay, "error")
+        run = a_run(attempt=3 + deferrals, deferrals=deferrals)
+        assert after(schedule, run, BROKEN, [run], now=ms("13:00")) == Ended(Status.FAILED, "error")
+
+    def test_nor_of_the_attempts_that_a_lost_run_has(self):
+        run = a_run(attempt=MOST_LOST + 3, deferrals=3)
+        found = after(a_schedule(on_lost="retry"), run, Lost(), [run], now=ms("13:00"))
+        assert found == Retry(ms("13:00"), "lost")
+
+    def test_one_that_a_newer_tick_waits_for_is_over_and_was_skipped(self):
+        found = self.follows(queued("12:30"), attempt=3, deferrals=2)
+        assert found == Ended(Status.SKIPPED, "busy", queued("12:30"))
+
+    def test_or_has_failed_if_an_attempt_of_it_had(self):
+        found = self.follows(queued("12:30"), attempt=3, deferrals=1)
+        assert found == Ended(Status.FAILED, "busy", queued("12:30"))
+
+    def test_one_that_was_asked_to_end_is_canceled_and_says_what_for(self):
+        assert self.follows(ending="superseded") == Ended(Status.CANCELED, "superseded")
+        found = self.follows(ending="canceled", attempt=3, deferrals=1)
+        assert found == Ended(Status.CANCELED, "canceled")
+
+    def test_a_manual_run_leaves_its_turn_to_nobody(self):
+        found = self.follows(queued("12:30"), request_id="by-hand")
+        assert found == Retry(ms("13:05"), "busy", is_deferral=True)
+
+
+class TestRetryJitter:
+    def delay(self, run_id, attempt, **given):
+        run = Run(run_id, at("12:00"), Status.STARTED, ms("12:00"), attempt=attempt)
+        return after(a_schedule(**given), run, BROKEN, [run], now=ms("13:00")).due_at - ms("13:00")
+
+    @pytest.mark.parametrize(("attempt", "least"), [(1, 30 * SECOND), (2, 2 * MINUTE)])
+    def test_a_delay_is_longer_by_up_to_that_and_never_shorter(self, attempt, least):
+        found = [self.delay(run_id, attempt, **VARIED) - least for run_id in range(500)]
+        assert 0 <= min(found) < 100
+        assert 4900 < max(found) <= 5 * SECOND
+
+    def test_it_is_the_same_for_the_same_attempt(self):
+        assert self.delay(7, 1, **VARIED) == self.delay(7, 1, **VARIED)
+
+    def test_it_differs_from_run_to_run_and_from_attempt_to_attempt(self):
+        assert len({self.delay(run_id, 1, **VARIED) for run_id in range(20)}) > 15
+        assert self.delay(7, 1, **VARIED) - 30_000 != self.delay(7, 2, **VARIED) - 120_000
+
+    def test_without_it_the_delay_is_what_was_asked_for(self):
+        assert {self.delay(run_id, 1, retry=["30s"]) for run_id in range(20)} == {30 * SECOND}
+
+
+class TestRun:
+    @pytest.mark.parametrize(
+        ("attempt", "deferrals", "status"),
+        [
+            (0, 0, "SKIPPED"),
+            (1, 1, "SKIPPED"),
+            (3, 3, "SKIPPED"),
+            (1, 0, "FAILED"),
+            (3, 2, "FAILED"),
+        ],
+    )
+    def test_ended_while_it_waits_it_was_skipped_unless_an_attempt_failed(
+        self, attempt, deferrals, status
+    ):
+        run = waiting(attempt=attempt, deferrals=deferrals)
+        assert run.unstarted_end is Status[status]
+
+    def test_one_that_somebody_wanted_is_told_from_others(self):
+        assert waiting(request_id="by-hand").is_asked_for
+        assert waiting(is_backfill=True).is_asked_for
+        assert not waiting().is_asked_for
+
+    def test_one_that_was_asked_for_afterwards_is_judged_when_claimed(self):
+        assert waiting(is_backfill=True).awaits_judgement
+        assert not waiting(is_backfill=True, leased=True).awaits_judgement
+        assert not waiting().awaits_judgement
+
+    def test_it_is_in_nobody_s_way_until_then(self):
+        assert not waiting(is_backfill=True).in_flight(ms("13:00"))
+        assert waiting(is_backfill=True, leased=True).in_flight(ms("13:00"))
+        assert a_run(is_backfill=True).in_flight(ms("13:00"))
+
+    def test_asked_to_end_it_is_in_flight_until_it_has_ended(self):
+        assert a_run(ending="superseded").in_flight(ms("13:00"))
+
+
+class TestReleasing:
+    def test_an_empty_queue_releases_nobody(self):
+        assert to_release([], now=ms("13:00")) is None
+        assert to_release([retrying(), waiting(due_at=ms("14:00"))], now=ms("13:00")) is None
+
+    def test_the_earliest_tick_is_first_in_whatever_order_they_come(self):
+        runs = [queued("12:30"), queued("12:10"), queued("12:20")]
+        assert to_release(runs, now=ms("13:00")) == queued("12:10")
+
+    @pytest.mark.parametrize("before", [a_run(), waiting()])
+    def test_one_in_flight_holds_the_queue(self, before):
+        assert to_release([before, queued("12:30")], now=ms("13:00")) is None
+
+    @pytest.mark.parametrize(
+        "beside", [a_run(request_id="by-hand"), retrying(), waiting(due_at=ms("13:00") + 1)]
+    )
+    def test_what_is_not_in_flight_holds_nobody(self, beside):
+        assert to_release([beside, queued("12:30")], now=ms("13:00")) == queued("12:30")
+
+    def test_one_that_is_later_and_to_be_judged_yet_keeps_nobody_waiting(self):
+        later = waiting("12:50", created_at=ms("12:55"), due_at=ms("12:58"))
+        assert to_release([later, queued("12:30")], now=ms("13:00")) == queued("12:30")
+        assert to_release([later, queued("12:55")], now=ms("13:00")) is None
+        claimed = replace(later, leased=True)
+        assert to_release([claimed, queued("12:30")], now=ms("13:00")) is None
+
+    def test_those_that_somebody_asked_for_afterwards_come_last(self):
+        runs = [queued("09:00", is_backfill=True), queued("08:00", is_backfill=True)]
+        assert to_release([*runs, queued("12:30")], now=ms("13:00")) == queued("12:30")
+        assert to_release(runs, now=ms("13:00")) == runs[1]
+
+    @pytest.mark.parametrize("overlap", ["skip", "queue"])
+    def test_nor_are_they_first_when_a_fresh_tick_is_there(self, overlap):
+        runs = [queued("09:00", is_backfill=True), queued("12:30")]
+        found = decided(a_schedule(overlap=overlap), *runs, now="13:00")
+        assert told(found)[0] == "release 12:30"
+
+
+class TestJudging:
+    """A run that was decided before it was due is judged again when it is."""
+
+    def judged(self, run, *others, **given):
+        return judge(a_schedule(**given), run, [run, *others], now=ms("13:00"))[-1]
+
+    def test_with_nothing_in_its_way_it_is_launched(self):
+        run = waiting("12:50", due_at=ms("13:00"))
+        assert self.judged(run) == Launch(Tick(at("12:50"), ms("13:00")))
+        assert self.judged(run, a_run(request_id="by-hand"), queued("12:55")) == Launch(
+            Tick(at("12:50"), ms("13:00"))
+        )
+
+    @pytest.mark.parametrize(
+        ("overlap", "becomes"),
+        [
+            ("skip", "skip 12:50 overlap 12:55"),
+            ("queue", "queue 12:50 behind 12:55"),
+            ("allow", "launch 12:50"),
+        ],
+    )
+    def test_one_in_flight_is_in_its_way_as_the_policy_says(self, overlap, becomes):
+        found = self.judged(waiting("12:50"), a_run("12:55"), overlap=overlap)
+        assert words(found) == becomes
+
+    @pytest.mark.parametrize("overlap", ["skip", "queue"])
+    def test_one_that_is_to_be_judged_after_it_is_not_in_its_way(self, overlap):
+        first = waiting("12:50", due_at=ms("12:58"))
+        second = waiting("12:55", due_at=ms("12:59"))
+        assert words(self.judged(first, second, overlap=overlap)) == "launch 12:50"
+        found = words(self.judged(second, first, overlap=overlap))
+        assert found in ("skip 12:55 overlap 12:50", "queue 12:55 behind 12:50")
+
+    def test_one_that_was_to_be_judged_and_is_claimed_is(self):
+        first = waiting("12:50", due_at=ms("12:58"))
+        second = waiting("12:55", due_at=ms("12:59"), leased=True)
+        assert words(self.judged(first, second)) == "skip 12:50 overlap 12:55"
+
+    def test_a_manual_run_goes_ahead(self):
+        by_hand = waiting("12:50", request_id="by-hand")
+        assert words(self.judged(by_hand, a_run("12:55"))) == "launch 12:50"
+
+    def test_a_retry_is_judged_like_any_other(self):
+        retry = retrying("12:50", due="13:00")
+        assert words(self.judged(retry)) == "launch 12:50"
+        assert words(self.judged(retry, a_run("12:55"))) == "skip 12:50 superseded 12:55"
+
+    @pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
+    def test_one_that_somebody_asked_for_afterwards_waits_whatever_the_policy(self, overlap):
+        asked_for = waiting("09:00", is_backfill=True, due_at=ms("12:58"))
+        found = judge(a_schedule(overlap=overlap), asked_for, [a_run()], now=ms("13:00"))
+        assert told(found) == ["queue 09:00 behind 12:00"]
+
+    def test_unless_there_is_room(self):
+        asked_for = waiting("09:00", is_backfill=True, due_at=ms("12:58"))
+        assert words(self.judged(asked_for, a_run(), overlap="allow")) == "launch 09:00"
+        two = {"overlap": "allow", "max_active": 2}
+        assert words(self.judged(asked_for, a_run(), **two)) == "launch 09:00"
+        found = self.judged(asked_for, a_run("11:00"), a_run(), **two)
+        assert words(found) == "queue 09:00 behind 11:00"
+        assert words(self.judged(asked_for)) == "launch 09:00"
+
+    def test_with_so_many_in_flight_as_may_be_it_is_skipped(self):
+        run = waiting("12:50", due_at=ms("13:00"), created_at=ms("12:50"))
+        two = {"overlap": "allow", "max_active": 2}
+        assert words(self.judged(run, a_run(), **two)) == "launch 12:50"
+        found = self.judged(run, a_run("11:00"), a_run(), **two)
+        assert words(found) == "skip 12:50 overlap 11:00"
+
+
+class TestJudgingReplacements:
+    def judged(self, run, *others):
+        schedule = a_schedule(overlap="replace")
+        return told(judge(schedule, run, [run, *others], now=ms("13:00")))
+
+    def test_it_asks_an_older_one_to_end_and_waits_for_it(self):
+        run = waiting("12:50", due_at=ms("13:00"))
+        assert self.judged(run, a_run()) == ["end 12:00", "queue 12:50 behind 12:00"]
+        asked = a_run(ending="superseded")
+        assert self.judged(run, asked) == ["queue 12:50 behind 12:00"]
+
+    def test_an_older_one_that_is_not_started_makes_way(self):
+        run = waiting("12:50", due_at=ms("13:00"))
+        assert self.judged(run, waiting()) == ["supersede 12:00", "launch 12:50"]
+        found = self.judged(run, waiting("11:00"), a_run())
+        assert found == ["supersede 11:00", "end 12:00", "queue 12:50 behind 12:00"]
+
+    @pytest.mark.parametrize("other", [a_run("12:55"), waiting("12:55")])
+    def test_it_was_replaced_itself_if_a_newer_one_is_in_flight(self, other):
+        run = waiting("12:50", due_at=ms("13:00"))
+        assert self.judged(run, other) == ["skip 12:50 superseded 12:55"]
+        assert self.judged(run, a_run(), other)[-1].startswith("skip 12:50 superseded")
+
+    def test_a_retry_replaces_nothing_newer(self):
+        retry = retrying("12:50", due="13:00")
+        assert self.judged(retry, a_run("12:55")) == ["skip 12:50 superseded 12:55"]
+
+    def test_a_manual_run_replaces_nothing(self):
+        assert self.judged(waiting("12:50", request_id="x"), a_run()) == ["launch 12:50"]
+
+
+class TestMakingWay:
+    def test_with_nothing_there_is_nothing_to_wait_for(self):
+        assert make_way([]) == ([], None)
+
+    def test_those_that_wait_are_dropped_and_those_that_run_asked(self):
+        decisions, left = make_way([waiting("11:00"), a_run("11:30"), a_run("12:00")])
+        assert told(decisions) == ["supersede 11:00", "end 11:30", "end 12:00"]
+        assert left == a_run("12:00")
+
+    def test_one_that_is_ending_is_waited_for_and_not_asked(self):
+        ending = a_run(ending="canceled")
+        assert make_way([ending]) == ([], ending)
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
+@pytest.mark.parametrize("ending", [None, "superseded"])
+@pytest.mark.parametrize("schedule", [None, a_schedule(retry=["30s"], on_lost="retry")])
+def test_every_outcome_is_decided_and_none_after_being_asked_to_end_is_attempted_again(
+    outcome, ending, schedule
+):
+    run = a_run(ending=ending)
+    found = after(schedule, run, outcome, [run], now=ms("13:00"))
+    assert isinstance(found, (Ended, Retry, Await))
+    assert not (isinstance(found, Retry) and (ending or schedule is None))
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "answer"),
+    [
+        ("command", Succeeded(), True), ("command", Failed("exit 1", "exit", exit_code=1), False),
+        ("command", Failed("killed", "signal"), None), ("command", Failed("long", "timeout"), None),
+        ("python", Succeeded(result=True), True), ("python", Succeeded(result=0), False),
+        ("python", Succeeded(), False), ("python", BROKEN, None),
+        ("http", Succeeded(), True), ("http", Accepted(), True), ("http", BUSY, False),
+        ("http", Gone("404"), False), ("http", Failed("403", retryable=False), False),
+        ("http", Failed("503"), None), ("command", Lost(), None), ("command", Canceled("x"), None),
+    ],
+)  # fmt: skip
+def test_a_condition_holds_or_not_or_nobody_could_tell(kind, outcome, answer):
+    assert holds(Target(kind, {kind: "x"}), outcome) is answer

@@ -1,0 +1,346 @@
+"""What `why` says: of runs by their reason, of instants that are no tick, and of what is to come."""
+
+import pytest
+
+from onbeat import after, at, calendar, cron, daily, every, startup
+from onbeat.core.decisions import Due
+from onbeat.core.instants import parse_instant
+from onbeat.core.misses import why_no_tick
+from onbeat.core.model import NO_PAST, Past
+from onbeat.core.runs import REASONS, Status
+from onbeat.core.why import (
+    SENTENCES,
+    Facts,
+    GroupFacts,
+    NodeFacts,
+    RunFacts,
+    explain,
+    why_fields,
+)
+from onbeat.testing import a_schedule
+
+NOON = parse_instant("2026-01-01T12:00:00Z")
+HOUR = 3600
+
+
+def told(trigger, when, past=NO_PAST):
+    """Return why an instant is no tick of a trigger."""
+    t = parse_instant(when)
+    assert not trigger.has(t, past)
+    return why_no_tick(trigger, t, past)
+
+
+def a_run(status=Status.SKIPPED, **fields):
+    return RunFacts(7, NOON, status, NOON * 1000, **fields)
+
+
+def asked(run=None, *, when=NOON, now=NOON + HOUR, **fields):
+    """Explain an instant of a schedule, which is hourly unless told."""
+    policy = {
+        name: fields.pop(name) for name in list(fields) if name not in Facts.__struct_fields__
+    }
+    usual = {"decided_until": now, "created_at": (NOON - 86_400) * 1000}
+    schedule = a_schedule("report", **policy)
+    return explain(Facts("report", when, now * 1000, schedule, run=run, **usual | fields))
+
+
+class TestTheReasons:
+    def test_each_has_a_sentence_and_there_is_no_other(self):
+        assert set(SENTENCES) == set(REASONS)
+        assert len(set(SENTENCES.values())) == len(REASONS)
+
+    @pytest.mark.parametrize("reason", [each for each in REASONS if each != "coalesced"])
+    def test_a_row_that_has_one_is_told_in_its_sentence(self, reason):
+        policy = {"group": "gpu", "start_deadline": "5m", "rate": "3/day"}
+        status = Status.SKIPPED if reason not in ("exit", "lost", "timeout") else Status.FAILED
+        run = a_run(status, reason=reason, attempt=1, error="it broke\nin two lines", exit_code=3)
+        found = asked(run, **policy)
+        assert found.reason == reason
+        assert reason in found.headline
+        first = found.sentences[0]
+        assert "{" not in first
+        assert "None" not in first
+        assert "\n" not in first
+
+    def test_the_blocker_is_named_with_its_times_and_what_a_queue_would_have_done(self):
+        blocker = RunFacts(
+            6, NOON - HOUR, Status.SUCCESS, 0, started_at=(NOON - HOUR) * 1000,
+            finished_at=NOON * 1000 + 30_120,
+        )  # fmt: skip
+        found = asked(a_run(reason="overlap", blocked_by=6), blocker=blocker)
+        assert found.sentences == [
+            "run 6 was in flight, and overlap is skip",
+            "run 6 started at 2026-01-01T11:00:00.000Z; its end: 2026-01-01T12:00:30.120Z",
+        ]
+        assert found.instead == (
+            "with overlap=queue it would have started at 2026-01-01T12:00:30.120Z"
+        )
+
+    def test_those_behind_others_would_have_started_later(self):
+        blocker = RunFacts(6, NOON, Status.SUCCESS, 0, started_at=0, finished_at=NOON * 1000)
+        run = a_run(reason="overlap", blocked_by=6)
+        found = asked(run, blocker=blocker, is_first_behind=False)
+        assert found.instead.startswith("with overlap=queue it would have started after those")
+
+    def test_a_blocker_that_has_not_started_is_to_be_asked_of(self):
+        blocker = RunFacts(6, NOON - HOUR, Status.ENQUEUED, 0)
+        found = asked(a_run(reason="overlap", blocked_by=6), blocker=blocker)
+        assert found.sentences[1] == "run 6 has not started yet: ask why of 2026-01-01T11:00:00Z"
+        assert found.instead == "with overlap=queue it would start when that one ends"
+
+    def test_a_tick_that_another_run_stands_for_is_coalesced(self):
+        run = RunFacts(
+            7, NOON, Status.SUCCESS, 0, attempt=1, first_run_at=NOON - 3 * HOUR, tick_count=4,
+            triggered_by="catchup", started_at=NOON * 1000, finished_at=NOON * 1000 + 5,
+        )  # fmt: skip
+        found = asked(run, when=NOON - HOUR)
+        assert (found.kind, found.reason) == ("coalesced", "coalesced")
+        assert found.headline == "run 7 stands for it"
+        assert found.sentences[0] == (
+            "nothing decided it in time, and run 7 stands for it: catchup is once"
+        )
+        assert asked(run).kind == "ran"
+
+    def test_a_range_says_what_it_stands_for(self):
+        run = a_run(reason="paused", first_run_at=NOON - HOUR, tick_count=2)
+        told = "one row stands for 2 ticks, from 2026-01-01T11:00:00Z to 2026-01-01T12:00:00Z"
+        assert told in asked(run).sentences
+
+    @pytest.mark.parametrize(
+        ("reason", "policy", "instead"),
+        [
+            ("queue_full", {"overlap": "queue"}, "with queue_keep=latest it would have waited"),
+            ("missed", {"catchup": "none"}, "with catchup=once the latest of those missed"),
+            ("missed", {}, "with a longer catchup_window it would have been caught up"),
+            ("rate", {"rate": "1/day"}, "without a rate it would have started at once"),
+            ("deadline", {"start_deadline": "5s"}, "without a start_deadline it would have"),
+            ("superseded", {"overlap": "replace"}, "with overlap=queue it would have had its turn"),
+            ("lost", {}, "with on_lost=retry it would have been started again"),
+            ("exit", {}, "with retry=[30s] it would have been tried again"),
+            ("overlap", {"overlap": "allow", "max_active": 1}, "without max_active it would have"),
+        ],
+    )
+    def test_where_a_policy_decided_it_says_what_another_would_have_done(
+        self, reason, policy, instead
+    ):
+        assert asked(a_run(reason=reason), **policy).instead.startswith(instead)
+
+    @pytest.mark.parametrize("reason", ["gate_off", "paused", "condition", "disabled", "signal"])
+    def test_where_none_would_have_it_says_nothing(self, reason):
+        assert asked(a_run(reason=reason)).instead is None
+
+
+class TestWaiting:
+    def waits(self, **fields):
+        nodes = fields.pop("nodes", [NodeFacts("one", frozenset({"command"}))])
+        names = RunFacts.__struct_fields__
+        run = {name: fields.pop(name) for name in list(fields) if name in names}
+        found = asked(a_run(Status.ENQUEUED, **run), nodes=nodes, **fields)
+        assert found.kind == "waiting"
+        return list(found.sentences)
+
+    def test_for_a_free_place(self):
+        assert self.waits() == ["it waits for a free place: one could start it"]
+
+    def test_for_a_node(self):
+        assert self.waits(nodes=[]) == ["no node is up: it waits for one (onbeat up)"]
+
+    def test_for_a_node_that_offers_it(self):
+        found = self.waits(nodes=[NodeFacts("one", frozenset({"python"}))])
+        assert found == ["it waits for a node that offers command; up are one"]
+
+    def test_in_the_queue(self):
+        assert self.waits(blocked_by=6) == ["it waits in the queue, behind run 6"]
+
+    def test_for_a_place_in_its_group(self):
+        group = GroupFacts("gpu", 1, [RunFacts(6, NOON, Status.STARTED, 0, schedule_id="other")])
+        assert self.waits(group=group) == [
+            "it waits for a place in group gpu, which has 1: run 6 of other"
+        ]
+
+    def test_for_its_next_attempt(self):
+        later = (NOON + 2 * HOUR) * 1000
+        run = {"attempt": 1, "reason": "exit", "due_at": later}
+        found = asked(RunFacts(7, NOON, Status.ENQUEUED, **run))
+        assert list(found.sentences) == [
+            "attempt 1 ended: exit", "it is due at 2026-01-01T14:00:00.000Z, in 1h",
+        ]  # fmt: skip
+
+    def test_for_the_gate_and_for_the_end_of_a_pause(self):
+        found = self.waits(gate_closed_at=NOON * 1000, is_paused=True, pause_note="holiday")
+        assert found == [
+            "the gate is closed since 2026-01-01T12:00:00.000Z: nothing starts",
+            "the schedule is paused (holiday)",
+        ]
+
+    def test_not_for_ever(self):
+        found = self.waits(deadline_at=(NOON + 2 * HOUR) * 1000)
+        assert found[-1] == "it is skipped if it has not started by 2026-01-01T14:00:00.000Z"
+
+
+class TestRunning:
+    def test_it_says_since_when_and_whether_it_was_asked_to_end(self):
+        run = a_run(
+            Status.STARTED, attempt=2, started_at=NOON * 1000, leased_by="n", reason="superseded",
+            end_asked_at=NOON * 1000 + 1,
+        )  # fmt: skip
+        found = asked(run)
+        assert found.kind == "running"
+        assert found.sentences == [
+            "attempt 2, since 2026-01-01T12:00:00.000Z",
+            "it was asked to end at 2026-01-01T12:00:00.001Z: superseded",
+        ]
+
+    def test_what_was_accepted_has_until_its_deadline(self):
+        run = a_run(Status.STARTED, attempt=1, external_id="x1", deadline_at=NOON * 1000 + 5)
+        told = "its target has accepted it as x1, and has until 2026-01-01T12:00:00.005Z"
+        assert told in asked(run).sentences
+
+
+class TestWithoutARow:
+    def test_a_tick_to_come(self):
+        found = asked(when=NOON + 3 * HOUR)
+        assert (found.kind, found.headline) == ("to_come", "it is to come, in 2h")
+        assert (found.previous, found.following) == (NOON + 2 * HOUR, NOON + 4 * HOUR)
+
+    def test_one_that_jitter_moves(self):
+        due = Due(NOON + 2 * HOUR, (NOON + 2 * HOUR) * 1000 + 1500)
+        found = asked(when=NOON + 2 * HOUR, due=due)
+        assert found.sentences == [
+            "it is due at 2026-01-01T14:00:01.500Z: jitter, or hours, moved it"
+        ]
+
+    def test_one_that_would_meet_a_pause(self):
+        found = asked(when=NOON + 3 * HOUR, is_paused=True, paused_until=(NOON + HOUR) * 1000)
+        assert found.sentences == ["the schedule is paused until 2026-01-01T13:00:00.000Z"]
+
+    def test_one_that_is_due_and_undecided(self):
+        found = asked(when=NOON, decided_until=NOON - 1)
+        assert found.kind == "undecided"
+        assert found.sentences == ["no node is up: it is decided when one is (onbeat up)"]
+
+    def test_one_from_before_it_was_there(self):
+        assert asked(created_at=(NOON + 60) * 1000).kind == "not_there"
+
+    def test_one_that_is_forgotten(self):
+        assert asked(history_from=(NOON + 60) * 1000).kind == "forgotten"
+
+    def test_a_schedule_that_was_not_there(self):
+        found = explain(Facts("report", NOON, NOON * 1000, None))
+        assert (found.kind, found.previous) == ("not_there", None)
+
+    def test_an_instant_that_is_no_tick_has_its_neighbours(self):
+        found = asked(when=NOON + 60)
+        assert (found.kind, found.previous, found.following) == ("no_tick", NOON, NOON + HOUR)
+
+    def test_the_fields_are_plain(self):
+        assert why_fields(asked(when=NOON + 60)) == {
+            "schedule_id": "report", "at": "2026-01-01T12:01:00Z", "kind": "no_tick",
+            "reason": None, "headline": "it is no tick",
+            "sentences": ["it is not on the grid of every hour"], "instead": None, "run_id": None,
+            "status": None, "previous": "2026-01-01T12:00:00Z", "next": "2026-01-01T13:00:00Z",
+        }  # fmt: skip
+
+
+BERLIN = "Europe/Berlin"
+
+
+class TestNoTick:
+    def test_each_field_that_fails_is_named(self):
+        trigger = cron("0 9 * * MON-FRI", tz=BERLIN)
+        assert told(trigger, "2026-01-03T08:30:00Z") == (
+            "2026-01-03T09:30:00+01:00 in Europe/Berlin: minute is 30, not 0 and "
+            "day of week is Saturday, not MON-FRI"
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "when", "problem"),
+        [
+            ("30 0 9 * * *", "2026-01-03T09:00:31Z", "second is 31, not 30"),
+            ("0 */6 * * *", "2026-01-03T09:00:00Z", "hour is 9, not */6"),
+            ("0 9 L * *", "2026-01-30T09:00:00Z", "day of month is 30, not L"),
+            ("0 9 * JUL *", "2026-01-30T09:00:00Z", "month is January, not JUL"),
+            ("0 9 * * MON#1", "2026-01-12T09:00:00Z", "day of week is Monday, not MON#1"),
+            ("0 0 9 1 1 ? 2030", "2026-01-01T09:00:00Z", "year is 2026, not 2030"),
+        ],
+    )
+    def test_whatever_field_it_is(self, text, when, problem):
+        assert told(cron(text), when).endswith(f": {problem}")
+
+    def test_where_either_day_may_match_both_have_to_fail(self):
+        trigger = cron("0 9 13 * FRI")
+        assert told(trigger, "2026-01-14T09:00:00Z").endswith(
+            "day of month is 14, not 13 and day of week is Wednesday, not FRI"
+        )
+        assert told(trigger, "2026-01-13T10:00:00Z").endswith(": hour is 10, not 9")
+
+    def test_a_calendar_and_a_time_of_day_are_told_alike(self):
+        monday = calendar(day_of_week="MON")
+        assert told(monday, "2026-01-05T00:01:00Z").endswith(": minute is 1, not 0")
+        assert told(daily("17:00"), "2026-01-05T16:00:00Z").endswith(": hour is 16, not 17")
+
+    def test_the_second_time_on_the_night_of_a_change_is_none(self):
+        trigger = cron("30 2 * * *", tz=BERLIN)
+        assert trigger.has(parse_instant("2026-10-25T00:30:00Z"), NO_PAST)
+        assert told(trigger, "2026-10-25T01:30:00Z").endswith(
+            "the clocks show this time twice that night, and the first one counts"
+        )
+
+    def test_a_grid_and_single_times(self):
+        assert told(every("90m"), "2026-01-01T01:00:00Z") == (
+            "it is not on the grid of every 90 minutes"
+        )
+        later = every("1h", start_at="2026-02-01T00:00")
+        assert told(later, "2026-01-01T01:00:00Z") == "it is before the first, 2026-02-01T00:00:00"
+        assert told(at("2026-02-01T00:00"), "2026-01-01T01:00:00Z") == (
+            "it is none of the times that were given"
+        )
+
+    def test_what_only_events_cause(self):
+        when = "2026-01-01T01:00:00Z"
+        assert told(startup("30s"), when) == "no start of the scheduler was 30s before it"
+        assert told(after("success", "1h"), when) == "no run of its own succeeded 1h before it"
+        assert told(after("completion", schedule="load"), when) == (
+            "no run of load ended just before it"
+        )
+
+    def test_what_is_closed_is_told_with_what_closes_it(self):
+        hours = every("1h", within={"hours": "09:00-17:00", "days": "MON-FRI"}, exclude=["01-06"])
+        assert told(hours, "2026-01-05T20:00:00Z") == (
+            "it is outside the hours, 09:00-17:00 on MON-FRI"
+        )
+        assert told(hours, "2026-01-06T10:00:00Z") == (
+            "it is excluded (01-06), until 2026-01-07T00:00:00Z"
+        )
+        assert told(hours, "2026-01-05T10:30:00Z").startswith("it is not on the grid")
+
+    def test_what_was_moved_has_another_that_stands_for_it(self):
+        moved = every("1h", within={"hours": "09:00-17:00", "outside": "move"})
+        assert told(moved, "2026-01-05T20:00:00Z").startswith(
+            "it is outside the hours, and another"
+        )
+
+    def test_limits_are_named(self):
+        limited = every("1h", end_at="2026-01-02T00:00", max_runs=3, delay="90m")
+        assert (
+            told(limited, "2026-01-03T00:00:00Z") == "it is after its end_at, 2026-01-02T00:00:00"
+        )
+        used = Past(runs_used=3)
+        assert told(limited, "2026-01-01T05:00:00Z", used) == "its max_runs of 3 are used up"
+        new = Past(created_at=parse_instant("2026-01-01T00:00:00Z"))
+        assert told(limited, "2026-01-01T01:00:00Z", new) == (
+            "it is within the first 90m after the schedule was defined"
+        )
+        begun = daily("09:00", start_at="2026-01-02T00:00")
+        assert (
+            told(begun, "2026-01-01T09:00:00Z") == "it is before its start_at, 2026-01-02T00:00:00"
+        )
+
+    def test_of_a_combination_each_part_that_counts(self):
+        either = daily("09:00") | daily("10:00")
+        text = told(either, "2026-01-01T11:00:00Z")
+        assert text.count("hour is 11") == 2
+        both = cron("0 9 * * *") & cron("0 * * * MON")
+        assert told(both, "2026-01-06T09:00:00Z").endswith("day of week is Tuesday, not MON")
+        without = cron("0 * * * *") - daily("09:00")
+        assert told(without, "2026-01-06T09:00:00Z").startswith("it is taken out: at 09:00")
