@@ -5,6 +5,7 @@
     ├── InvalidSettings    a setting is refused: the operator corrects it
     ├── NoSuchSchedule     nothing has this id: the caller asks for another
     ├── NoSuchRun          nothing has this number
+    ├── RunIsOver          it has ended: nothing can be done about it any more
     ├── StoreHeld          another node has this store: stop that one, or join as a client
     ├── StoreUnusable      the store cannot be opened as it is: an operator has to look
     ├── NodeForgotten      others took this node for dead: it ends what it runs and joins anew
@@ -73,6 +74,14 @@ class NoSuchRun(OnbeatError):  # noqa: N818 - it names what is wrong
             f"there is no run {which}" if isinstance(which, int) else f"no run of {which} is there"
         )
         super().__init__(told)
+
+
+class RunIsOver(OnbeatError):  # noqa: N818 - it names what is wrong
+    """A run has ended already, and not as the caller takes it."""
+
+    def __init__(self, run_id: int, status: str) -> None:
+        self.run_id, self.status = run_id, status
+        super().__init__(f"run {run_id} is {status}: nothing was changed")
 
 
 class StoreHeld(OnbeatError):  # noqa: N818 - it names what is wrong

@@ -44,6 +44,7 @@ class SchedulePaused(Event, frozen=True, tag="schedule.paused"):
 
     schedule_id: str
     note: str = ""
+    until: int | None = None  # then it goes on by itself
 
 
 class ScheduleResumed(Event, frozen=True, tag="schedule.resumed"):
@@ -178,6 +179,47 @@ class RunFailed(Event, frozen=True, tag="run.failed"):
     error: str = ""
 
 
+class RunAccepted(Event, frozen=True, tag="run.accepted"):
+    """A target took a run on, and will tell of its end; else it is over at `deadline_at`."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    attempt: int
+    deadline_at: int
+    external_id: str = ""
+
+
+class RunEndAsked(Event, frozen=True, tag="run.end_asked"):
+    """A started run is to end: its node will see to it."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    reason: str
+    note: str = ""
+
+
+class RunBackfilled(Event, frozen=True, tag="run.backfilled"):
+    """A tick that was skipped is to run after all: the row that it had is enqueued again."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    due_at: int
+
+
+class RangeShortened(Event, frozen=True, tag="range.shortened"):
+    """Some ticks of a range have rows of their own now: it stands for the others."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    first_run_at: int | None
+    tick_count: int
+    reason: str = ""  # of a row that was made for them
+
+
 class RunCanceled(Event, frozen=True, tag="run.canceled"):
     """A run was ended from outside."""
 
@@ -186,6 +228,7 @@ class RunCanceled(Event, frozen=True, tag="run.canceled"):
     run_id: int
     run_at: int
     error: str = ""
+    reason: str = "canceled"
 
 
 class NodeStarted(Event, frozen=True, tag="node.started"):
@@ -220,6 +263,13 @@ class GateChanged(Event, frozen=True, tag="gate.changed"):
     open: bool
 
 
+class GroupChanged(Event, frozen=True, tag="group.changed"):
+    """A group was given another number of places."""
+
+    group: str
+    places: int
+
+
 class HistoryPruned(Event, frozen=True, tag="history.pruned"):
     """Finished runs and events older than this are gone."""
 
@@ -231,7 +281,8 @@ AnyEvent = (
     ScheduleCreated | ScheduleChanged | SchedulePaused | ScheduleResumed | ScheduleDeleted
     | ScheduleParked | RunEnqueued | RunSkipped | RunReleased | RunClaimed | RunStarted
     | RunHandedBack | RunSucceeded | RunRetrying | RunFailed | RunCanceled | NodeStarted
-    | NodeStopped | NodeLost | GateChanged | HistoryPruned
+    | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunEndAsked
+    | RunBackfilled | RangeShortened | GroupChanged
 )  # fmt: skip
 
 

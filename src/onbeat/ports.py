@@ -9,10 +9,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from onbeat.core.backfill import Choice
+from onbeat.core.decisions import Plan
 from onbeat.core.model import Past
-from onbeat.core.plan import Plan
-from onbeat.core.runs import Outcome, Run, TriggeredBy, run_key
+from onbeat.core.runs import Failed, Outcome, Run, Succeeded, TriggeredBy, run_key
 from onbeat.core.schedules import Schedule, Target, read_inputs
+from onbeat.core.why import Facts
 from onbeat.events import AnyEvent, Event
 
 PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
@@ -67,6 +69,10 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     inputs_text: str | None = None  # JSON
     timeout: int | None = None
     user_id: str = ""
+    cancel_grace: int = 10_000  # milliseconds that it may take to end when it is asked to
+    when: Target | None = None  # what is to be asked first
+    is_rendered: bool = False  # its target had templates
+    group: str | None = None  # it has a place of this group
 
     @property
     def inputs(self) -> dict[str, object]:
@@ -96,6 +102,7 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
     enqueued: int = 0  # runs that wait to be claimed
     unoffered: frozenset[str] = frozenset()  # what was needed and the node does not offer
     is_outdated: bool = False  # others plan with newer zone data: nothing was decided
+    asks: bool = False  # started runs were asked to end: look for this node's
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,7 @@ class ScheduleRow:
     user_id: str
     paused: bool
     pause_note: str
+    paused_until: int | None
     created_at: int
     updated_at: int
     next_run_at: int | None  # the due row's
@@ -198,11 +206,38 @@ class RunRow:
     log_tail: str | None
     created_at: int
     updated_at: int
+    priority: int
+    grp: str | None
+    deadline_at: int | None
+    end_asked_at: int | None
+    deferrals: int
+    external_id: str | None
+    rendered: Mapping[str, object] | None
 
     @property
     def key(self) -> str:
         """The idempotency key."""
         return run_key(self.schedule_id, self.run_at, self.request_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What one step of a backfill did, and from where to go on."""
+
+    enqueued: int
+    refused: int
+    following: int | None  # None: that was all
+    waiting: int  # runs that were asked for so and have not ended: there is room for 100
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group as it is kept, and how full it is."""
+
+    name: str
+    places: int
+    used: int
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +277,11 @@ class Store(Protocol):
         Pausing is not touched.
         """
 
-    async def pause(self, schedule_id: str, *, note: str = "") -> bool:
-        """Start nothing more of it; return whether that is a change. Started runs finish."""
+    async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
+        """Start nothing more of it; return whether that is a change. Started runs finish.
+
+        It goes on by itself when `until` is reached.
+        """
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
         """Go on from now. Ticks of the pause become one row, which runs only if `catchup` asks."""
@@ -258,6 +296,33 @@ class Store(Protocol):
         self, schedule_id: str, *, request_id: str, inputs: Mapping[str, object] | None = None
     ) -> RunRow:
         """Start a run by hand. The same `request_id` is the same run."""
+
+    async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
+        """Have a run end: one that waits at once, a started one as soon as its node can.
+
+        One that is over is refused with RunIsOver. Nothing follows from the end of a canceled run.
+        """
+
+    async def report(self, run: int | str, outcome: Succeeded | Failed) -> RunRow:
+        """Record what a target tells of the run that has this id, or this key.
+
+        The same again changes nothing; anything else about one that is over is refused.
+        """
+
+    async def preview_backfill(
+        self, schedule_id: str, *, first: int, last: int, limit: int
+    ) -> list[Choice]:
+        """Return what a backfill would do with up to `limit` ticks from `first` to `last`."""
+
+    async def backfill(self, schedule_id: str, *, first: int, last: int, limit: int) -> Backfilled:
+        """Run ticks of the past after all, each once: those from `first` to `last`, up to `limit`.
+
+        What was skipped keeps its row and key; what had no row gets one. What ran, waits or is not
+        decided is left as it is, so that a backfill that was broken off may be made again.
+        """
+
+    async def set_group(self, name: str, *, places: int) -> bool:
+        """Say how many runs of a group may be started at the same time; return if that is new."""
 
     # -- the engine
 
@@ -315,6 +380,18 @@ class Store(Protocol):
     async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Mark claimed runs as started; return those that still are the node's to launch."""
 
+    async def decline(self, attempts: Sequence[Attempt]) -> None:
+        """Skip runs that were claimed and not announced: their condition does not hold."""
+
+    async def to_end(self, node: Node) -> list[tuple[int, int]]:
+        """Return the ids and fences of the runs that this node was asked to end."""
+
+    async def expire(self, *, limit: int) -> int:
+        """End what has waited beyond its deadline: to start, or to be heard of; return how many.
+
+        Of those whose deadline is the oldest, and of whatever else of their schedules is over.
+        """
+
     async def hand_back(self, attempts: Sequence[Attempt]) -> None:
         """Free runs that were claimed, or announced, and surely not launched."""
 
@@ -354,6 +431,9 @@ class Store(Protocol):
     async def run(self, run_id: int) -> RunRow | None:
         """Return one run."""
 
+    async def facts(self, schedule_id: str, at: int | None) -> Facts:
+        """Return what is known of a schedule and an instant: by default of its latest tick."""
+
     async def events(self, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, AnyEvent]]:
         """Return what happened since event row `after`: the row, its time, and the event."""
 
@@ -362,6 +442,9 @@ class Store(Protocol):
 
     async def nodes(self) -> list[NodeRow]:
         """Return the nodes there are, the oldest first."""
+
+    async def groups(self) -> list[GroupRow]:
+        """Return the groups there are, by name."""
 
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         """Remove finished runs and events older than `before`; return how many runs went."""
@@ -375,6 +458,9 @@ class Launcher(Protocol):
 
     def check(self, target: Target) -> None:
         """Refuse a target that could never be launched, with InvalidSchedule."""
+
+    def can_cancel(self, target: Target) -> bool:
+        """Return whether what was started can be ended, as `overlap: replace` needs it."""
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         """Run one attempt to its end; return the outcome and the last of what it printed.

@@ -15,9 +15,10 @@ import pytest
 
 from onbeat.core.instants import parse_instant
 from onbeat.core.model import NO_PAST
-from onbeat.core.plan import MOST_DECISIONS, QUEUE_LIMIT, due_at
+from onbeat.core.plan import MOST_DECISIONS, due_at
+from onbeat.core.policies import Policy
 from onbeat.core.runs import Canceled, Failed, Succeeded, run_key
-from onbeat.core.schedules import Policy, Schedule, Target, from_definition
+from onbeat.core.schedules import Schedule, Target, from_definition
 from onbeat.errors import NoSuchSchedule, StoreHeld
 from onbeat.events import (
     NodeLost,
@@ -37,6 +38,7 @@ from tests.stores.conftest import Sqlite, a_node, planned
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 BROKEN = Failed("it broke")
+QUEUE_LIMIT = Policy().queue_limit
 
 
 def at(text):

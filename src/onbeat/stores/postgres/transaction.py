@@ -28,7 +28,7 @@ SELECT {NOW}, count(*) FROM (
 
 TAKE_DUE = """
 SELECT d.due_at, d.schedule_id, d.run_at, t.decided_until, t.decided_run_at, t.iteration,
-       t.runs_used, t.spread_until
+       t.runs_used, t.spread_until, t.rated, t.happened
   FROM due d JOIN schedule_state t USING (schedule_id)
  WHERE d.due_at BETWEEN ?1 AND ?2
  ORDER BY d.due_at, d.schedule_id
@@ -38,14 +38,21 @@ SELECT d.due_at, d.schedule_id, d.run_at, t.decided_until, t.decided_run_at, t.i
 
 TAKE_WAITING = """
 SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
-       r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at
+       r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
+       r.deferrals, r.deadline_at, r.grp, r.rendered
   FROM schedule_runs r JOIN schedule_state t USING (schedule_id)
  WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
-   AND r.needs IN (?2[]) AND (r.request_id <> '' OR NOT EXISTS (
+   AND r.needs IN (?2[]) AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR NOT EXISTS (
         SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))
+   AND (r.grp IS NULL OR NOT (r.grp IN (?4[]))) AND NOT (r.schedule_id IN (?5[]))
+   AND (r.deadline_at IS NULL OR r.deadline_at > ?1)
  ORDER BY r.priority DESC, r.due_at, r.run_at, r.schedule_id
  LIMIT ?3
    FOR UPDATE OF r, t SKIP LOCKED
+"""
+
+TAKE_GROUPS = """
+SELECT name, places FROM groups WHERE name IN (?1[]) ORDER BY name FOR UPDATE SKIP LOCKED
 """
 
 SAID = """
@@ -167,27 +174,34 @@ class PostgresTransaction(Transaction):
 
     def take_due(self, limit: int) -> list[Row]:
         since, began = monotonic(), self.due_from
-        taken = sorted(self.all(TAKE_DUE, (began, self.now, limit)))
+        taken = sorted(self.all(TAKE_DUE, (began, self.now, limit)), key=lambda row: row[:2])
         self._known.looked(since, began, taken[0][0] if taken else None)
         if not taken:
             return []
         said = self._said([row[1] for row in taken])
         rows: list[Row] = []
-        for _, schedule_id, run_at, *state, spread_until in taken:
-            definition, revision, created_at, user_id, _ = said[schedule_id]
-            about = (created_at, revision, user_id, spread_until)
+        for _, schedule_id, run_at, *state, spread_until, rated, happened in taken:
+            definition, revision, created_at, user_id, paused = said[schedule_id]
+            about = (created_at, revision, user_id, spread_until, rated, happened, paused)
             rows.append((schedule_id, run_at, definition, *state, *about))
         return rows
 
-    def take_waiting(self, needs: Sequence[str], limit: int) -> list[Row]:
-        taken = self.all(TAKE_WAITING, (self.now, list(needs), limit))
+    def take_waiting(
+        self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
+    ) -> list[Row]:
+        asked = (self.now, list(needs), limit, list(but_groups), list(but))
+        taken = self.all(TAKE_WAITING, asked)
         said = self._said(list({row[1] for row in taken})) if taken else {}
         rows: list[Row] = []
         for row in taken:
             definition, revision, _, user_id, paused = said[row[1]]
-            if not paused or row[6]:  # it may have been paused since it was looked for
+            # It may have been paused since it was looked for.
+            if not paused or row[6] or row[7] == "backfill":
                 rows.append((*row, definition, revision, user_id))
         return rows
+
+    def take_groups(self, names: Sequence[str]) -> dict[str, int]:
+        return dict(self.all(TAKE_GROUPS, (list(names),)))
 
     def take_run_ids(self, n: int) -> Sequence[int]:
         rows = self.all("SELECT nextval('run_ids') FROM generate_series(1, ?1)", (n,))

@@ -10,13 +10,14 @@ from itertools import chain
 
 import msgspec
 
-from onbeat.core.plan import Decision, Launch, Queue, Release, Skip, Supersede, Tick
-from onbeat.core.runs import Run, TriggeredBy
+from onbeat.core.decisions import Decision, Launch, Queue, Skip, Tick
+from onbeat.core.runs import Run, TriggeredBy, run_key
 from onbeat.core.schedules import Schedule
 from onbeat.events import RunEnqueued, RunSkipped, RunStarted
 from onbeat.ports import Attempt, Node
-from onbeat.stores.sql.rows import State, end_waiting, release
-from onbeat.stores.sql.transaction import Row, Transaction, Value
+from onbeat.stores.sql.ending import carry_out_about
+from onbeat.stores.sql.rows import State
+from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
 
 
 class Decided(msgspec.Struct, gc=False):
@@ -46,9 +47,10 @@ VALUES {(?1,?1,?1,?2,'','STARTED',1,1,?int,?text,?int,?int,?text,?text,?int,?int
 
 INSERT_RUNS = """
 INSERT INTO schedule_runs (created_at, updated_at, request_id, status, reason, blocked_by,
-       finished_at, run_id, schedule_id, run_at, due_at, triggered_by, needs, iteration,
-       revision, tick_count, first_run_at, inputs)
-VALUES {(?1,?1,'',?text,?text,?int,?int,?int,?text,?int,?int,?text,?text,?int,?int,?int,?int,?text)}
+       finished_at, priority, grp, deadline_at, idempotency_key, run_id, schedule_id, run_at,
+       due_at, triggered_by, needs, iteration, revision, tick_count, first_run_at, inputs)
+VALUES {(?1,?1,'',?text,?text,?int,?int,?int,?text,?int,?text,
+         ?int,?text,?int,?int,?text,?text,?int,?int,?int,?int,?text)}
     ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
 """
 
@@ -63,6 +65,13 @@ UPDATE schedule_state
 SPREAD = """
   WITH given (until, schedule_id) AS (VALUES {(?int,?text)})
 UPDATE schedule_state AS t SET spread_until = given.until
+  FROM given
+ WHERE t.schedule_id = given.schedule_id
+"""
+
+RATED = """
+  WITH given (rated, schedule_id) AS (VALUES {(?text,?text)})
+UPDATE schedule_state AS t SET rated = given.rated
   FROM given
  WHERE t.schedule_id = given.schedule_id
 """
@@ -85,7 +94,7 @@ def carry_out(
     """
     writing = _Writing(tx, node, slots)
     ticks = sum(
-        not isinstance(decision, (Supersede, Release))
+        isinstance(decision, (Launch, Queue, Skip))
         for each in decided
         for decision in each.decisions
     )
@@ -108,6 +117,7 @@ class _Writing:
         self._moves: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
         self._misses: dict[str, Row] = {}  # by schedule
         self._spread: list[Value] = []  # what SPREAD binds, where that has changed
+        self._rated: list[Value] = []  # what RATED binds
         self._told: list[RunEnqueued | RunSkipped | RunStarted] = []  # one a row
         self._attempts: list[Attempt] = []
         self._enqueued = 0
@@ -128,17 +138,18 @@ class _Writing:
             elif isinstance(decision, Skip):
                 run_id = next(taken)
                 self._skip(each, decision, run_id, iteration, ids)
-            elif isinstance(decision, Supersede):
-                end_waiting(self._tx, schedule_id, decision.run, "superseded")
-                continue
             else:
-                release(self._tx, schedule_id, decision.run)
+                carry_out_about(self._tx, schedule_id, decision)
                 continue
             last = decision.tick.run_at  # they are in order
             ids[last] = run_id
         self._moves[last, iteration - state.iteration].append(schedule_id)
         if each.spread_until != state.spread_until:
             self._spread += (each.spread_until, schedule_id)
+        rate, begun = each.schedule.policy.rate, iteration - state.iteration
+        if rate is not None and begun:
+            counted = (*state.past.rated, *[self._tx.now] * begun)[-rate.most :]
+            self._rated += (as_json(counted), schedule_id)
 
     def finish(self) -> CarriedOut:
         """Write it all."""
@@ -153,6 +164,7 @@ class _Writing:
         for move, schedule_ids in self._moves.items():
             tx.many(MOVE_STATES, schedule_ids, move)
         tx.many(SPREAD, self._spread)
+        tx.many(RATED, self._rated)
         tx.many(NOTE_MISSES, list(chain.from_iterable(self._misses.values())))
         tx.events += self._told
         return CarriedOut(self._attempts, self._enqueued)
@@ -175,6 +187,7 @@ class _Writing:
             and blocker is None
             and len(self._attempts) < self._slots
             and tick.due_at <= self._tx.now
+            and schedule.starts_directly
             and target.needs in node.offers
         ):
             self._started += as_planned
@@ -188,11 +201,12 @@ class _Writing:
                 Attempt(
                     run_id, schedule_id, tick.run_at, tick.due_at, 1, 1, target, "", by, iteration,
                     tick.count, tick.first_run_at, state.revision, target.inputs_text,
-                    schedule.policy.timeout, state.user_id,
+                    schedule.policy.timeout, state.user_id, schedule.policy.cancel_grace,
                 )
             )  # fmt: skip
         else:
-            self._others += ("ENQUEUED", None, blocker, None, *as_planned)
+            waits = waits_as(schedule, tick, self._tx.now)
+            self._others += ("ENQUEUED", None, blocker, None, *waits, *as_planned)
             self._told.append(
                 RunEnqueued(
                     schedule_id, run_id, tick.run_at, tick.due_at, by, tick.first_run_at,
@@ -208,7 +222,7 @@ class _Writing:
         blocker = ids.get(decision.blocked_by) if decision.blocked_by is not None else None
         self._misses[schedule_id] = (now, decision.reason, schedule_id)
         as_planned = _as_planned(each, tick, run_id, iteration, "timer")
-        self._others += ("SKIPPED", decision.reason, blocker, now, *as_planned)
+        self._others += ("SKIPPED", decision.reason, blocker, now, 0, None, None, None, *as_planned)
         self._told.append(
             RunSkipped(
                 schedule_id, run_id, tick.run_at, decision.reason, tick.first_run_at, tick.count,
@@ -233,6 +247,16 @@ class _Writing:
                 self._moves[last, begun - counted[schedule_id]].append(schedule_id)
         self._told = [event for event in self._told if event.run_id in there]
         self._attempts = [each for each in self._attempts if each.run_id in there]
+
+
+def waits_as(schedule: Schedule, tick: Tick, now: int) -> tuple[Value, ...]:
+    """Return the columns that say in what way a run waits: from `priority` to its key."""
+    policy, wait = schedule.policy, schedule.policy.start_deadline
+    deadline_at = None if wait is None else max(tick.due_at, now) + wait
+    key = None
+    if schedule.target.kind == "http":  # whoever takes it on tells of its end by this
+        key = run_key(schedule.schedule_id, tick.run_at)
+    return policy.priority, policy.group, deadline_at, key
 
 
 def _as_planned(

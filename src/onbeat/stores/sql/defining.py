@@ -6,9 +6,9 @@ falls between two definitions and none of the past is fired.
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from onbeat.core.decisions import Decision, Due
+from onbeat.core.endings import to_release
 from onbeat.core.plan import (
-    Decision,
-    Due,
     catch_up,
     decide_all,
     defined_late,
@@ -16,62 +16,64 @@ from onbeat.core.plan import (
     next_due,
     set_aside,
     split_stale,
-    to_release,
 )
-from onbeat.core.runs import Reason, Run, Status
+from onbeat.core.runs import Reason, Run, Status, run_key
 from onbeat.core.schedules import Schedule, definition, from_definition
-from onbeat.errors import InvalidSchedule, NoSuchSchedule
+from onbeat.errors import InvalidSchedule
 from onbeat.events import (
     GateChanged,
-    RunCanceled,
+    GroupChanged,
     RunEnqueued,
     ScheduleChanged,
     ScheduleCreated,
     ScheduleDeleted,
-    SchedulePaused,
     ScheduleResumed,
 )
 from onbeat.ports import Upserted
+from onbeat.stores.sql.causing import keep_follows
 from onbeat.stores.sql.deciding import Decided, carry_out
+from onbeat.stores.sql.known import Known, existing, find, find_all, held, put_to_rest
 from onbeat.stores.sql.rows import (
-    END_WAITING,
     KEEP,
     State,
+    cancel_waiting,
     end_waiting,
     gate_is_open,
-    plain,
     release,
     replace_due,
     unfinished_of,
 )
-from onbeat.stores.sql.transaction import Row, Transaction, as_json
-
-SCHEDULE = """
-SELECT s.schedule_id, s.definition, s.paused, s.deleted_at, s.source, d.run_at,
-       t.decided_until, t.decided_run_at, t.iteration, t.runs_used,
-       s.created_at, s.revision, s.user_id, t.spread_until
-  FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
- WHERE s.schedule_id = ?1
-"""
-
-SCHEDULES = SCHEDULE.replace("= ?1", "IN (?1[]) ORDER BY s.schedule_id")
+from onbeat.stores.sql.transaction import Transaction, as_json
 
 CREATE = """
 INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, updated_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
     ON CONFLICT (schedule_id) DO UPDATE SET source = ?2, user_id = ?3, definition = ?4,
-       revision = ?5, paused = 0, pause_note = '', deleted_at = NULL,
+       revision = ?5, paused = 0, pause_note = '', paused_until = NULL, deleted_at = NULL,
        created_at = ?6, updated_at = ?6
 """
 
 CREATE_STATE = """
 INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
     ON CONFLICT (schedule_id) DO UPDATE SET decided_until = ?2, iteration = 0, runs_used = 0,
-       spread_until = 0,
+       spread_until = 0, rated = NULL, happened = NULL,
        last_run_at = NULL, last_success_at = NULL, last_failure_at = NULL, last_exit = NULL,
        last_missed_at = NULL, last_miss_reason = NULL, consecutive_failures = 0
 """
 
+
+ENQUEUE = """
+INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, triggered_by,
+       needs, iteration, revision, inputs, priority, grp, deadline_at, idempotency_key, created_at,
+       updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, 'ENQUEUED', 'manual', ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?5, ?5)
+"""
+
+KEEP_DEFINITION = """
+INSERT INTO past_definitions (schedule_id, revision, until_at, definition)
+VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT (schedule_id, revision, until_at) DO NOTHING
+"""
 
 SET_POSITIONS = """
   WITH given (until, schedule_id) AS (VALUES {(?int,?text)})
@@ -83,32 +85,6 @@ UPDATE schedule_state AS t SET decided_until = given.until
 REOPENED_AT_ONCE = 1000  # schedules, when the gate opens: that many are held in memory
 
 
-class _Known:
-    """A schedule that is there: its row, and what it says."""
-
-    def __init__(self, row: Row) -> None:
-        schedule_id, text, paused, deleted_at, source, run_at = row[:6]
-        self.schedule_id, self.text = schedule_id, text
-        self.paused, self.deleted = bool(paused), deleted_at is not None
-        self.source: str = source
-        self.run_at: int | None = run_at  # of the due row
-        self.state = State(*row[6:])
-
-    def schedule(self) -> Schedule | None:
-        """Return what it says, or None if that cannot be read."""
-        try:
-            return from_definition(self.schedule_id, self.text)
-        except InvalidSchedule:
-            return None
-
-    def first_undecided(self, schedule: Schedule) -> int | None:
-        """Return the tick that its due row has, or would have if it were not paused."""
-        if self.run_at is not None or not self.paused:
-            return self.run_at
-        due = next_due(schedule, self.state.decided_until, self.state.past)
-        return None if due is None else due.run_at
-
-
 def upsert(
     tx: Transaction, schedules: Sequence[Schedule], *, source: str, user_id: str
 ) -> list[Upserted]:
@@ -116,11 +92,38 @@ def upsert(
     tx.keep_gate()
     tx.hold_definitions()
     tx.hold([schedule.schedule_id for schedule in schedules])
-    return [_upsert(tx, schedule, source, user_id) for schedule in schedules]
+    done = [_upsert(tx, schedule, source, user_id) for schedule in schedules]
+    pairs = zip(schedules, done, strict=True)
+    changed = [schedule for schedule, each in pairs if each.change != "unchanged"]
+    keep_follows(tx, changed)
+    _keep_groups(tx, changed)
+    return done
+
+
+def _keep_groups(tx: Transaction, schedules: Sequence[Schedule]) -> None:
+    """Have the groups of schedules be there: with one place, until somebody says otherwise."""
+    names = {schedule.policy.group for schedule in schedules} - {None}
+    tx.many(
+        "INSERT INTO groups (name, places) VALUES {(?text,1)} ON CONFLICT (name) DO NOTHING",
+        sorted(names),  # type: ignore[type-var]  # without None
+    )
+
+
+def set_group(tx: Transaction, name: str, *, places: int) -> bool:
+    """Say how many places a group has. The contract is `Store.set_group`."""
+    if tx.one("SELECT places FROM groups WHERE name = ?1 FOR UPDATE", (name,)) == (places,):
+        return False
+    tx.run(
+        "INSERT INTO groups (name, places) VALUES (?1, ?2) "
+        "ON CONFLICT (name) DO UPDATE SET places = ?2",
+        (name, places),
+    )
+    tx.tell(GroupChanged(name, places))
+    return True
 
 
 def _upsert(tx: Transaction, schedule: Schedule, source: str, user_id: str) -> Upserted:
-    known, text = _find(tx, schedule.schedule_id), definition(schedule)
+    known, text = find(tx, schedule.schedule_id), definition(schedule)
     if known is None or known.deleted:
         return _create(tx, schedule, known, text=text, source=source, user_id=user_id)
     if known.text == text and known.source == source:
@@ -130,20 +133,23 @@ def _upsert(tx: Transaction, schedule: Schedule, source: str, user_id: str) -> U
     retimed = before is None or not schedule.is_timed_like(before)
     if before is not None and retimed:
         known = _decide_before_edit(tx, known, before)
+    if known.text != text:
+        _keep_for_later(tx, known, known.text)
     tx.run(
         "UPDATE schedules SET definition = ?1, source = ?2, revision = ?3, updated_at = ?4 "
         "WHERE schedule_id = ?5",
         (text, source, revision, tx.now, schedule.schedule_id),
     )
+    policy = schedule.policy
     tx.run(
-        "UPDATE schedule_runs INDEXED BY unfinished_runs SET needs = ?1 "
-        "WHERE finished_at IS NULL AND schedule_id = ?2 AND status = 'ENQUEUED'",
-        (schedule.target.needs, schedule.schedule_id),
+        "UPDATE schedule_runs INDEXED BY unfinished_runs SET needs = ?1, priority = ?2, grp = ?3 "
+        "WHERE finished_at IS NULL AND schedule_id = ?4 AND status = 'ENQUEUED'",
+        (schedule.target.needs, policy.priority, policy.group, schedule.schedule_id),
     )
     run_at = known.run_at
     if retimed:
         until = max(known.state.decided_run_at, tx.now // 1000)
-        (run_at,) = _go_on(tx, [(schedule, known.state, until)], held=known.paused)
+        (run_at,) = _go_on(tx, [(schedule, known.state, until)], are_due=not known.paused)
     tx.tell(ScheduleChanged(schedule.schedule_id, revision, text, run_at, user_id))
     return Upserted(schedule.schedule_id, "changed", revision)
 
@@ -151,7 +157,7 @@ def _upsert(tx: Transaction, schedule: Schedule, source: str, user_id: str) -> U
 def _create(
     tx: Transaction,
     schedule: Schedule,
-    old: _Known | None,
+    old: Known | None,
     *,
     text: str,
     source: str,
@@ -159,6 +165,8 @@ def _create(
 ) -> Upserted:
     revision = old.state.revision + 1 if old is not None else 1
     decided = old.state.decided_run_at if old is not None else 0
+    if old is not None:
+        _keep_for_later(tx, old, "")
     until = max(decided, tx.now // 1000)
     tx.run(CREATE, (schedule.schedule_id, source, user_id, text, revision, tx.now))
     tx.run(CREATE_STATE, (schedule.schedule_id, until))
@@ -171,7 +179,12 @@ def _create(
     return Upserted(schedule.schedule_id, "created", revision)
 
 
-def _decide_before_edit(tx: Transaction, known: _Known, schedule: Schedule) -> _Known:
+def _keep_for_later(tx: Transaction, known: Known, text: str) -> None:
+    """Keep what a schedule said up to now, or that it was not there, for whoever asks why."""
+    tx.run(KEEP_DEFINITION, (known.schedule_id, known.state.revision, tx.now, text))
+
+
+def _decide_before_edit(tx: Transaction, known: Known, schedule: Schedule) -> Known:
     """Decide by the old definition what was planned up to now; return where that leaves it."""
     run_at, past = known.first_undecided(schedule), known.state.past
     unfinished = unfinished_of(tx, [known.schedule_id]).get(known.schedule_id, [])
@@ -187,34 +200,44 @@ def _decide_before_edit(tx: Transaction, known: _Known, schedule: Schedule) -> _
     return _carry_out(tx, known, schedule, decisions, unfinished)
 
 
-def pause(tx: Transaction, schedule_id: str, *, note: str) -> bool:
+def pause(tx: Transaction, schedule_id: str, *, note: str, until: int | None) -> bool:
     """Pause a schedule. The contract is `Store.pause`."""
-    known = _held(tx, schedule_id)
-    if known.paused:
+    known = held(tx, schedule_id)
+    if known.paused and until == known.paused_until:
         return False
-    tx.run(
-        "UPDATE schedules SET paused = 1, pause_note = ?1, updated_at = ?2 WHERE schedule_id = ?3",
-        (plain(note), tx.now, schedule_id),
-    )
-    replace_due(tx, [(schedule_id, None)])
-    tx.tell(SchedulePaused(schedule_id, note))
+    put_to_rest(tx, schedule_id, note=note, until=until)
     return True
 
 
 def resume(tx: Transaction, schedule_id: str, *, catchup: bool) -> bool:
     """Resume a schedule. The contract is `Store.resume`."""
-    known = _held(tx, schedule_id)
+    known = held(tx, schedule_id)
     if not known.paused:
         return False
+    _resume(tx, known, catchup=catchup)
+    return True
+
+
+def go_on_after_rest(tx: Transaction, schedule_ids: Sequence[str]) -> None:
+    """Resume schedules, which are held, whose pause is over."""
+    for known in find_all(tx, schedule_ids) if schedule_ids else []:
+        _resume(tx, known, catchup=False)
+
+
+def _resume(tx: Transaction, known: Known, *, catchup: bool) -> None:
+    schedule_id = known.schedule_id
     tx.run(
-        "UPDATE schedules SET paused = 0, pause_note = '', updated_at = ?1 WHERE schedule_id = ?2",
+        "UPDATE schedules SET paused = 0, pause_note = '', paused_until = NULL, updated_at = ?1 "
+        "WHERE schedule_id = ?2",
         (tx.now, schedule_id),
     )
     next_ticks = _reopen(tx, [known], "paused", catchup=catchup)
+    tx.run(
+        "UPDATE schedule_state SET consecutive_failures = 0 WHERE schedule_id = ?1", (schedule_id,)
+    )
     if not next_ticks:  # it cannot be read: the planner will say so
         replace_due(tx, [(schedule_id, Due(tx.now // 1000, tx.now))])
     tx.tell(ScheduleResumed(schedule_id, *next_ticks))
-    return True
 
 
 def set_gate(tx: Transaction, *, is_open: bool) -> bool:
@@ -233,7 +256,7 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
         for begin in range(0, len(waited), REOPENED_AT_ONCE):
             ids = [row[0] for row in waited[begin : begin + REOPENED_AT_ONCE]]
             tx.hold(ids)
-            live = [known for known in _find_all(tx, ids) if not (known.paused or known.deleted)]
+            live = [known for known in find_all(tx, ids) if not (known.paused or known.deleted)]
             _reopen(tx, live, "gate_off")
     else:
         tx.run(KEEP, ("gate_closed_at", str(tx.now)))
@@ -243,7 +266,7 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
 
 def delete(tx: Transaction, schedule_id: str) -> bool:
     """Delete a schedule. The contract is `Store.delete`."""
-    known = _held(tx, schedule_id)
+    known = held(tx, schedule_id)
     schedule = known.schedule()
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     if schedule is not None:
@@ -254,14 +277,14 @@ def delete(tx: Transaction, schedule_id: str) -> bool:
             _carry_out(tx, known, schedule, [undecided] if undecided else [], unfinished)
     for run in unfinished:
         if run.status is Status.ENQUEUED:
-            told = "the schedule was deleted"
-            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, told))
-            tx.tell(RunCanceled(schedule_id, run.run_id, run.run_at, told))
+            cancel_waiting(tx, schedule_id, run, "the schedule was deleted")
     tx.run(
         "UPDATE schedules SET deleted_at = ?1, updated_at = ?1 WHERE schedule_id = ?2",
         (tx.now, schedule_id),
     )
     replace_due(tx, [(schedule_id, None)])
+    tx.run("DELETE FROM follows WHERE schedule_id = ?1", (schedule_id,))
+    _keep_for_later(tx, known, known.text)
     tx.tell(ScheduleDeleted(schedule_id))
     return True
 
@@ -270,7 +293,7 @@ def enqueue(
     tx: Transaction, schedule_id: str, *, request_id: str, inputs: Mapping[str, object] | None
 ) -> int:
     """Start a run by hand, and return its id. The contract is `Store.enqueue`."""
-    known = _held(tx, schedule_id)
+    known = held(tx, schedule_id)
     there = tx.one(
         "SELECT run_id FROM schedule_runs WHERE schedule_id = ?1 AND request_id = ?2",
         (schedule_id, request_id),
@@ -278,14 +301,18 @@ def enqueue(
     if there is not None:
         return int(there[0])
     schedule = from_definition(schedule_id, known.text)
+    if not schedule.target.is_enabled:
+        raise InvalidSchedule("run.enabled", "what it starts is disabled", hint="enabled: true")
     given = {**schedule.target.inputs, **(inputs or {})}
     (run_id,), run_at, iteration = tx.take_run_ids(1), tx.now // 1000, known.state.iteration + 1
+    policy, wait, key = schedule.policy, schedule.policy.start_deadline, None
+    if schedule.target.kind == "http":
+        key = run_key(schedule_id, run_at, request_id)
     tx.run(
-        "INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, "
-        "triggered_by, needs, iteration, revision, inputs, created_at, updated_at) "
-        "VALUES (?1, ?2, ?3, ?4, ?5, 'ENQUEUED', 'manual', ?6, ?7, ?8, ?9, ?5, ?5)",
+        ENQUEUE,
         (run_id, schedule_id, run_at, request_id, tx.now, schedule.target.needs, iteration,
-         known.state.revision, as_json(given) if given else None),
+         known.state.revision, as_json(given) if given else None, policy.priority, policy.group,
+         None if wait is None else tx.now + wait, key),
     )  # fmt: skip
     tx.run(
         "UPDATE schedule_state SET iteration = ?1 WHERE schedule_id = ?2", (iteration, schedule_id)
@@ -295,7 +322,7 @@ def enqueue(
 
 
 def _reopen(
-    tx: Transaction, stopped: Iterable[_Known], reason: Reason, *, catchup: bool = False
+    tx: Transaction, stopped: Iterable[Known], reason: Reason, *, catchup: bool = False
 ) -> list[int | None]:
     """Go on after a pause or a closed gate: nothing of the past starts, unless it is asked for.
 
@@ -325,7 +352,7 @@ def _reopen(
             decisions = catch_up(schedule, aside, left, past, now=tx.now) if catchup else (aside,)
             decided.append(Decided(schedule, known.state, decisions, left))
     carry_out(tx, decided)
-    states = {known.schedule_id: known.state for known in _find_all(tx, ids)}
+    states = {known.schedule_id: known.state for known in find_all(tx, ids)}
     positions: list[tuple[Schedule, State, int]] = []
     for _, schedule in readable:
         state = states[schedule.schedule_id]
@@ -336,49 +363,30 @@ def _reopen(
 
 def _carry_out(
     tx: Transaction,
-    known: _Known,
+    known: Known,
     schedule: Schedule,
     decisions: Sequence[Decision],
     unfinished: Sequence[Run],
-) -> _Known:
+) -> Known:
     """Carry decisions out, and return the schedule as that leaves it."""
     if decisions:
         carry_out(tx, [Decided(schedule, known.state, decisions, unfinished)])
-    return _existing(tx, known.schedule_id)
+    return existing(tx, known.schedule_id)
 
 
 def _go_on(
-    tx: Transaction, positions: Sequence[tuple[Schedule, State, int]], *, held: bool = False
+    tx: Transaction, positions: Sequence[tuple[Schedule, State, int]], *, are_due: bool = True
 ) -> list[int | None]:
-    """Set where schedules are decided up to, and due rows unless held; return their next ticks."""
+    """Set where schedules are decided up to, and their due rows; return their next ticks.
+
+    Those that are paused keep what due row they have.
+    """
     until_each = [value for s, _, until in positions for value in (until, s.schedule_id)]
     tx.many(SET_POSITIONS, until_each)
     due = [
         (schedule.schedule_id, next_due(schedule, until, state.past))
         for schedule, state, until in positions
     ]
-    replace_due(tx, [(schedule_id, None if held else each) for schedule_id, each in due])
+    if are_due:
+        replace_due(tx, due)
     return [None if each is None else each.run_at for _, each in due]
-
-
-def _find(tx: Transaction, schedule_id: str) -> _Known | None:
-    row = tx.one(SCHEDULE, (schedule_id,))
-    return None if row is None else _Known(row)
-
-
-def _find_all(tx: Transaction, schedule_ids: Sequence[str]) -> list[_Known]:
-    return [_Known(row) for row in tx.all(SCHEDULES, (list(schedule_ids),))]
-
-
-def _held(tx: Transaction, schedule_id: str) -> _Known:
-    """Hold a schedule, which has to be there."""
-    tx.hold([schedule_id])
-    return _existing(tx, schedule_id)
-
-
-def _existing(tx: Transaction, schedule_id: str) -> _Known:
-    known = _find(tx, schedule_id)
-    if known is None or known.deleted:
-        ids = tx.all("SELECT schedule_id FROM schedules WHERE deleted_at IS NULL LIMIT 10000")
-        raise NoSuchSchedule(schedule_id, [row[0] for row in ids])
-    return known

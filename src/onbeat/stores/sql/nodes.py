@@ -2,16 +2,19 @@
 
 from collections.abc import Collection
 
+from onbeat.core.causes import decode_happened
+from onbeat.core.decisions import Due
 from onbeat.core.model import Past
-from onbeat.core.plan import Due, next_due
+from onbeat.core.plan import next_due
 from onbeat.core.schedules import from_definition
 from onbeat.core.zones import VERSION
 from onbeat.errors import InvalidSchedule, StoreUnusable
 from onbeat.events import NodeLost, NodeStarted, NodeStopped
 from onbeat.ports import Beat, Node, Rescued
+from onbeat.stores.sql.causing import cause_startup, hold_with_followers
+from onbeat.stores.sql.ending import end_runs_of, free
 from onbeat.stores.sql.rows import KEEP, replace_due, zone_data
-from onbeat.stores.sql.running import end_runs_of, free
-from onbeat.stores.sql.transaction import Transaction, as_json
+from onbeat.stores.sql.transaction import Row, Transaction, as_json
 
 AT_ONCE = 500  # schedules of a silent node that are decided in one transaction
 EVERY = 2**62
@@ -53,9 +56,9 @@ SELECT run_id, fence, schedule_id, status FROM schedule_runs INDEXED BY unfinish
 FOLLOWED = "SELECT value FROM meta WHERE name = 'tz_followed' FOR UPDATE"
 
 ZONED = """
-SELECT d.schedule_id, s.definition, t.decided_until, t.runs_used, s.created_at
+SELECT d.schedule_id, s.definition, t.decided_until, t.runs_used, s.created_at, t.happened
   FROM due d JOIN schedules s USING (schedule_id) JOIN schedule_state t USING (schedule_id)
- WHERE d.schedule_id > ?1 AND d.due_at > ?2 AND s.definition LIKE '%"timezone":%'
+ WHERE d.schedule_id > ?1 AND d.due_at > ?2 AND s.paused = 0 AND s.definition LIKE '%"timezone":%'
  ORDER BY d.schedule_id
  LIMIT ?3
 """
@@ -71,13 +74,23 @@ def register(tx: Transaction, node: Node, found: Rescued) -> Rescued:
         while follow_zone_data(tx):
             pass
         found = _end_all(tx)
+    is_start = "plan" in node.roles and _is_start(tx)
     tx.run(
         ENTER,
         (node.node_id, node.name, as_json(sorted(node.roles)), as_json(sorted(node.offers)),
          tx.now, tx.now + node.lease, node.version, VERSION),
     )  # fmt: skip
     tx.tell(NodeStarted(node.node_id, node.name, found.lost, found.handed_back))
+    if is_start:
+        cause_startup(tx)
     return found
+
+
+def _is_start(tx: Transaction) -> bool:
+    """Return whether no other node plans: the scheduler starts. Nobody else finds so at once."""
+    tx.hold_definitions()
+    others = tx.all("SELECT roles FROM nodes WHERE alive_until >= ?1", (tx.now,))
+    return not any('"plan"' in roles for (roles,) in others)
 
 
 def _end_all(tx: Transaction) -> Rescued:
@@ -102,7 +115,7 @@ def end_orphans(tx: Transaction) -> Rescued:
 def _give_up(tx: Transaction, node_id: str, name: str) -> Rescued:
     """Decide all that a node holds."""
     ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]
-    tx.hold(ids)
+    hold_with_followers(tx, ids)
     found = Rescued(*end_runs_of(tx, [node_id], ids))
     tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))
     return found
@@ -115,7 +128,7 @@ def rescue(tx: Transaction, node: Node) -> Rescued | None:
         return None
     node_id, name = row
     ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, AT_ONCE))]
-    tx.hold(ids)
+    hold_with_followers(tx, ids)
     found = Rescued(*end_runs_of(tx, [node_id], ids))
     if len(ids) < AT_ONCE:
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node_id,))
@@ -193,7 +206,7 @@ def follow_zone_data(tx: Transaction) -> bool:
     asked = (followed[0], tx.now, AT_ONCE)
     tx.hold([row[0] for row in tx.all(ZONED, asked)])
     rows = tx.all(ZONED, asked)
-    replace_due(tx, [due for row in rows if (due := _due_anew(*row)) is not None])
+    replace_due(tx, [due for row in rows if (due := _due_anew(row)) is not None])
     if len(rows) < AT_ONCE:
         tx.run("DELETE FROM meta WHERE name = 'tz_followed'")
         return False
@@ -201,12 +214,12 @@ def follow_zone_data(tx: Transaction) -> bool:
     return True
 
 
-def _due_anew(
-    schedule_id: str, text: str, until: int, used: int, created_at: int
-) -> tuple[str, Due | None] | None:
+def _due_anew(row: Row) -> tuple[str, Due | None] | None:
+    schedule_id, text, until, used, created_at, happened = row
     try:
         schedule = from_definition(schedule_id, text)
     except InvalidSchedule:
         return None  # the planner will say so
-    past = Past(created_at=created_at // 1000, runs_used=used)
+    events = {} if happened is None else decode_happened(happened)
+    past = Past(created_at=created_at // 1000, runs_used=used, happened=events)
     return schedule_id, next_due(schedule, until, past)

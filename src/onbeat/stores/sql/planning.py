@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
-from onbeat.core.plan import Due, Plan
+from onbeat.core.decisions import Due, Plan
 from onbeat.core.runs import Run
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.core.zones import VERSION
-from onbeat.events import ScheduleParked
+from onbeat.events import RunEndAsked, ScheduleParked
 from onbeat.ports import Node, PlanFunction, Planned
 from onbeat.stores.sql.deciding import Decided, carry_out
+from onbeat.stores.sql.defining import go_on_after_rest
+from onbeat.stores.sql.ending import settle
 from onbeat.stores.sql.rows import (
     State,
     gate_is_open,
@@ -17,7 +19,6 @@ from onbeat.stores.sql.rows import (
     unfinished_of,
     zone_data,
 )
-from onbeat.stores.sql.running import end_silent
 from onbeat.stores.sql.transaction import Row, Transaction
 
 PARKED = 5 * 60_000  # how long a definition rests that cannot be read or planned
@@ -28,7 +29,7 @@ def plan_due(
 ) -> Planned:
     """Decide up to `limit` due rows, in time order. The contract is `Store.plan_due`.
 
-    Runs of nodes that have fallen silent are decided first: they stand in nobody's way.
+    What is over is decided first, so that it is in nobody's way; a pause that is over ends.
     """
     starts_for = node if node is not None and may_start(tx, node) else None
     if starts_for is None:
@@ -37,12 +38,17 @@ def plan_due(
             return Planned(0)
     if zone_data(tx) > VERSION:
         return Planned(0, is_outdated=True)
-    rows = tx.take_due(limit)
+    taken = tx.take_due(limit)
+    resting = [row[0] for row in taken if row[-1]]
+    go_on_after_rest(tx, resting)
+    rows = [row for row in taken if not row[-1]] if resting else taken
+    unfinished = unfinished_of(tx, [row[0] for row in rows]) if rows else {}
+    changed, out = settle(tx, unfinished, node)
+    rows = [row for row in rows if row[0] not in out] if out else rows
     if not rows:
-        return Planned(0)
-    ids = [row[0] for row in rows]
-    end_silent(tx, ids, node)
-    unfinished = unfinished_of(tx, ids)
+        return Planned(len(resting))
+    if changed:
+        unfinished = unfinished_of(tx, [row[0] for row in rows])
     decided: list[Decided] = []
     due: list[tuple[str, Due | None]] = []
     needed: set[str] = set()
@@ -61,13 +67,19 @@ def plan_due(
             decided.append(Decided(schedule, state, found.decisions, left, found.spread_until))
     done = carry_out(tx, decided, starts_for, slots)
     replace_due(tx, due)
-    unoffered = frozenset(needed - node.offers) if node is not None else frozenset()
-    return Planned(len(rows), len(rows) == limit, done.attempts, done.enqueued, unoffered)
+    return Planned(
+        len(rows) + len(resting),
+        len(taken) == limit,
+        done.attempts,
+        done.enqueued,
+        frozenset(needed - node.offers) if node is not None else frozenset(),
+        asks=any(isinstance(event, RunEndAsked) for event in tx.events),
+    )
 
 
 def _plan_one(
     row: Row, plan: PlanFunction, unfinished: Sequence[Run], now: int
 ) -> tuple[Plan, Schedule, State]:
     schedule = from_definition(row[0], row[2])
-    run_at, state = row[1], State(*row[3:])
+    run_at, state = row[1], State(*row[3:-1])
     return plan(schedule, run_at, unfinished, state.past, now), schedule, state

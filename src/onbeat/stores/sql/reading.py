@@ -3,13 +3,14 @@
 import msgspec
 
 from onbeat.events import AnyEvent, HistoryPruned, decode_events
-from onbeat.ports import NodeRow, Overview, RunRow, ScheduleRow
-from onbeat.stores.sql.rows import KEEP, gate_is_open
+from onbeat.ports import GroupRow, NodeRow, Overview, RunRow, ScheduleRow
+from onbeat.stores.sql.rows import GROUPS, KEEP, gate_is_open
 from onbeat.stores.sql.transaction import Row, Transaction
 
 ALL_SCHEDULES = """
 SELECT s.schedule_id, s.definition, s.revision, s.source, s.user_id, s.paused, s.pause_note,
-       s.created_at, s.updated_at, d.run_at, d.due_at, t.runs_used, t.iteration, t.last_run_at,
+       s.paused_until, s.created_at, s.updated_at, CASE WHEN s.paused = 0 THEN d.run_at END,
+       CASE WHEN s.paused = 0 THEN d.due_at END, t.runs_used, t.iteration, t.last_run_at,
        t.last_success_at, t.last_failure_at, t.last_exit, t.last_missed_at, t.last_miss_reason,
        t.consecutive_failures
   FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
@@ -18,6 +19,17 @@ SELECT s.schedule_id, s.definition, s.revision, s.source, s.user_id, s.paused, s
 """
 ONE_SCHEDULE = ALL_SCHEDULES.replace("WHERE", "WHERE s.schedule_id = ?1 AND")
 SCHEDULES_OF = ALL_SCHEDULES.replace("WHERE", "WHERE s.source = ?1 AND")
+
+NEXT_DUE = """
+SELECT min(at) FROM (
+    SELECT min(due_at) AS at FROM due WHERE due_at >= ?2
+    UNION ALL
+    SELECT min(due_at) FROM schedule_runs
+     WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL AND due_at > ?1
+    UNION ALL
+    SELECT min(deadline_at) FROM schedule_runs
+     WHERE deadline_at IS NOT NULL AND leased_by IS NULL AND finished_at IS NULL) AS next
+"""
 
 RUN_COLUMNS = ", ".join(RunRow.__dataclass_fields__)
 
@@ -29,6 +41,12 @@ SELECT n.node_id, n.name, n.roles, n.offers, n.started_at, n.alive_until, n.vers
         WHERE finished_at IS NULL AND status = 'STARTED' GROUP BY leased_by) r
     ON r.leased_by = n.node_id
  ORDER BY n.started_at, n.node_id
+"""
+
+WAITING_IN_GROUPS = """
+SELECT grp, count(*) FROM schedule_runs INDEXED BY runs_in_group
+ WHERE grp IS NOT NULL AND finished_at IS NULL AND status = 'ENQUEUED' AND leased_by IS NULL
+ GROUP BY grp
 """
 
 PRUNE = """
@@ -92,13 +110,7 @@ def next_due(tx: Transaction, *, after: int) -> int | None:
     """Return when something is next to be decided or claimed. The contract is `Store.next_due`."""
     if not gate_is_open(tx):
         return None
-    row = tx.one(
-        "SELECT min(at) FROM (SELECT min(due_at) AS at FROM due WHERE due_at >= ?2 "
-        "UNION ALL SELECT min(due_at) FROM "
-        "schedule_runs WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL "
-        "AND due_at > ?1) AS next",
-        (after, tx.due_from),
-    )
+    row = tx.one(NEXT_DUE, (after, tx.due_from))
     return None if row is None else row[0]
 
 
@@ -130,6 +142,13 @@ def nodes(tx: Transaction) -> list[NodeRow]:
     return [_node(row) for row in tx.all(NODES)]
 
 
+def groups(tx: Transaction) -> list[GroupRow]:
+    """Return the groups there are, by name."""
+    waiting: dict[str, int] = dict(tx.all(WAITING_IN_GROUPS))
+    rows = sorted(tx.all(GROUPS))
+    return [GroupRow(name, places, used, waiting.get(name, 0)) for name, places, used in rows]
+
+
 def prune(tx: Transaction, *, before: int, limit: int) -> int:
     """Remove finished runs and events older than `before`. The contract is `Store.prune`."""
     tx.hold_definitions()
@@ -139,6 +158,7 @@ def prune(tx: Transaction, *, before: int, limit: int) -> int:
         "(SELECT event_id, at FROM events ORDER BY event_id LIMIT ?2) e WHERE at < ?1)",
         (before, limit),
     )
+    tx.run("DELETE FROM past_definitions WHERE until_at < ?1", (before,))
     for table in ("schedule_state", "schedules"):
         tx.run(FORGET_DELETED.format(table=table), (before,))
     if removed or gone:
@@ -156,7 +176,7 @@ def _schedule(row: Row) -> ScheduleRow:
 
 def _run(row: Row) -> RunRow:
     found = dict(zip(RunRow.__dataclass_fields__, row, strict=True))
-    for name in ("result", "inputs"):
+    for name in ("result", "inputs", "rendered"):
         if found[name] is not None:
             found[name] = msgspec.json.decode(found[name])
     return RunRow(**found)

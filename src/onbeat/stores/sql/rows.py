@@ -4,13 +4,15 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from onbeat.core.causes import decode_happened
+from onbeat.core.decisions import Due
 from onbeat.core.model import Past
-from onbeat.core.plan import Due
 from onbeat.core.runs import Reason, Run, Status, TriggeredBy
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.errors import InvalidSchedule
-from onbeat.events import RunFailed, RunReleased, RunSkipped
+from onbeat.events import RunCanceled, RunFailed, RunReleased, RunSkipped
 from onbeat.ports import Node
 from onbeat.stores.sql.transaction import Row, Transaction, Value
 
@@ -26,16 +28,26 @@ class State(msgspec.Struct, frozen=True, gc=False):
     revision: int
     user_id: str = ""
     spread_until: int = 0  # milliseconds
+    rated: str | None = None  # JSON: when runs were decided that a rate counts
+    happened: str | None = None  # JSON: what caused ticks follow
 
     @property
     def past(self) -> Past:
-        return Past(
+        found = Past(
             self.created_at // 1000, runs_used=self.runs_used, spread_until=self.spread_until
         )
+        if self.rated is not None:
+            found = replace(found, rated=tuple(msgspec.json.decode(self.rated, type=list[int])))
+        if self.happened is not None:
+            found = replace(found, happened=decode_happened(self.happened))
+        return found
 
 
 class DueRow(NamedTuple):
-    """A due row that was taken, with what its schedule says; from `decided_until` on a `State`."""
+    """A due row that was taken, with what its schedule says.
+
+    From `decided_until` on it is a `State`, but for the last.
+    """
 
     schedule_id: str
     run_at: int
@@ -48,6 +60,9 @@ class DueRow(NamedTuple):
     revision: int
     user_id: str
     spread_until: int
+    rated: str | None
+    happened: str | None
+    paused: int
 
 
 class WaitingRow(NamedTuple):
@@ -66,13 +81,18 @@ class WaitingRow(NamedTuple):
     first_run_at: int | None
     inputs: str | None
     created_at: int
+    deferrals: int
+    deadline_at: int | None
+    grp: str | None
+    rendered: str | None
     definition: str
     revision: int
     user_id: str
 
 
 RUN_OF_SCHEDULE = """schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt,
-       blocked_by, leased_by IS NOT NULL"""
+       blocked_by, leased_by IS NOT NULL, deferrals, deadline_at,
+       CASE WHEN end_asked_at IS NOT NULL THEN reason END, triggered_by = 'backfill'"""
 
 UNFINISHED = f"""
 SELECT {RUN_OF_SCHEDULE}
@@ -88,9 +108,24 @@ UPDATE schedule_runs
  WHERE run_id = ?1 AND status = 'ENQUEUED'
 """
 
+NOTE_ENDED_RETRY = """
+UPDATE schedule_state
+   SET last_failure_at = ?1, consecutive_failures = consecutive_failures + 1
+ WHERE schedule_id = ?2
+"""
+
 REPLACE_DUE = """
 INSERT INTO due (due_at, schedule_id, run_at) VALUES {(?int,?text,?int)}
     ON CONFLICT (schedule_id) DO UPDATE SET due_at = excluded.due_at, run_at = excluded.run_at
+"""
+
+GROUPS = """
+SELECT g.name, g.places, coalesce(r.used, 0)
+  FROM groups g LEFT JOIN (
+       SELECT grp, count(*) AS used FROM schedule_runs INDEXED BY runs_in_group
+        WHERE grp IS NOT NULL AND finished_at IS NULL
+          AND (leased_by IS NOT NULL OR status = 'STARTED')
+        GROUP BY grp) r ON r.grp = g.name
 """
 
 KEEP = """
@@ -108,10 +143,12 @@ def unfinished_of(tx: Transaction, schedule_ids: Collection[str]) -> dict[str, l
 
 def as_run(row: Row) -> Run:
     """Return a run from the columns of `RUN_OF_SCHEDULE`."""
-    _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by, leased = row
+    _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by, *rest = row
+    leased, deferrals, deadline_at, ending, backfill = rest
     return Run(
         run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by,
-        leased=bool(leased),
+        leased=bool(leased), deferrals=deferrals, deadline_at=deadline_at, ending=ending,
+        is_backfill=bool(backfill),
     )  # fmt: skip
 
 
@@ -125,7 +162,19 @@ def end_waiting(
     if status is Status.SKIPPED:
         tx.tell(RunSkipped(*ids, reason, blocked_by=blocker))
     else:
+        tx.run(NOTE_ENDED_RETRY, (tx.now, schedule_id))
         tx.tell(RunFailed(*ids, run.attempt, reason))
+
+
+def cancel_waiting(tx: Transaction, schedule_id: str, run: Run, told: str) -> None:
+    """End a run that has not started because somebody wished so."""
+    tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, plain(told)))
+    tx.tell(RunCanceled(schedule_id, run.run_id, run.run_at, plain(told)))
+
+
+def full_groups(tx: Transaction) -> set[str]:
+    """Return the groups that have no place left."""
+    return {name for name, places, used in tx.all(GROUPS) if used >= places}
 
 
 def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:

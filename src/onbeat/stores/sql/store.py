@@ -4,13 +4,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from onbeat.core.backfill import Choice
+from onbeat.core.runs import Failed, Succeeded
 from onbeat.core.schedules import Schedule
+from onbeat.core.why import Facts
 from onbeat.events import AnyEvent
 from onbeat.ports import (
     Attempt,
+    Backfilled,
     Beat,
     Clock,
     Finished,
+    GroupRow,
     Node,
     NodeRow,
     Overview,
@@ -21,13 +26,25 @@ from onbeat.ports import (
     ScheduleRow,
     Upserted,
 )
-from onbeat.stores.sql import defining, nodes, planning, reading, running
+from onbeat.stores.sql import (
+    backfilling,
+    claiming,
+    defining,
+    ending,
+    explaining,
+    nodes,
+    planning,
+    reading,
+)
 from onbeat.stores.sql.transaction import Call, Row, Transaction
 
 T = TypeVar("T")
 
 # Everything that a store has. A table, when it is moved, is its name, its columns and its rows.
-TABLES = ("meta", "nodes", "schedules", "schedule_state", "due", "schedule_runs", "events")
+TABLES = (
+    "meta", "nodes", "groups", "schedules", "past_definitions", "schedule_state", "follows", "due",
+    "schedule_runs", "events",
+)  # fmt: skip
 Table = tuple[str, Sequence[str], Iterator[Row]]
 
 
@@ -59,8 +76,10 @@ class SqlStore(ABC):
             lambda tx: defining.upsert(tx, schedules, source=source, user_id=user_id)
         )
 
-    async def pause(self, schedule_id: str, *, note: str = "") -> bool:
-        return await self._work.write(lambda tx: defining.pause(tx, schedule_id, note=note))
+    async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
+        return await self._work.write(
+            lambda tx: defining.pause(tx, schedule_id, note=note, until=until)
+        )
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
         return await self._work.write(lambda tx: defining.resume(tx, schedule_id, catchup=catchup))
@@ -76,11 +95,39 @@ class SqlStore(ABC):
     ) -> RunRow:
         def call(tx: Transaction) -> RunRow:
             run_id = defining.enqueue(tx, schedule_id, request_id=request_id, inputs=inputs)
-            row = reading.run(tx, run_id)
-            assert row is not None, "what was just enqueued is there"
-            return row
+            return _there(tx, run_id)
 
         return await self._work.write(call)
+
+    async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
+        def call(tx: Transaction) -> RunRow:
+            ending.cancel(tx, run_id, note=note)
+            return _there(tx, run_id)
+
+        return await self._work.write(call)
+
+    async def report(self, run: int | str, outcome: Succeeded | Failed) -> RunRow:
+        def call(tx: Transaction) -> RunRow:
+            run_id = run if isinstance(run, int) else ending.run_of_key(tx, run)
+            ending.report(tx, run_id, outcome)
+            return _there(tx, run_id)
+
+        return await self._work.write(call)
+
+    async def preview_backfill(
+        self, schedule_id: str, *, first: int, last: int, limit: int
+    ) -> list[Choice]:
+        return await self._work.read(
+            lambda tx: backfilling.preview(tx, schedule_id, first=first, last=last, limit=limit)
+        )
+
+    async def backfill(self, schedule_id: str, *, first: int, last: int, limit: int) -> Backfilled:
+        return await self._work.write(
+            lambda tx: backfilling.backfill(tx, schedule_id, first=first, last=last, limit=limit)
+        )
+
+    async def set_group(self, name: str, *, places: int) -> bool:
+        return await self._work.write(lambda tx: defining.set_group(tx, name, places=places))
 
     # -- the engine
 
@@ -119,16 +166,25 @@ class SqlStore(ABC):
         )
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
-        return await self._work.write(lambda tx: running.claim(tx, node, limit=limit))
+        return await self._work.write(lambda tx: claiming.claim(tx, node, limit=limit))
 
     async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
-        return await self._work.write(lambda tx: running.announce(tx, node, attempts))
+        return await self._work.write(lambda tx: claiming.announce(tx, node, attempts))
+
+    async def decline(self, attempts: Sequence[Attempt]) -> None:
+        await self._work.write(lambda tx: claiming.decline(tx, attempts))
+
+    async def to_end(self, node: Node) -> list[tuple[int, int]]:
+        return await self._work.read(lambda tx: claiming.to_end(tx, node))
+
+    async def expire(self, *, limit: int) -> int:
+        return await self._work.write(lambda tx: ending.expire(tx, limit=limit))
 
     async def hand_back(self, attempts: Sequence[Attempt]) -> None:
-        await self._work.write(lambda tx: running.hand_back(tx, attempts))
+        await self._work.write(lambda tx: claiming.hand_back(tx, attempts))
 
     async def finish(self, finished: Sequence[Finished]) -> list[int]:
-        return await self._work.write(lambda tx: running.finish(tx, finished))
+        return await self._work.write(lambda tx: ending.finish(tx, finished))
 
     async def next_due(self, *, after: int) -> int | None:
         return await self._work.read(lambda tx: reading.next_due(tx, after=after))
@@ -158,6 +214,9 @@ class SqlStore(ABC):
     async def run(self, run_id: int) -> RunRow | None:
         return await self._work.read(lambda tx: reading.run(tx, run_id))
 
+    async def facts(self, schedule_id: str, at: int | None) -> Facts:
+        return await self._work.read(lambda tx: explaining.facts(tx, schedule_id, at))
+
     async def events(self, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, AnyEvent]]:
         return await self._work.read(lambda tx: reading.events(tx, after=after, limit=limit))
 
@@ -167,5 +226,14 @@ class SqlStore(ABC):
     async def nodes(self) -> list[NodeRow]:
         return await self._work.read(reading.nodes)
 
+    async def groups(self) -> list[GroupRow]:
+        return await self._work.read(reading.groups)
+
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         return await self._work.write(lambda tx: reading.prune(tx, before=before, limit=limit))
+
+
+def _there(tx: Transaction, run_id: int) -> RunRow:
+    row = reading.run(tx, run_id)
+    assert row is not None, "what was just written is there"
+    return row

@@ -94,12 +94,18 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    def take_waiting(self, needs: Sequence[str], limit: int) -> list[Row]:
+    def take_waiting(
+        self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
+    ) -> list[Row]:
         """Return runs that may be claimed, the first to start first, and hold their schedules.
 
-        Those that somebody else holds are left to them. Each row has the columns of
-        `rows.WaitingRow`.
+        Those that somebody else holds are left to them, and so are those of some groups and of some
+        schedules. Each row has the columns of `rows.WaitingRow`.
         """
+
+    @abstractmethod
+    def take_groups(self, names: Sequence[str]) -> dict[str, int]:
+        """Hold groups, but for those that somebody else holds; return how many places each has."""
 
     @abstractmethod
     def take_run_ids(self, n: int) -> Sequence[int]:

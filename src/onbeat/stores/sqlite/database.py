@@ -36,7 +36,8 @@ T = TypeVar("T")
 
 DUE = """
 SELECT d.schedule_id, d.run_at, s.definition, t.decided_until, t.decided_run_at, t.iteration,
-       t.runs_used, s.created_at, s.revision, s.user_id, t.spread_until
+       t.runs_used, s.created_at, s.revision, s.user_id, t.spread_until, t.rated, t.happened,
+       s.paused
   FROM due d JOIN schedules s USING (schedule_id) JOIN schedule_state t USING (schedule_id)
  WHERE d.due_at <= ?1
  ORDER BY d.due_at, d.schedule_id
@@ -46,10 +47,12 @@ SELECT d.schedule_id, d.run_at, s.definition, t.decided_until, t.decided_run_at,
 WAITING = """
 SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
-       s.definition, s.revision, s.user_id
+       r.deferrals, r.deadline_at, r.grp, r.rendered, s.definition, s.revision, s.user_id
   FROM schedule_runs r INDEXED BY waiting_runs JOIN schedules s USING (schedule_id)
  WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
-   AND r.needs IN (?2[]) AND (s.paused = 0 OR r.request_id <> '')
+   AND r.needs IN (?2[]) AND (s.paused = 0 OR r.request_id <> '' OR r.triggered_by = 'backfill')
+   AND (r.grp IS NULL OR NOT (r.grp IN (?4[]))) AND NOT (r.schedule_id IN (?5[]))
+   AND (r.deadline_at IS NULL OR r.deadline_at > ?1)
  ORDER BY r.priority DESC, r.due_at, r.run_at, r.schedule_id
  LIMIT ?3
 """
@@ -104,8 +107,13 @@ class SqliteTransaction(Transaction):
     def take_due(self, limit: int) -> list[Row]:
         return self.all(DUE, (self.now, limit))
 
-    def take_waiting(self, needs: Sequence[str], limit: int) -> list[Row]:
-        return self.all(WAITING, (self.now, needs, limit))
+    def take_waiting(
+        self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
+    ) -> list[Row]:
+        return self.all(WAITING, (self.now, needs, limit, but_groups, but))
+
+    def take_groups(self, names: Sequence[str]) -> dict[str, int]:
+        return dict(self.all("SELECT name, places FROM groups WHERE name IN (?1[])", (names,)))
 
     def take_run_ids(self, n: int) -> Sequence[int]:
         row = self.one("SELECT value FROM meta WHERE name = 'next_run_id'")

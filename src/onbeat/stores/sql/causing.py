@@ -1,0 +1,128 @@
+"""Ticks that follow an event: the end of a run, or a start of the scheduler.
+
+Whoever tells of an event holds the schedules that follow it as well, so that their due rows are
+written in the transaction that makes it true.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from onbeat.core.causes import ENDINGS, encode_happened, ended, started
+from onbeat.core.model import STARTUP, Happened
+from onbeat.core.plan import next_due
+from onbeat.core.runs import Status
+from onbeat.core.schedules import Schedule, follows
+from onbeat.errors import InvalidSchedule
+from onbeat.stores.sql.known import Known, find_all
+from onbeat.stores.sql.rows import replace_due
+from onbeat.stores.sql.transaction import Transaction, Value
+
+FOLLOWERS = "SELECT DISTINCT schedule_id FROM follows WHERE followed IN (?1[]) ORDER BY schedule_id"
+
+
+def followers(tx: Transaction, followed: Collection[str]) -> list[str]:
+    """Return the schedules that have ticks when these end."""
+    return [row[0] for row in tx.all(FOLLOWERS, (list(followed),))]
+
+
+def hold_with_followers(tx: Transaction, schedule_ids: Collection[str]) -> set[str]:
+    """Hold schedules and those that follow them; return which of them are followed."""
+    if tx.one("SELECT 1 FROM follows LIMIT 1") is None:
+        tx.hold(schedule_ids)
+        return set()
+    rows = tx.all(
+        "SELECT followed, schedule_id FROM follows WHERE followed IN (?1[])", (list(schedule_ids),)
+    )
+    tx.hold({*schedule_ids, *(row[1] for row in rows)})
+    return {row[0] for row in rows}
+
+
+def cause(tx: Transaction, schedule_id: str, status: Status) -> None:
+    """Give ticks to what follows a run of this schedule that has ended so. All are held."""
+    if status not in ENDINGS:
+        return
+    for known in find_all(tx, followers(tx, [schedule_id])):
+        schedule = known.schedule()
+        if schedule is None or known.deleted:
+            continue
+        past, until = known.state.past, known.state.decided_until
+        own = [""] if known.schedule_id == schedule_id else []  # it may name itself as well
+        for name in (*own, schedule_id):
+            happened = ended(schedule.trigger, past, name, status, now=tx.now, until=until)
+            past = replace(past, happened=happened)
+        _happen(tx, known, schedule, past.happened)
+
+
+def cause_startup(tx: Transaction) -> None:
+    """Give ticks to what follows a start of the scheduler."""
+    ids = followers(tx, [STARTUP])
+    tx.hold(ids)
+    for known in find_all(tx, ids):
+        schedule = known.schedule()
+        if schedule is not None and not known.deleted:
+            until = known.state.decided_until
+            happened = started(schedule.trigger, known.state.past, now=tx.now, until=until)
+            _happen(tx, known, schedule, happened)
+
+
+def _happen(
+    tx: Transaction, known: Known, schedule: Schedule, happened: Mapping[str, Happened]
+) -> None:
+    """Keep what has happened, and move the due row if its tick is sooner."""
+    tx.run(
+        "UPDATE schedule_state SET happened = ?1 WHERE schedule_id = ?2",
+        (encode_happened(happened), known.schedule_id),
+    )
+    if known.paused:
+        return
+    past = replace(known.state.past, happened=happened)
+    due = next_due(schedule, known.state.decided_until, past)
+    if due is not None and (known.run_at is None or due.run_at < known.run_at):
+        replace_due(tx, [(known.schedule_id, due)])
+
+
+def keep_follows(tx: Transaction, schedules: Sequence[Schedule]) -> None:
+    """Keep what schedules follow; refuse what is not there, and what would go round in a circle.
+
+    The definitions are held, so that nobody else adds to them.
+    """
+    if tx.one("SELECT 1 FROM follows LIMIT 1") is not None:
+        ids = [schedule.schedule_id for schedule in schedules]
+        tx.many("DELETE FROM follows WHERE schedule_id IN ({?text})", ids)
+    new: list[Value] = []
+    for schedule in schedules:
+        for followed in sorted(follows(schedule)):
+            new += (followed, schedule.schedule_id)
+    if not new:
+        return
+    tx.many("INSERT INTO follows (followed, schedule_id) VALUES {(?text,?text)}", new)
+    there = tx.all(
+        "SELECT schedule_id FROM schedules WHERE deleted_at IS NULL AND schedule_id IN (?1[])",
+        (new[::2],),
+    )
+    for schedule in schedules:
+        for followed in sorted(follows(schedule) - {row[0] for row in there} - {STARTUP}):
+            problem = f"{schedule.schedule_id} follows {followed!r}, which is not there"
+            raise InvalidSchedule("after.schedule", problem, hint="define that one first, or both")
+        circle = _circle(tx, schedule.schedule_id)
+        if circle:
+            problem = f"{' follows '.join(circle)}: that has no beginning"
+            raise InvalidSchedule("after.schedule", problem, hint="leave one of these out")
+
+
+def _circle(tx: Transaction, schedule_id: str) -> list[str]:
+    """Return the way by which a schedule follows itself through others, if it does."""
+    ways, seen = [[schedule_id]], {schedule_id}
+    while ways:
+        way = ways.pop()
+        rows = tx.all(
+            "SELECT followed FROM follows WHERE schedule_id = ?1 ORDER BY followed", (way[-1],)
+        )
+        for (followed,) in rows:
+            if followed == schedule_id and len(way) > 1:
+                return [*way, followed]
+            if followed not in seen:
+                seen.add(followed)
+                ways.append([*way, followed])
+    return []

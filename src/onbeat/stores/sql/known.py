@@ -1,0 +1,91 @@
+"""Schedules that are there: their rows, and what several calls do to them."""
+
+from collections.abc import Sequence
+
+from onbeat.core.decisions import Due
+from onbeat.core.plan import next_due
+from onbeat.core.schedules import Schedule, from_definition
+from onbeat.errors import InvalidSchedule, NoSuchSchedule
+from onbeat.events import SchedulePaused
+from onbeat.stores.sql.rows import State, plain, replace_due
+from onbeat.stores.sql.transaction import Row, Transaction
+
+SCHEDULE = """
+SELECT s.schedule_id, s.definition, s.paused, s.paused_until, s.deleted_at, s.source, d.run_at,
+       t.decided_until, t.decided_run_at, t.iteration, t.runs_used,
+       s.created_at, s.revision, s.user_id, t.spread_until, t.rated, t.happened
+  FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
+ WHERE s.schedule_id = ?1
+"""
+
+SCHEDULES = SCHEDULE.replace("= ?1", "IN (?1[]) ORDER BY s.schedule_id")
+
+
+class Known:
+    """A schedule that is there: its row, and what it says."""
+
+    def __init__(self, row: Row) -> None:
+        schedule_id, text, paused, paused_until, deleted_at, source, run_at = row[:7]
+        self.schedule_id, self.text = schedule_id, text
+        self.paused, self.deleted = bool(paused), deleted_at is not None
+        self.paused_until: int | None = paused_until
+        self.source: str = source
+        # Of the due row, which one that is paused has only if it is to go on by itself.
+        self.run_at: int | None = None if self.paused else run_at
+        self.state = State(*row[7:])
+
+    def schedule(self) -> Schedule | None:
+        """Return what it says, or None if that cannot be read."""
+        try:
+            return from_definition(self.schedule_id, self.text)
+        except InvalidSchedule:
+            return None
+
+    def first_undecided(self, schedule: Schedule) -> int | None:
+        """Return the tick that its due row has, or would have if it were not paused."""
+        if self.run_at is not None or not self.paused:
+            return self.run_at
+        due = next_due(schedule, self.state.decided_until, self.state.past)
+        return None if due is None else due.run_at
+
+
+def find(tx: Transaction, schedule_id: str) -> Known | None:
+    """Return a schedule, also one that was deleted and still has runs."""
+    row = tx.one(SCHEDULE, (schedule_id,))
+    return None if row is None else Known(row)
+
+
+def find_all(tx: Transaction, schedule_ids: Sequence[str]) -> list[Known]:
+    """Return schedules, by id."""
+    return [Known(row) for row in tx.all(SCHEDULES, (list(schedule_ids),))]
+
+
+def held(tx: Transaction, schedule_id: str) -> Known:
+    """Hold a schedule, which has to be there."""
+    tx.hold([schedule_id])
+    return existing(tx, schedule_id)
+
+
+def existing(tx: Transaction, schedule_id: str) -> Known:
+    """Return a schedule, which has to be there."""
+    known = find(tx, schedule_id)
+    if known is None or known.deleted:
+        ids = tx.all("SELECT schedule_id FROM schedules WHERE deleted_at IS NULL LIMIT 10000")
+        raise NoSuchSchedule(schedule_id, [row[0] for row in ids])
+    return known
+
+
+def put_to_rest(tx: Transaction, schedule_id: str, *, note: str, until: int | None = None) -> None:
+    """Pause a schedule that is held; its due row is then of when it goes on by itself."""
+    tx.run(
+        "UPDATE schedules SET paused = 1, pause_note = ?1, paused_until = ?2, updated_at = ?3 "
+        "WHERE schedule_id = ?4",
+        (plain(note), until, tx.now, schedule_id),
+    )
+    replace_due(tx, [(schedule_id, resting_until(until))])
+    tx.tell(SchedulePaused(schedule_id, note, until))
+
+
+def resting_until(until: int | None) -> Due | None:
+    """Return the due row of a schedule that is paused until then."""
+    return None if until is None else Due(until // 1000, until)

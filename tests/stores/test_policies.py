@@ -1,0 +1,649 @@
+"""What stores promise of groups, deadlines, chains, conditions, ends asked for, and backfills.
+
+It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
+"""
+
+import pytest
+
+from onbeat import InvalidSchedule
+from onbeat.core.backfill import Add, Refuse, Revive
+from onbeat.core.instants import parse_instant
+from onbeat.core.runs import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded, run_key
+from onbeat.core.why import explain
+from onbeat.errors import NoSuchRun, RunIsOver
+from onbeat.ports import Attempt, Finished
+from onbeat.testing import a_schedule
+from tests.stores.conftest import a_node
+
+BROKEN = Failed("it broke")
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+def at(text):
+    """Return an instant of the day, in the seconds of a `run_at`."""
+    return parse_instant(f"2026-01-01T{text}:00Z")
+
+
+def ms(text):
+    return at(text) * 1000
+
+
+class TestGroups:
+    async def test_a_group_has_one_place_until_somebody_says_otherwise(self, world):
+        for name in ("a", "b", "c"):
+            await world.define(name, group="gpu")
+        await world.tick()
+        assert [a.schedule_id for a in await world.start()] == ["a"]
+        assert await world.start() == []
+        (group,) = await world.store.groups()
+        assert (group.name, group.places, group.used, group.waiting) == ("gpu", 1, 1, 2)
+        assert await world.store.set_group("gpu", places=2)
+        assert not await world.store.set_group("gpu", places=2)
+        assert [a.schedule_id for a in await world.start()] == ["b"]
+
+    async def test_a_claim_has_its_place_before_it_is_announced(self, world):
+        await world.define("a", group="gpu")
+        await world.define("b", group="gpu")
+        await world.tick()
+        (claimed,) = await world.claim()
+        assert await world.claim() == []
+        await world.store.hand_back([claimed])
+        assert len(await world.claim()) == 1
+
+    @pytest.mark.parametrize("outcome", [Succeeded(), BROKEN, Canceled("asked"), Busy("no", 5000)])
+    async def test_a_run_that_ends_or_waits_again_gives_its_place_back(self, world, outcome):
+        first = await world.going(group="gpu", retry=["1h"])
+        await world.store.enqueue("report", request_id="by-hand")
+        assert await world.start() == []
+        await world.end(first, outcome)
+        assert [a.request_id for a in await world.start()] == ["by-hand"]
+
+    async def test_one_that_was_accepted_keeps_its_place(self, world):
+        first = await world.going(group="gpu")
+        await world.store.enqueue("report", request_id="by-hand")
+        await world.end(first, Accepted("x1"))
+        assert await world.start() == []
+
+    async def test_a_full_group_keeps_nobody_else_from_starting(self, world):
+        for n in range(60):
+            await world.define(f"a{n}", group="gpu")
+        await world.define("z")
+        await world.tick()
+        assert {a.schedule_id for a in await world.claim(limit=20)} == {"a0", "z"}
+
+    async def test_the_planner_announces_nothing_of_a_group(self, world):
+        await world.define(group="gpu")
+        world.clock.advance("1h")
+        assert (await world.plan(slots=10)).attempts == []
+
+    async def test_an_edit_moves_what_waits_to_the_other_group(self, world):
+        await world.waiting(group="gpu")
+        await world.define(group="disk", priority=7)
+        (row,) = await world.rows()
+        assert (row.grp, row.priority) == ("disk", 7)
+
+    async def test_those_with_the_highest_priority_start_first(self, world):
+        for name, priority in (("low", -5), ("high", 9), ("plain", 0)):
+            await world.define(name, priority=priority)
+        await world.tick()
+        assert [a.schedule_id for a in await world.claim()] == ["high", "plain", "low"]
+
+
+class TestDeadlines:
+    async def test_one_that_waits_too_long_is_skipped_and_never_starts_later(self, world):
+        await world.waiting(start_deadline="10m")
+        world.clock.advance("10m")
+        assert await world.start() == []
+        assert await world.store.expire(limit=10) == 1
+        assert (await world.row()).reason == "deadline"
+        assert await world.store.expire(limit=10) == 0
+
+    async def test_it_is_next_due_when_its_deadline_is(self, world):
+        await world.waiting(start_deadline="10m")
+        assert await world.store.next_due(after=world.clock.now()) == ms("13:10")
+
+    async def test_the_group_is_named_if_that_was_full(self, world):
+        await world.define("a", group="gpu")
+        await world.define("b", group="gpu", start_deadline="10m")
+        await world.tick()
+        await world.start()
+        world.clock.advance("10m")
+        await world.store.expire(limit=10)
+        assert await world.runs("status reason", "b") == [("SKIPPED", "group_full")]
+
+    async def test_a_missed_tick_has_its_time_from_when_it_was_decided(self, world):
+        await world.define(start_deadline="10m")
+        await world.tick("90m")
+        assert (await world.row()).deadline_at == ms("13:40")
+
+    async def test_a_retry_has_its_time_from_when_it_is_due(self, world):
+        attempt = await world.going(start_deadline="10m", retry=["20m"])
+        await world.end(attempt, BROKEN)
+        assert (await world.row()).deadline_at == ms("13:30")
+
+    async def test_a_busy_target_does_not_make_it_longer(self, world):
+        attempt = await world.going(start_deadline="10m", retry=["1m"])
+        await world.end(attempt, Busy("not now", 20 * MINUTE))
+        world.clock.advance("10m")
+        await world.store.expire(limit=10)
+        assert await world.runs("status reason deferrals") == [("SKIPPED", "busy", 1)]
+
+    async def test_the_one_behind_it_is_released(self, world):
+        await world.going(overlap="queue", start_deadline="2h")
+        await world.tick()
+        await world.tick()
+        await world.store.delete("report")  # what waits is canceled, so that nothing is left
+        assert await world.runs("status") == ["STARTED", "CANCELED", "CANCELED"]
+
+    async def test_nothing_is_decided_behind_a_closed_gate(self, world):
+        await world.waiting(start_deadline="10m")
+        await world.store.set_gate(is_open=False)
+        world.clock.advance("10m")
+        assert await world.store.expire(limit=10) == 0
+
+
+class TestAccepted:
+    async def test_it_goes_on_until_just_before_the_next_tick(self, world):
+        await world.end(await world.going(), Accepted("x1"))
+        row = await world.row()
+        assert (row.status, row.leased_by, row.external_id) == ("STARTED", None, "x1")
+        assert row.deadline_at == ms("14:00") - 1
+        assert "run.accepted" in await world.names_told()
+
+    async def test_a_timeout_says_how_long(self, world):
+        await world.end(await world.going(timeout="5m"), Accepted())
+        assert (await world.row()).deadline_at == ms("13:05")
+
+    async def test_what_is_not_heard_of_has_failed_and_is_in_nobodys_way(self, world):
+        await world.end(await world.going(), Accepted())
+        await world.tick()
+        assert await world.runs("status reason") == [("FAILED", "timeout"), ("ENQUEUED", None)]
+
+    async def test_until_then_it_is_in_the_way(self, world):
+        await world.end(await world.going(timeout="2h"), Accepted())
+        await world.tick()
+        assert await world.runs("status reason") == [("STARTED", None), ("SKIPPED", "overlap")]
+
+    @pytest.mark.req("W58")
+    async def test_its_end_is_told_by_its_id(self, world):
+        attempt = await world.going()
+        await world.end(attempt, Accepted())
+        row = await world.store.report(attempt.run_id, Succeeded({"rows": 3}))
+        assert (row.status, row.result) == ("SUCCESS", {"rows": 3})
+        assert (await world.store.report(attempt.run_id, Succeeded())).result == {"rows": 3}
+        with pytest.raises(RunIsOver, match="is SUCCESS: nothing was changed"):
+            await world.store.report(attempt.run_id, BROKEN)
+
+    @pytest.mark.req("W58")
+    async def test_its_end_is_told_by_its_key_even_before_it_was_said_to_be_accepted(self, world):
+        await world.register(offers=frozenset({"http"}))
+        await world.waiting(run={"http": "http://127.0.0.1/run"})
+        attempt = await world.start_one()
+        await world.store.report(run_key("report", at("13:00")), Failed("broken", retryable=False))
+        assert await world.end(attempt, Accepted()) == []
+        assert await world.runs("status reason") == [("FAILED", "error")]
+        with pytest.raises(NoSuchRun):
+            await world.store.report("no such key", Succeeded())
+
+    async def test_a_failure_that_is_reported_is_tried_again(self, world):
+        attempt = await world.going(retry=["1m"])
+        await world.end(attempt, Accepted())
+        await world.store.report(attempt.run_id, BROKEN)
+        assert (await world.row()).status == "ENQUEUED"
+
+    async def test_a_node_that_leaves_takes_nothing_of_it_along(self, world):
+        await world.end(await world.going(timeout="3h"), Accepted())
+        await world.restart()
+        assert (await world.row()).status == "STARTED"
+
+
+class TestOutcomes:
+    async def test_a_busy_target_uses_up_no_retry(self, world):
+        attempt = await world.going(retry=["1m"])
+        for _ in range(3):
+            await world.end(attempt, Busy("not now", 1000))
+            world.clock.advance("1s")
+            attempt = await world.start_one()
+        await world.end(attempt, BROKEN)
+        row = (await world.rows())[0]
+        assert (row.status, row.attempt, row.deferrals) == ("ENQUEUED", 4, 3)
+
+    async def test_a_target_that_is_gone_is_not_asked_again(self, world):
+        await world.end(await world.going(retry=["1m"]), Gone("it was taken away"))
+        assert await world.runs("status reason error") == [
+            ("FAILED", "invalid_target", "it was taken away")
+        ]
+
+
+class TestCanceling:
+    async def test_one_that_waits_is_canceled_at_once(self, world):
+        await world.waiting()
+        row = await world.store.cancel((await world.row()).run_id, note="not today")
+        assert (row.status, row.reason, row.error) == ("CANCELED", "canceled", "not today")
+        assert await world.start() == []
+
+    async def test_one_that_was_claimed_cannot_be_announced_any_more(self, world):
+        await world.waiting()
+        (claimed,) = await world.claim()
+        await world.store.cancel(claimed.run_id)
+        assert await world.announce([claimed]) == []
+
+    async def test_a_started_one_is_asked_to_end_and_its_node_hears_of_it(self, world):
+        attempt = await world.going(retry=["1m"])
+        assert (await world.store.cancel(attempt.run_id)).status == "STARTED"
+        assert await world.store.to_end(world.node) == [(attempt.run_id, attempt.fence)]
+        assert await world.store.to_end(a_node("another")) == []
+        await world.end(attempt, Canceled("ended"))
+        assert await world.store.to_end(world.node) == []
+        assert await world.runs("status reason") == [("CANCELED", "canceled")]
+
+    @pytest.mark.parametrize("outcome", [BROKEN, Busy("not now", 1000)])
+    async def test_one_that_was_asked_to_end_is_not_tried_again(self, world, outcome):
+        attempt = await world.going(retry=["1m"])
+        await world.store.cancel(attempt.run_id)
+        await world.end(attempt, outcome)
+        assert (await world.row()).finished_at is not None
+
+    async def test_the_next_in_the_queue_has_its_turn(self, world):
+        await world.going(overlap="queue")
+        await world.tick()
+        await world.tick()
+        second = (await world.rows())[1]
+        await world.store.cancel(second.run_id)
+        assert await world.runs("status blocked_by") == [
+            ("STARTED", None), ("CANCELED", None), ("ENQUEUED", 1),
+        ]  # fmt: skip
+
+    async def test_one_that_was_accepted_is_over_at_once(self, world):
+        attempt = await world.going()
+        await world.end(attempt, Accepted())
+        row = await world.store.cancel(attempt.run_id)
+        assert row.status == "CANCELED"
+        assert "its target was not told" in row.error
+
+    async def test_what_is_over_is_refused(self, world):
+        attempt = await world.going()
+        await world.end(attempt)
+        with pytest.raises(RunIsOver):
+            await world.store.cancel(attempt.run_id)
+        with pytest.raises(NoSuchRun):
+            await world.store.cancel(99)
+
+
+class TestReplacing:
+    async def test_the_running_one_is_asked_to_end_and_the_newest_takes_its_place(self, world):
+        first = await world.going(overlap="replace")
+        assert (await world.tick()).asks
+        await world.tick()
+        assert await world.runs("status reason") == [
+            ("STARTED", "superseded"), ("SKIPPED", "superseded"), ("ENQUEUED", None),
+        ]  # fmt: skip
+        assert await world.start() == []
+        await world.end(first, Canceled("ended"))
+        assert [a.run_at for a in await world.start()] == [at("15:00")]
+        assert (await world.rows())[0].reason == "superseded"
+
+    async def test_one_that_was_only_claimed_is_replaced_at_once(self, world):
+        await world.waiting(overlap="replace")
+        (claimed,) = await world.claim()
+        await world.tick()
+        assert await world.announce([claimed]) == []
+        assert [a.run_at for a in await world.start()] == [at("14:00")]
+
+    async def test_a_lost_one_that_was_asked_to_end_is_not_started_again(self, world):
+        first = await world.going(overlap="replace", on_lost="retry")
+        await world.tick()
+        await world.end(first, Lost())
+        assert (await world.rows())[0].status == "FAILED"
+
+
+class TestFollowing:
+    async def test_a_success_gives_its_follower_a_tick_at_once(self, world):
+        await world.store.upsert(
+            [a_schedule("b", after={"schedule": "a", "outcome": "success"}), a_schedule("a")]
+        )
+        await world.tick()
+        attempt = await world.start_one()
+        world.clock.advance(5_300)
+        await world.end(attempt)
+        assert (await world.schedule("b")).next_run_at == at("13:00") + 5
+        assert (await world.plan()).enqueued == 1
+
+    async def test_further_events_join_until_it_is_decided(self, world):
+        after = {"schedule": "a", "outcome": "completion", "delay": "30m"}
+        await world.store.upsert([a_schedule("b", after=after), a_schedule("a", overlap="allow")])
+        for n in range(3):
+            await world.store.enqueue("a", request_id=str(n))
+        await world.store.finish([Finished(each, BROKEN) for each in await world.start()])
+        assert (await world.schedule("b")).next_run_at == at("12:30") + 1
+        await world.tick("31m")
+        (row,) = await world.rows("b")
+        assert (row.tick_count, row.first_run_at) == (3, None)
+
+    @pytest.mark.parametrize("outcome", [Canceled("asked"), Busy("not now", 5000), Accepted()])
+    async def test_what_has_not_ended_by_itself_causes_nothing(self, world, outcome):
+        after = {"schedule": "a", "outcome": "completion"}
+        await world.store.upsert([a_schedule("b", after=after), a_schedule("a")])
+        await world.tick()
+        await world.end(await world.start_one(), outcome)
+        assert (await world.schedule("b")).next_run_at is None
+
+    async def test_its_own_success_sets_it_going_again(self, world):
+        await world.define(any=[{"daily": "13:00"}, {"after": {"success": "10m"}}])
+        await world.tick()
+        await world.end(await world.start_one())
+        assert (await world.schedule()).next_run_at == at("13:10") + 1
+
+    async def test_a_circle_is_refused_and_nothing_of_it_is_kept(self, world):
+        chain = [
+            a_schedule(name, after={"schedule": followed, "outcome": "success"})
+            for name, followed in (("a", "c"), ("b", "a"), ("c", "b"))
+        ]
+        with pytest.raises(InvalidSchedule, match="a follows c follows b follows a"):
+            await world.store.upsert(chain)
+        assert await world.store.schedules() == []
+
+    async def test_what_is_not_there_cannot_be_followed(self, world):
+        with pytest.raises(InvalidSchedule, match="'gone', which is not there"):
+            await world.define(after={"schedule": "gone", "outcome": "success"})
+
+    async def test_events_of_a_pause_fall_into_it(self, world):
+        await world.store.upsert(
+            [a_schedule("b", after={"schedule": "a", "outcome": "success"}), a_schedule("a")]
+        )
+        await world.store.pause("b")
+        await world.tick()
+        await world.end(await world.start_one())
+        world.clock.advance("1m")
+        await world.store.resume("b")
+        assert await world.runs("status reason", "b") == [("SKIPPED", "paused")]
+
+    async def test_a_start_is_one_while_no_other_node_plans(self, world):
+        await world.define(startup="30s")
+        assert (await world.schedule()).next_run_at is None
+        await world.restart()
+        assert (await world.schedule()).next_run_at == at("12:00") + 31
+
+    async def test_a_run_that_is_lost_sets_its_followers_going(self, world):
+        after = {"schedule": "a", "outcome": "failure"}
+        await world.store.upsert([a_schedule("b", after=after), a_schedule("a")])
+        await world.tick()
+        await world.start_one()
+        world.clock.advance("10s")
+        await world.restart()
+        while await world.store.rescue(world.node) is not None:
+            pass
+        assert (await world.schedule("b")).next_run_at == at("13:00") + 10
+
+
+class TestPausing:
+    async def test_until_then_and_goes_on_by_itself(self, world):
+        await world.define()
+        assert await world.store.pause("report", note="holiday", until=ms("14:30"))
+        row = await world.schedule()
+        assert (row.paused, row.next_run_at, row.paused_until) == (True, None, ms("14:30"))
+        await world.tick("2h")
+        assert await world.rows() == []
+        await world.tick("30m")
+        row = await world.schedule()
+        assert (row.paused, row.next_run_at, row.paused_until) == (False, at("15:00"), None)
+        assert await world.runs("status reason tick_count") == [("SKIPPED", "paused", 2)]
+
+    async def test_an_edit_leaves_that_as_it_is(self, world):
+        await world.define()
+        await world.store.pause("report", until=ms("14:30"))
+        await world.define(every="30m")
+        await world.tick("150m")
+        assert not (await world.schedule()).paused
+
+    async def test_it_may_be_made_longer_or_endless(self, world):
+        await world.define()
+        await world.store.pause("report", until=ms("14:30"))
+        assert await world.store.pause("report", until=ms("15:30"))
+        assert not await world.store.pause("report", until=ms("15:30"))
+        assert await world.store.pause("report")
+        await world.tick("5h")
+        assert (await world.schedule()).paused
+
+    async def test_so_many_failures_in_a_row_pause_it(self, world):
+        await world.define(pause_after=2)
+        for _ in range(2):
+            await world.tick()
+            await world.end(await world.start_one(), BROKEN)
+        row = await world.schedule()
+        assert (row.paused, row.pause_note) == (True, "2 runs in a row have failed")
+        await world.store.resume("report")
+        assert (await world.schedule()).consecutive_failures == 0
+
+    async def test_failures_whose_retries_never_had_their_turn_count_as_well(self, world):
+        await world.define(pause_after=2, retry=["3h"])
+        for _ in range(3):
+            await world.tick()
+            await world.end(await world.start_one(), BROKEN)
+        assert (await world.schedule()).paused
+
+
+class TestConditions:
+    async def test_one_whose_condition_does_not_hold_is_skipped(self, world):
+        await world.waiting(when={"command": ["false"]})
+        (claimed,) = await world.claim()
+        assert claimed.when.fields == {"command": ["false"]}
+        await world.store.decline([claimed])
+        assert await world.runs("status reason") == [("SKIPPED", "condition")]
+
+    async def test_what_is_not_the_nodes_any_more_is_left_alone(self, world):
+        await world.waiting(when={"command": ["false"]})
+        (claimed,) = await world.claim()
+        await world.store.hand_back([claimed])
+        await world.store.decline([claimed])
+        assert (await world.row()).status == "ENQUEUED"
+
+
+class TestRendering:
+    async def test_templates_are_rendered_once_for_all_attempts(self, world):
+        run = {"command": ["echo", "{{ date }} {{ last.result.n | default('none') }}"]}
+        await world.waiting(run=run, retry=["1m"])
+        attempt = await world.start_one()
+        assert attempt.target.fields["command"] == ["echo", "2026-01-01 none"]
+        await world.store.enqueue("report", request_id="other")
+        await world.end(await world.start_one(), Succeeded({"n": 7}))
+        await world.end(attempt, BROKEN)
+        world.clock.advance("1m")
+        again = await world.start_one()
+        assert again.target.fields == attempt.target.fields
+        rows = await world.rows()
+        assert rows[0].rendered == {"command": ["echo", "2026-01-01 none"]}
+
+    async def test_inputs_given_by_hand_are_taken_as_they_are(self, world):
+        run = {"command": ["true"], "inputs": {"day": "{{ date }}", "text": "plain"}}
+        await world.define(run=run)
+        await world.store.enqueue("report", request_id="x", inputs={"text": "{{ date }}"})
+        attempt = await world.start_one()
+        assert attempt.inputs == {"day": "2026-01-01", "text": "{{ date }}"}
+
+    async def test_no_answer_of_a_target_is_taken_for_a_reference_to_a_secret(self, world):
+        await world.register(offers=frozenset({"http"}))
+        headers = {"X-Last": "{{ last.result }}", "Authorization": "${env:TOKEN}"}
+        await world.waiting(run={"http": "http://127.0.0.1/", "headers": headers})
+        await world.end(await world.start_one(), Succeeded("${env:TOKEN}"))
+        await world.tick()
+        found = (await world.start_one()).target.fields["headers"]
+        assert found == {"X-Last": "$ {env:TOKEN}", "Authorization": "${env:TOKEN}"}
+
+
+class TestBackfill:
+    async def fill(self, world, first, last, limit=100):
+        return await world.store.backfill("report", first=at(first), last=at(last), limit=limit)
+
+    async def test_ticks_from_before_it_was_there_get_rows(self, world):
+        await world.define()
+        done = await self.fill(world, "09:00", "12:00")
+        assert (done.enqueued, done.refused, done.following) == (4, 0, None)
+        assert await world.runs("run_at status triggered_by") == [
+            (at(t), "ENQUEUED", "backfill") for t in ("09:00", "10:00", "11:00", "12:00")
+        ]
+        assert (await world.rows())[0].key == run_key("report", at("09:00"))
+
+    async def test_a_skipped_tick_keeps_its_row_and_its_key(self, world):
+        first = await world.going()
+        await world.tick()
+        await world.end(first)
+        skipped = (await world.rows())[1]
+        await self.fill(world, "13:00", "14:00")
+        row = (await world.rows())[1]
+        assert (row.run_id, row.key) == (skipped.run_id, skipped.key)
+        assert (row.status, row.reason, row.blocked_by) == ("ENQUEUED", None, None)
+        assert "run.backfilled" in await world.names_told()
+
+    async def test_what_ran_waits_or_is_undecided_is_refused(self, world):
+        first = await world.going(overlap="queue")
+        await world.tick()
+        await world.end(first)
+        found = await world.store.preview_backfill(
+            "report", first=at("13:00"), last=at("15:00"), limit=10
+        )
+        assert [choice.why for choice in found] == ["ran", "waits", "undecided"]
+        done = await self.fill(world, "13:00", "15:00")
+        assert (done.enqueued, done.refused) == (0, 3)
+        assert (await self.fill(world, "13:00", "15:00")).enqueued == 0
+
+    async def paused_from_13_to_22(self, world):
+        await world.define()
+        await world.store.pause("report")
+        world.clock.advance("10h")
+        await world.store.resume("report")
+
+    async def covered(self, world):
+        """Return how often each hour from 13:00 to 22:00 has a row, and the ranges there are."""
+        rows = await world.rows()
+        own = {row.run_at for row in rows if row.first_run_at is None}
+        ranges = [row for row in rows if row.first_run_at is not None]
+        total = len(own) + sum(row.tick_count for row in ranges)
+        return total, [(row.first_run_at, row.run_at, row.tick_count) for row in ranges]
+
+    async def test_ticks_out_of_a_range_leave_the_rest_in_it(self, world):
+        await self.paused_from_13_to_22(world)
+        done = await self.fill(world, "15:00", "16:00")
+        assert done.enqueued == 2
+        total, ranges = await self.covered(world)
+        assert total == 10
+        assert ranges == [(at("13:00"), at("22:00"), 8)]
+
+    async def test_the_last_ticks_of_a_range_take_its_row_and_the_rest_gets_another(self, world):
+        await self.paused_from_13_to_22(world)
+        (before,) = await world.rows()
+        await self.fill(world, "15:00", "16:00")
+        await self.fill(world, "17:00", "22:00")
+        total, ranges = await self.covered(world)
+        assert total == 10
+        assert ranges == [(at("13:00"), at("14:00"), 2)]
+        (last,) = [row for row in await world.rows() if row.run_at == at("22:00")]
+        assert (last.run_id, last.status) == (before.run_id, "ENQUEUED")
+
+    async def test_the_whole_of_a_range_in_two_steps(self, world):
+        await self.paused_from_13_to_22(world)
+        first = await self.fill(world, "13:00", "22:00", limit=4)
+        assert (first.enqueued, first.following) == (4, at("16:00") + 1)
+        await world.store.backfill("report", first=first.following, last=at("22:00"), limit=100)
+        assert await self.covered(world) == (10, [])
+        assert {row.status for row in await world.rows()} == {"ENQUEUED"}
+
+    async def test_no_more_than_a_hundred_wait_at_a_time(self, world):
+        await world.define(every="1m")
+        done = await self.fill(world, "09:00", "11:59")
+        assert (done.enqueued, done.waiting) == (100, 100)
+        again = await world.store.backfill(
+            "report", first=done.following, last=at("11:59"), limit=100
+        )
+        assert (again.enqueued, again.following) == (0, done.following)
+
+    async def test_they_run_one_after_another_and_ticks_go_before_them(self, world):
+        await world.define()
+        await self.fill(world, "10:00", "12:00")
+        assert [a.run_at for a in await world.start()] == [at("10:00")]
+        assert await world.start() == []
+        await world.end(await self.started(world))
+        assert [a.run_at for a in await world.claim()] == [at("11:00")]
+
+    async def started(self, world):
+        """Return the attempt that is started, as its node knows it."""
+        (row,) = [row for row in await world.rows() if row.status == "STARTED"]
+        return attempt_at(row)
+
+    async def test_no_pause_holds_them(self, world):
+        await world.define()
+        await world.store.pause("report")
+        await self.fill(world, "10:00", "10:00")
+        assert len(await world.start()) == 1
+
+    async def test_what_is_forgotten_is_refused(self, world):
+        await world.going()
+        await world.end(await self.started(world))
+        world.clock.advance("1h")
+        await world.store.prune(before=ms("13:30"))
+        found = await world.store.preview_backfill(
+            "report", first=at("12:00"), last=at("13:00"), limit=10
+        )
+        assert [type(choice) for choice in found] == [Add, Refuse]
+        assert found[1].why == "forgotten"
+
+    async def test_a_preview_changes_nothing(self, world):
+        await self.paused_from_13_to_22(world)
+        before = await world.rows()
+        await world.told()
+        found = await world.store.preview_backfill(
+            "report", first=at("12:00"), last=at("22:00"), limit=100
+        )
+        assert [type(choice) for choice in found] == [Add] * 10 + [Revive]
+        assert await world.rows() == before
+        assert await world.told() == []
+
+
+class TestWhy:
+    async def test_a_tick_is_explained_by_the_definition_that_decided_it(self, world):
+        await world.going()
+        await world.tick()
+        await world.define(overlap="queue", cron="30 * * * *")
+        found = explain(await world.store.facts("report", at("14:00")))
+        assert (found.kind, found.reason) == ("skipped", "overlap")
+        assert "overlap is skip" in found.sentences[0]
+
+    async def test_an_instant_by_the_definition_that_held_then(self, world):
+        await world.define()
+        world.clock.advance("90m")
+        await world.define(cron="30 * * * *")
+        before = explain(await world.store.facts("report", at("13:15")))
+        assert (before.previous, before.following) == (at("13:00"), at("14:00"))
+        after = explain(await world.store.facts("report", at("13:45")))
+        assert (after.previous, after.following) == (at("13:30"), at("14:30"))
+
+    async def test_while_it_was_deleted_there_was_nothing(self, world):
+        await world.define()
+        world.clock.advance("30m")
+        await world.store.delete("report")
+        world.clock.advance("1h")
+        await world.define()
+        assert explain(await world.store.facts("report", at("13:00"))).kind == "not_there"
+
+    async def test_without_a_time_it_is_of_the_latest_tick(self, world):
+        attempt = await world.going()
+        await world.end(attempt)
+        found = explain(await world.store.facts("report", None))
+        assert (found.at, found.kind) == (at("13:00"), "ran")
+
+    async def test_who_waits_for_a_place_hears_who_has_it(self, world):
+        await world.define("a", group="gpu")
+        await world.define("b", group="gpu")
+        await world.tick()
+        attempt = await world.start_one()
+        found = explain(await world.store.facts("b", None))
+        assert found.kind == "waiting"
+        told = f"it waits for a place in group gpu, which has 1: run {attempt.run_id} of a"
+        assert found.sentences == [told]
+
+
+def attempt_at(row):
+    target = a_schedule().target
+    return Attempt(
+        row.run_id, row.schedule_id, row.run_at, row.due_at, row.attempt, row.fence, target
+    )
