@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import onbeat
 from onbeat import logs
-from onbeat.core.schedules import ID, Schedule, check_schedule, read_policy, read_target
+from onbeat.core.policies import read_policy
+from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.schedules import ID, Schedule, check_schedule, read_target
 from onbeat.core.ticks import Trigger
+from onbeat.core.why import Why
 from onbeat.engine.loop import Engine
 from onbeat.errors import (
     InvalidSchedule,
@@ -34,6 +37,7 @@ from onbeat.errors import (
     shown,
 )
 from onbeat.launchers.function import Function, FunctionLauncher
+from onbeat.launchers.http import HttpLauncher
 from onbeat.launchers.process import (
     PASSED,
     ProcessLauncher,
@@ -41,7 +45,7 @@ from onbeat.launchers.process import (
     output_path,
 )
 from onbeat.ports import Clock, Launcher, Node, RunRow, ScheduleRow, Upserted
-from onbeat.service import Service
+from onbeat.service import Service, check_launch
 from onbeat.settings import Settings
 from onbeat.stores.sql.store import SqlStore
 from onbeat.stores.sqlite import Holder, SqliteStore, who_holds
@@ -213,18 +217,29 @@ class Onbeat:
         )
         return self._open.service
 
-    async def begin(self, *, client: bool = True) -> None:
-        """Define what was decorated and run as a node; or be a client until there is none."""
+    async def begin(
+        self, *, client: bool = True, first: Callable[[Service], Awaitable[None]] | None = None
+    ) -> None:
+        """Define what was decorated and run as a node; or be a client until there is none.
+
+        A node does so `first`, and `first` of its own: what follows a start is there when it does.
+        """
         opened = self._opened
+
+        async def define() -> None:
+            if self._decorated:
+                await opened.service.define(list(self._decorated.values()), source="python")
+            if first is not None:
+                await first(opened.service)
+
         try:
-            await opened.begin()
+            await opened.begin(define)
         except StoreHeld as held:
             if not client:
                 raise
             log.warning("joined as a client, and takes over when that ends: %s", held)
             self._taking_over = asyncio.create_task(opened.take_over())
-        if self._decorated:
-            await opened.service.define(list(self._decorated.values()), source="python")
+            await define()
 
     async def close(self) -> None:
         """Stop in good order."""
@@ -246,9 +261,17 @@ class Onbeat:
         """Start a run now, with other inputs if they are given."""
         return await self.service.start(schedule_id, inputs=inputs or None, request_id=request_id)
 
-    async def pause(self, schedule_id: str, *, note: str = "") -> bool:
-        """Start nothing more of a schedule by itself."""
-        return await self.service.pause(schedule_id, note=note)
+    async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
+        """Start nothing more of a schedule by itself, until then if that is given."""
+        return await self.service.pause(schedule_id, note=note, until=until)
+
+    async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
+        """Have a run end."""
+        return await self.service.cancel(run_id, note=note)
+
+    async def report(self, run: int | str, outcome: Succeeded | Failed) -> RunRow:
+        """Tell of the end of a run that its target had accepted, by its id or key."""
+        return await self.service.report(run, outcome)
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
         """Let a schedule go on from now."""
@@ -257,6 +280,10 @@ class Onbeat:
     async def delete(self, schedule_id: str) -> None:
         """Take a schedule away."""
         await self.service.delete(schedule_id)
+
+    async def why(self, schedule_id: str, at: int | None = None) -> Why:
+        """Say why a schedule ran, or did not, at an instant in seconds, or at its latest tick."""
+        return await self.service.why(schedule_id, at)
 
     async def schedules(self) -> list[ScheduleRow]:
         """Return every schedule, by id."""
@@ -330,7 +357,7 @@ async def move(settings: Settings, to: Settings) -> dict[str, int]:
 
 def check_target(schedule: Schedule) -> None:
     """Refuse a schedule whose target could never be launched, without a store."""
-    _launchers_that_check()[schedule.target.kind].check(schedule.target)
+    check_launch(schedule, _launchers_that_check())
 
 
 @cache
@@ -338,6 +365,7 @@ def _launchers_that_check() -> Mapping[str, Launcher]:
     return {
         "command": ProcessLauncher(Path(), environment={}),
         "python": FunctionLauncher(),
+        "http": HttpLauncher(version=onbeat.__version__, environment={}),
     }
 
 
@@ -422,7 +450,19 @@ class _Opened:
             environment=os.environ,
             passed=(*PASSED, *settings.pass_env),
         )
-        launchers: dict[str, Launcher] = {"command": commands, "python": functions, **own}
+        passed = set(settings.pass_env) & os.environ.keys()
+        requests = HttpLauncher(
+            version=onbeat.__version__,
+            environment={name: os.environ[name] for name in passed},
+            concurrency=settings.concurrency,
+            public_only=settings.http_targets == "public",
+        )
+        launchers: dict[str, Launcher] = {
+            "command": commands,
+            "python": functions,
+            "http": requests,
+            **own,
+        }
         return cls(settings, store, launchers, functions, output=output, new_id=new_id)
 
     async def take_over(self) -> None:
@@ -433,10 +473,10 @@ class _Opened:
                 await self.begin()
         log.warning("took over: this process is the node now")
 
-    async def begin(self) -> None:
-        """Run as a node, until asked to stop."""
+    async def begin(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Run as a node, until asked to stop; do something `first`, when none other can be it."""
         _make_writable(self._output)
-        self.engine = await self._join()
+        self.engine = await self._join(first)
         self._minding = asyncio.create_task(self._mind(self.engine))
 
     async def _mind(self, engine: Engine) -> None:
@@ -477,7 +517,7 @@ class _Opened:
                 log.warning("cannot join, next try in %.1f s: %s", TAKE_OVER_EVERY, broken)
                 await asyncio.sleep(TAKE_OVER_EVERY)
 
-    async def _join(self) -> Engine:
+    async def _join(self, first: Callable[[], Awaitable[None]] | None = None) -> Engine:
         offers = {name for launcher in self._launchers.values() for name in launcher.offers()}
         offers |= set(self._functions.offers())  # whoever launches them
         roles = self._settings.roles
@@ -499,6 +539,9 @@ class _Opened:
             keep=self._settings.keep,
             forget=partial(forget_output, self._output),
         )
+        if first is not None:
+            await self._store.hold(node)
+            await first()
         await engine.start()
         return engine
 
@@ -510,7 +553,7 @@ class _Opened:
     def wake(self) -> None:
         """Have the engine look again at once."""
         if self.engine is not None:
-            self.engine.planner.wake()
+            self.engine.look_again()
 
     async def close(self) -> None:
         try:

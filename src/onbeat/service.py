@@ -7,13 +7,30 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
+from onbeat.core.backfill import Choice
 from onbeat.core.instants import rfc3339, rfc3339_ms
-from onbeat.core.schedules import Schedule, from_definition
+from onbeat.core.policies import GROUP
+from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.schedules import Schedule, Target, from_definition
+from onbeat.core.why import Why, explain
 from onbeat.core.words import words
-from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, naming
-from onbeat.ports import Launchers, NodeRow, Overview, RunRow, ScheduleRow, Store, Upserted
+from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, naming, shown
+from onbeat.ports import (
+    Backfilled,
+    GroupRow,
+    Launcher,
+    Launchers,
+    NodeRow,
+    Overview,
+    RunRow,
+    ScheduleRow,
+    Store,
+    Upserted,
+)
 
 MOST_RUNS = 10_000  # in one answer
+MOST_PLACES = 10_000  # of a group
+MOST_BACKFILLED = 10_000  # ticks in one stretch
 
 
 class Service:
@@ -34,25 +51,28 @@ class Service:
     ) -> list[Upserted]:
         """Define schedules, all or none; what changes nothing writes nothing."""
         for schedule in schedules:
-            with naming(f"{schedule.schedule_id}.run"):
+            with naming(schedule.schedule_id):
                 self.check(schedule)
         done = await self._store.upsert(schedules, source=source, user_id=user_id)
         self._wake()
         return done
 
     def check(self, schedule: Schedule) -> None:
-        """Refuse a schedule whose target could never be launched."""
-        launcher = self._launchers.get(schedule.target.kind)
-        if launcher is None:
-            known = ", ".join(self._launchers)
-            raise InvalidSchedule(
-                schedule.target.kind, "nothing launches it", hint=f"known: {known}"
-            )
-        launcher.check(schedule.target)
+        """Refuse a schedule whose target, or condition, could never be launched."""
+        check_launch(schedule, self._launchers)
 
-    async def pause(self, schedule_id: str, *, note: str = "") -> bool:
-        """Start nothing more of a schedule by itself; return whether that is a change."""
-        return await self._store.pause(schedule_id, note=note)
+    async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
+        """Start nothing more of a schedule by itself; return whether that is a change.
+
+        It goes on by itself when `until` is reached.
+        """
+        now = self._store.clock.now()
+        if until is not None and until <= now:
+            problem = f"{rfc3339_ms(until)} is past"
+            raise InvalidSchedule("until", problem, hint=f"later than {rfc3339_ms(now)}")
+        changed = await self._store.pause(schedule_id, note=note, until=until)
+        self._wake()
+        return changed
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
         """Let a schedule go on from now, and run what the pause left out only if asked to."""
@@ -82,6 +102,58 @@ class Service:
             problem = f"run {found.run_id} has this request id, and other inputs"
             raise InvalidSchedule("request_id", problem, hint="another request id")
         return found
+
+    async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
+        """Have a run end: one that waits at once, a started one as soon as its node can."""
+        found = await self._store.cancel(run_id, note=note)
+        self._wake()
+        return found
+
+    async def report(self, run: int | str, outcome: Succeeded | Failed) -> RunRow:
+        """Record what a target tells of a run that it had accepted, by the run's id or key."""
+        found = await self._store.report(run, outcome)
+        self._wake()
+        return found
+
+    async def preview_backfill(self, schedule_id: str, *, first: int, last: int) -> list[Choice]:
+        """Return what a backfill of the ticks from `first` to `last` would do with each."""
+        await self._bounded(schedule_id, first, last)
+        return await self._store.preview_backfill(
+            schedule_id, first=first, last=last, limit=MOST_BACKFILLED
+        )
+
+    async def backfill(self, schedule_id: str, *, first: int, last: int) -> Backfilled:
+        """Run ticks of the past after all: as many as there is room for; go on from `following`."""
+        await self._bounded(schedule_id, first, last)
+        found = await self._store.backfill(
+            schedule_id, first=first, last=last, limit=MOST_BACKFILLED
+        )
+        self._wake()
+        return found
+
+    async def _bounded(self, schedule_id: str, first: int, last: int) -> None:
+        row = await self.schedule(schedule_id)
+        trigger = from_definition(schedule_id, row.definition).trigger
+        count = len(trigger.between(first, last + 1)) if first <= last else 0
+        if count > MOST_BACKFILLED:
+            hint = f"{MOST_BACKFILLED} at most: a shorter stretch"
+            raise InvalidSchedule("backfill", f"{count} ticks", hint=hint)
+
+    async def set_group(self, name: str, *, places: int) -> bool:
+        """Say how many runs of a group may be started at the same time."""
+        if not GROUP.fullmatch(name):
+            hint = "letters, digits and . _ / -, at most 100"
+            raise InvalidSchedule("group", f"{shown(name)} is no name of a group", hint=hint)
+        if not 1 <= places <= MOST_PLACES:
+            hint = f"1 to {MOST_PLACES}"
+            raise InvalidSchedule("places", f"{places} is no number of places", hint=hint)
+        changed = await self._store.set_group(name, places=places)
+        self._wake()
+        return changed
+
+    async def groups(self) -> list[GroupRow]:
+        """Return the groups there are, by name, and how full they are."""
+        return await self._store.groups()
 
     async def set_gate(self, *, is_open: bool) -> bool:
         """Turn the switch that stops everything; return whether that is a change."""
@@ -128,6 +200,10 @@ class Service:
             raise NoSuchRun(run_id)
         return found
 
+    async def why(self, schedule_id: str, at: int | None = None) -> Why:
+        """Say why a schedule ran, or did not, at an instant: by default of its latest tick."""
+        return explain(await self._store.facts(schedule_id, at))
+
     async def ask_to_stop(self, node_ids: Collection[str]) -> int:
         """Have nodes stop in good order; return how many are there to hear of it."""
         return await self._store.ask_to_stop(node_ids)
@@ -135,6 +211,28 @@ class Service:
     async def overview(self) -> Overview:
         """Return how things stand."""
         return await self._store.overview()
+
+
+def check_launch(schedule: Schedule, launchers: Launchers) -> None:
+    """Refuse a schedule whose target, or condition, could never be launched."""
+    with naming("run"):
+        launcher = _launcher_of(schedule.target, launchers)
+        launcher.check(schedule.target)
+    if schedule.policy.overlap == "replace" and not launcher.can_cancel(schedule.target):
+        problem = "what it starts cannot be ended, so that nothing could take its place"
+        raise InvalidSchedule("overlap", problem, hint="skip, queue or allow")
+    if schedule.when is not None:
+        with naming("when"):
+            _launcher_of(schedule.when, launchers).check(schedule.when)
+
+
+def _launcher_of(target: Target, launchers: Launchers) -> Launcher:
+    launcher = launchers.get(target.kind)
+    if launcher is None:
+        raise InvalidSchedule(
+            target.kind, "nothing launches it", hint=f"known: {', '.join(launchers)}"
+        )
+    return launcher
 
 
 def schedule_fields(row: ScheduleRow) -> dict[str, object]:
@@ -152,6 +250,7 @@ def schedule_fields(row: ScheduleRow) -> dict[str, object]:
         "user_id": row.user_id,
         "paused": row.paused,
         "pause_note": row.pause_note,
+        "paused_until": _millisecond(row.paused_until),
         "next_run_at": _second(row.next_run_at),
         "next_due_at": _millisecond(row.next_due_at),
         "iteration": row.iteration,
@@ -184,6 +283,12 @@ def run_fields(row: RunRow) -> dict[str, object]:
         "tick_count": row.tick_count,
         "first_run_at": _second(row.first_run_at),
         "blocked_by": row.blocked_by,
+        "priority": row.priority,
+        "group": row.grp,
+        "deadline_at": _millisecond(row.deadline_at),
+        "end_asked_at": _millisecond(row.end_asked_at),
+        "deferrals": row.deferrals,
+        "external_id": row.external_id,
         "idempotency_key": row.key,
         "request_id": row.request_id,
         "started_at": _millisecond(row.started_at),
@@ -192,6 +297,7 @@ def run_fields(row: RunRow) -> dict[str, object]:
         "error": row.error,
         "result": row.result,
         "inputs": row.inputs,
+        "rendered": row.rendered,
         "created_at": _millisecond(row.created_at),
         "updated_at": _millisecond(row.updated_at),
     }

@@ -18,6 +18,7 @@ from onbeat.ports import Role
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
+HttpTargets = Literal["any", "public"]
 
 FILE = "onbeat.toml"
 PREFIX = "ONBEAT_"
@@ -47,6 +48,7 @@ class Settings:
     keep: int = 30 * 86_400_000  # how long finished runs and events are kept
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"  # text on a terminal, json otherwise
+    http_targets: HttpTargets = "any"  # whether requests may go to private addresses
     pass_env: tuple[str, ...] = ()  # variables that commands get besides the usual ones
 
     @classmethod
@@ -301,6 +303,7 @@ _READERS: dict[str, Callable[[object], object]] = {
     "keep": _length("1h", "36500d"),
     "log_level": _choice(LogLevel),
     "log_format": _choice(LogFormat),
+    "http_targets": _choice(HttpTargets),
     "pass_env": _names,
 }
 _NUMBERS = {"concurrency", "catchup_per_second"}

@@ -14,6 +14,7 @@ test neither sleeps nor guesses.
 
 from collections.abc import Callable, Collection, Iterable
 
+from onbeat.core.codec import KINDS
 from onbeat.core.durations import parse_duration
 from onbeat.core.instants import parse_instant
 from onbeat.core.runs import Failed, Outcome, Succeeded
@@ -57,7 +58,7 @@ class RecordingLauncher:
         self,
         outcome: Outcome | Callable[[Attempt], Outcome] = Succeeded(),  # noqa: B008 - it is frozen
         *,
-        offers: Iterable[str] = ("command", "python"),
+        offers: Iterable[str] = ("command", "python", "http"),
     ) -> None:
         self.attempts: list[Attempt] = []
         self._outcome = outcome
@@ -65,6 +66,10 @@ class RecordingLauncher:
 
     def check(self, target: Target) -> None:
         """Accept every target."""
+
+    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
+        """Return that it can: what it starts has ended at once."""
+        return True
 
     def offers(self) -> Iterable[str]:
         return self._offers
@@ -90,6 +95,6 @@ class RecordingLauncher:
 
 def a_schedule(schedule_id: str = "a-schedule", **given: object) -> Schedule:
     """Return a schedule: hourly, of a command that does nothing, unless fields say otherwise."""
-    timed = {"cron", "calendar", "every", "at", "daily", "any", "all", "minus"} & given.keys()
+    timed = KINDS.keys() & given.keys()
     fields = {"run": {"command": ["true"]}} | ({} if timed else {"every": "1h"}) | given
     return read_schedule(schedule_id, fields)

@@ -31,7 +31,9 @@ LONG = 60  # what should be ended sleeps so long, and a test that waits for it f
 SOON = 5  # seconds: far more than anything here takes, far less than `LONG`
 
 
-def an_attempt(*command, run_id=7, attempt=1, timeout=None, inputs=None, **fields):
+def an_attempt(
+    *command, run_id=7, attempt=1, timeout=None, cancel_grace=10_000, inputs=None, **fields
+):
     return Attempt(
         run_id=run_id,
         schedule_id="nightly/backup",
@@ -41,6 +43,7 @@ def an_attempt(*command, run_id=7, attempt=1, timeout=None, inputs=None, **field
         fence=1,
         target=Target("command", {"command": list(command), **fields}),
         timeout=timeout,
+        cancel_grace=cancel_grace,
         inputs_text=msgspec.json.encode(inputs).decode() if inputs else None,
     )
 
@@ -348,7 +351,7 @@ while os.fstat(1).st_size > 5_000_000:
 print("was shortened", flush=True)
 """
     attempt = an_attempt(sys.executable, "-c", script, timeout=200)
-    outcome, tail = run(attempt, cap=2_000_000, cancel_grace=SOON)
+    outcome, tail = run(attempt, cap=2_000_000)
     assert outcome.reason == "timeout"
     assert tail.endswith("was shortened\n")
 
@@ -506,9 +509,10 @@ def test_a_tree_is_asked_once_and_has_its_grace_however_often_it_is_cancelled(tm
 
 def test_a_program_that_ignores_sigterm_is_killed_after_its_grace(tmp_path):
     async def main():
-        launcher = a_launcher(tmp_path, cancel_grace=0.2)
-        deaf = f"trap '' TERM; echo $$ > {tmp_path / 'pids'}; while :; do sleep 0.01; done"
-        async with started(launcher, a_script(deaf), tmp_path / "pids") as task:
+        launcher = a_launcher(tmp_path)
+        script = f"trap '' TERM; echo $$ > {tmp_path / 'pids'}; while :; do sleep 0.01; done"
+        deaf = a_script(script, cancel_grace=200)
+        async with started(launcher, deaf, tmp_path / "pids") as task:
             began = time.monotonic()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -534,9 +538,9 @@ def test_a_program_that_ends_while_it_is_cancelled_is_cancelled(tmp_path):
 @pytest.mark.parametrize("cancelled_before", [False, True])
 def test_a_loop_that_is_taken_down_takes_the_tree_with_it(tmp_path, cancelled_before):
     async def main():
-        deaf = a_tree("trap '' TERM; echo $$ >> $PIDS; while :; do sleep 0.01; done", tmp_path)
-        launcher = a_launcher(tmp_path, cancel_grace=60 if cancelled_before else 0.1)
-        task = asyncio.create_task(launcher.launch(deaf))
+        script = "trap '' TERM; echo $$ >> $PIDS; while :; do sleep 0.01; done"
+        deaf = a_tree(script, tmp_path, cancel_grace=60_000 if cancelled_before else 100)
+        task = asyncio.create_task(a_launcher(tmp_path).launch(deaf))
         await until(lambda: told(tmp_path / "pids", TREE_SIZE + 1))
         if cancelled_before:  # then even the ending is cancelled
             task.cancel()

@@ -1,10 +1,12 @@
 """Timers of oneshot services: what they come to, and what is wrong with those that come to nothing."""
 
+import asyncio
+
 import pytest
 
-from onbeat import InvalidSchedule
+from onbeat import InvalidSchedule, Onbeat
 from onbeat.core.instants import parse_instant
-from onbeat.core.schedules import Policy
+from onbeat.core.policies import Policy, Retries
 from onbeat.systems.services import define_timers, read_timers
 from onbeat.testing import a_schedule
 
@@ -62,8 +64,8 @@ class TestRetry:
 
     @pytest.mark.req("S36")
     def test_other_delays_can_be_asked_for_and_none(self):
-        assert only(read_timers(a_file(retry=["5s", "1h"]))).policy.retry == (5000, HOUR)
-        assert only(read_timers(a_file(retry=[]))).policy.retry == ()
+        assert only(read_timers(a_file(retry=["5s", "1h"]))).policy.retry.delays == (5000, HOUR)
+        assert only(read_timers(a_file(retry=[]))).policy.retry.delays == ()
 
     def test_a_death_by_a_signal_is_the_end(self, world):
         async def story(world):
@@ -80,7 +82,7 @@ def test_what_is_left_out_is_as_this_system_has_it():
     policy = only(read_timers(a_file())).policy
     assert policy == Policy(
         catchup="once", catchup_window=24 * HOUR, overlap="skip", jitter=0,
-        retry=(30_000, 2 * MINUTE, 10 * MINUTE),
+        retry=Retries((30_000, 2 * MINUTE, 10 * MINUTE)),
     )  # fmt: skip
 
 
@@ -108,9 +110,39 @@ def test_a_service_may_have_a_time_to_end_in_and_all_timers_a_zone():
         ({"enabled": False}, {"enabled": False}, "disabled"),
     ],
 )
-def test_one_that_is_disabled_or_whose_service_is_does_not_run(timer, service, reason):
-    found = read_timers(a_file(HOURLY | timer, backup=service))
-    assert (found.schedules, found.disabled, found.invalid) == ((), {"hourly": reason}, {})
+@pytest.mark.req("S34", "S35", "S68")
+def test_one_that_is_disabled_or_whose_service_is_skips_its_ticks_and_says_so(
+    world, timer, service, reason
+):
+    async def story(world):
+        found = await define_timers(world.beat.service, a_file(HOURLY | timer, backup=service))
+        await world.let_pass("1h")
+        return found, await world.beat.runs(), (await world.beat.schedules())[0]
+
+    found, runs, row = world.play(story)
+    assert (found.disabled, found.invalid) == ({"hourly": reason}, {})
+    assert [(run.status, run.reason) for run in runs] == [("SKIPPED", reason)]
+    assert (row.last_miss_reason, row.last_missed_at) == (reason, runs[0].finished_at)
+    assert world.commands.attempts == []
+
+
+@pytest.mark.req("S30", "S31", "S32", "S71")
+def test_one_may_start_after_a_start_and_after_a_success_and_at_a_time(world, tmp_path):
+    timer = HOURLY | {"on_startup_sec": 90, "on_unit_active_sec": 600.5}
+    database, launchers = f"sqlite:///{tmp_path}/timers.db", {"command": world.commands}
+
+    async def from_a_start(*lengths):
+        world.beat = Onbeat(database, clock=world.clock, launchers=launchers)
+        async with world.beat:
+            await define_timers(world.beat.service, a_file(timer))
+            await world.let_pass(*lengths)
+
+    asyncio.run(from_a_start("50m", "10m"))  # defined after the start, and nothing had succeeded
+    asyncio.run(from_a_start("91s", "511s"))
+    first, started, followed = [attempt.run_at for attempt in world.commands.attempts]
+    # What happens in the second of a tick is counted from the next: no tick is had twice.
+    assert started == first + 1 + 90
+    assert followed == first + 1 + 601
 
 
 WRONG = [
@@ -121,8 +153,9 @@ WRONG = [
     ({"on_calendar": {"hour": 25}}, "on_calendar.hour: '25' is no hour (0 to 23)"),
     ({"on_calendar": {"second": 30}}, "on_calendar.second: no field has this name"),
     ({"on_calendar": "03:00"}, "on_calendar: '03:00' is no set of fields"),
-    ({"on_startup_sec": 30}, "on_startup_sec: the scheduler does not run this yet (on_calendar)"),
-    ({"on_unit_active_sec": 5}, "on_unit_active_sec: the scheduler does not run this yet"),
+    ({"on_startup_sec": 0}, "on_startup_sec: 0 is no number of seconds (a positive number"),
+    ({"on_unit_active_sec": "5m"}, "on_unit_active_sec: '5m' is no number of seconds"),
+    ({"on_unit_active_sec": True}, "on_unit_active_sec: True is no number of seconds"),
     ({"enabled": "no"}, "enabled: 'no' is neither true nor false (true)"),
     ({"persistent": 1}, "persistent: 1 is neither true nor false (true)"),
     ({"id": "no id"}, "id: 'no id' is no id (letters, digits"),
@@ -171,7 +204,7 @@ def test_what_is_no_set_of_timers_is_refused(nothing):
         ({"timer": []}, "timer: no field has this name (did you mean 'timers'?)"),
         ({"services": []}, "services: [] is no set of services"),
         ({"timers": {"hourly": {}}}, "timers: {'hourly': {}} is no list"),
-        ({"retry": "30s"}, "retry: '30s' is no list of delays ([30s, 2m, 10m])"),
+        ({"retry": "30s"}, "retry: '30s' is no list of delays ([30s, 2m, 10m] or"),
         ({"timezone": "Europe/Berln"}, "timezone: no zone is called 'Europe/Berln'"),
         ({"timezone": None}, "timezone: "),
         ({"catchup_window": 5}, "catchup_window: the number 5 has no unit"),
@@ -209,7 +242,7 @@ def test_a_service_that_could_never_start_is_told_of_when_its_timers_are_defined
     assert [attempt.schedule_id for attempt in world.commands.attempts] == ["right"]
 
 
-@pytest.mark.parametrize("change", [{"enabled": False}, {"target": "gone"}, {"id": "other"}])
+@pytest.mark.parametrize("change", [{"target": "gone"}, {"id": "other"}])
 def test_one_that_is_no_longer_there_runs_no_more(world, change):
     async def story(world):
         await define_timers(world.beat.service, a_file())

@@ -7,13 +7,17 @@ dead ends what it runs.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import TypeVar
 
+from msgspec.structs import replace
+
+from onbeat.core.endings import holds
 from onbeat.core.runs import Canceled, Failed, Lost, Outcome
+from onbeat.core.schedules import Target
 from onbeat.engine.leases import Lease
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
 from onbeat.ports import Attempt, Clock, Finished, Launchers, Node, Store
@@ -21,6 +25,7 @@ from onbeat.ports import Attempt, Clock, Finished, Launchers, Node, Store
 BATCH = 250  # runs claimed at once
 CLAIM_EVERY = 0.05  # seconds at most between two looks at what waits, while runs end
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 5.0
+LONGEST_PROBE = 60_000  # milliseconds in which a condition has to be told
 
 T = TypeVar("T")
 log = logging.getLogger("onbeat.engine")
@@ -43,6 +48,7 @@ class Dispatcher:
         self._launchers, self.concurrency = launchers, concurrency
         self._lease = lease or Lease(store, clock, node)
         self._running: dict[int, tuple[asyncio.Task[None], Attempt]] = {}
+        self._probing: dict[int, tuple[asyncio.Task[None], Attempt]] = {}  # their condition
         self._late = 0  # how many came too late to be launched, and were not told of yet
         self._reserved, self._unrecorded = 0, 0
         self.recorded = 0  # how many times outcomes were recorded
@@ -50,6 +56,7 @@ class Dispatcher:
         self._recording: list[Finished] = []
         self._unlaunched: list[Attempt] = []
         self._given_up: set[tuple[int, int]] = set()  # ended because the lease was over
+        self._asked: set[tuple[int, int]] = set()  # ended because somebody wished so
         # Since when a call may have given this node runs that it knows nothing of.
         self.in_doubt_since: float | None = None
         self._stopping, self._ending = False, False
@@ -68,7 +75,7 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs, is about to be launched, or waits to be recorded."""
-        return not (self.running or self._reserved or self._unlaunched)
+        return not (self.running or self._probing or self._reserved or self._unlaunched)
 
     @property
     def given_up(self) -> frozenset[int]:
@@ -146,15 +153,78 @@ class Dispatcher:
             self._backlog, self._claimed_at = len(claimed) == slots, sent
             if not claimed:
                 return 0
-            try:
-                announced = await self._store.announce(self._node, claimed)
-            except StoreFailed:
-                self._hand_back(claimed)
-                raise
-            self.launch(announced, sent)
+            for attempt in claimed:
+                if attempt.when is not None:
+                    self._probe(attempt, attempt.when)
+            claimed = [attempt for attempt in claimed if attempt.when is None]
+            return len(await self._announce(claimed, sent)) if claimed else len(self._probing)
+
+    async def _announce(self, claimed: Sequence[Attempt], sent: float) -> list[Attempt]:
+        """Announce and launch what was claimed; return what was still this node's."""
+        announced = await self._announced(claimed)
+        self.launch(announced, sent)
+        return announced
+
+    async def _announced(self, claimed: Sequence[Attempt]) -> list[Attempt]:
+        """Announce what was claimed, and hand back what could not be; return the others."""
+        try:
+            announced = await self._store.announce(self._node, claimed)
+        except StoreFailed:
+            self._hand_back(claimed)
+            raise
         known = {attempt.run_id for attempt in announced}  # the others were paused in between
         self._hand_back([attempt for attempt in claimed if attempt.run_id not in known])
-        return len(announced)
+        return announced
+
+    def _probe(self, attempt: Attempt, condition: Target) -> None:
+        """Ask whether the condition of a claimed run holds, before it is announced."""
+        self._mark_busy()
+        task = asyncio.get_running_loop().create_task(self._ask(attempt, condition))
+        if not task.done():
+            self._probing[attempt.run_id] = task, attempt
+
+    async def _ask(self, attempt: Attempt, condition: Target) -> None:
+        """Ask, and then launch the run, skip it, or let it fail if nobody could tell."""
+        asked = replace(
+            attempt, target=condition, inputs_text=condition.inputs_text, timeout=LONGEST_PROBE
+        )
+        try:
+            outcome, tail = await self._outcome_of(asked)
+            answer = holds(condition, outcome)
+            sent = self._clock.monotonic()
+            if answer is False:
+                await self._surely(partial(self._store.decline, [attempt]))
+            elif answer:
+                await self._announce([attempt], sent)
+            else:
+                await self._fail_unasked(attempt, outcome, tail)
+        except StoreFailed as broken:
+            self.doubt(broken)
+            log.warning("run %d could not be announced: %s", attempt.run_id, broken)
+        except BaseException as broken:
+            self._hand_back([attempt])
+            if not isinstance(broken, asyncio.CancelledError):
+                log.exception("the condition of run %d could not be asked", attempt.run_id)
+        finally:
+            self._probing.pop(attempt.run_id, None)
+            self._place.set()
+            self._to_record.set()
+
+    async def _outcome_of(self, asked: Attempt) -> tuple[Outcome, str]:
+        """Return what a condition says; that of a launcher with a defect is no answer."""
+        try:
+            return await self._launchers[asked.target.kind].launch(asked)
+        except Exception as broken:
+            log.exception("the condition of run %d could not be asked", asked.run_id)
+            return Failed(_told(broken), "launch_failed"), ""
+
+    async def _fail_unasked(self, attempt: Attempt, outcome: Outcome, tail: str) -> None:
+        """Have an attempt fail whose condition gave no answer."""
+        told = getattr(outcome, "error", str(outcome))
+        if await self._announced([attempt]):
+            failed = Failed(f"its condition could not be asked: {told}", "launch_failed")
+            self._unrecorded += 1
+            self._finished.append(Finished(attempt, failed, tail))
 
     def launch(self, announced: Sequence[Attempt], sent: float) -> None:
         """Launch attempts that were announced at once, or hand them back if it gets too late."""
@@ -197,9 +267,12 @@ class Dispatcher:
                 for run_id in {each.attempt.run_id for each in batch} - held:
                     log.warning("run %d was not this node's any more", run_id)
         self.recorded += 1
-        self.wake_soon()
+        if any(each.attempt.group is not None for each in batch):
+            self.wake()  # somebody may wait for just this place
+        else:
+            self.wake_soon()
         self.on_recorded()
-        if not self.running and not self._unlaunched:
+        if not (self.running or self._probing or self._unlaunched):
             self._idle.set()
 
     async def _finish(self, batch: list[Finished]) -> list[int]:
@@ -242,11 +315,29 @@ class Dispatcher:
 
     def end_running(self, *, lost: bool = False) -> None:
         """End what is running now: because the node is stopped, or because it may be lost."""
+        for task, _ in list(self._probing.values()):
+            task.cancel()
         for task, attempt in list(self._running.values()):
             if getcoroutinestate(task.get_coro()) != CORO_CREATED:  # type: ignore[arg-type]
                 if lost:
                     self._given_up.add((attempt.run_id, attempt.fence))
                 task.cancel()
+
+    def end(self, which: Collection[tuple[int, int]]) -> bool:
+        """End runs, by their ids and fences, because somebody wishes so.
+
+        Returns whether all of them run here: others are about to begin, or to be recorded.
+        """
+        found: set[tuple[int, int]] = set()
+        for task, attempt in list(self._running.values()):
+            held = attempt.run_id, attempt.fence
+            begun = getcoroutinestate(task.get_coro()) != CORO_CREATED  # type: ignore[arg-type]
+            if held in which and begun:
+                found.add(held)
+                if held not in self._asked:
+                    self._asked.add(held)
+                    task.cancel()
+        return found.issuperset(which)
 
     def doubt(self, broken: StoreFailed) -> None:
         """Take note of a call that may have given this node runs, though it failed."""
@@ -258,6 +349,7 @@ class Dispatcher:
         since, before = self.in_doubt_since, self._clock.now() - self._node.lease * 2 // 3
         unfinished = [
             *(attempt for _, attempt in self._running.values()),
+            *(attempt for _, attempt in self._probing.values()),
             *(each.attempt for each in (*self._finished, *self._recording)),
             *self._unlaunched,
         ]
@@ -276,7 +368,7 @@ class Dispatcher:
     def _free(self) -> int:
         if not self._lease.holds:
             return 0  # what it was given now it would only hand back
-        return self.concurrency - len(self._running) - self._reserved
+        return self.concurrency - len(self._running) - len(self._probing) - self._reserved
 
     async def _attend(self, attempt: Attempt, latest: float) -> None:
         """See one attempt through, whatever its launcher does; or hand it back if it is too late.
@@ -302,12 +394,15 @@ class Dispatcher:
                 and task.cancelling()
             ):
                 outcome = Canceled("ended because the scheduler was stopped")
+                if (attempt.run_id, attempt.fence) in self._asked:
+                    outcome = Canceled("ended because it was asked to")
                 if (attempt.run_id, attempt.fence) in self._given_up:
                     self._given_up.discard((attempt.run_id, attempt.fence))
                     outcome = Lost()  # others may have decided so already
             else:
                 log.exception("the launcher of run %d failed", attempt.run_id)
                 outcome = Failed(_told(broken), "launch_failed")
+        self._asked.discard((attempt.run_id, attempt.fence))
         self._running.pop(attempt.run_id, None)  # its place is free for another at once
         self._unrecorded += 1
         self._finished.append(Finished(attempt, outcome, tail))

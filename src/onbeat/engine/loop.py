@@ -49,6 +49,8 @@ class Engine:
             store, clock, node, self.dispatcher, catchup_per_second=catchup_per_second
         )
         self.dispatcher.on_recorded = self.planner.wake  # type: ignore[method-assign]  # they meet here
+        self.planner.on_asks = self._look_for_asks  # type: ignore[method-assign]
+        self._asked = False  # runs of this node may have been asked to end
         self._starting: list[asyncio.Task[None]] = []  # they end by themselves, once told to stop
         self._looking: list[asyncio.Task[None]] = []
         self._serving: list[asyncio.Task[None]] = []  # needed until the last run is recorded
@@ -126,9 +128,30 @@ class Engine:
                 continue  # the planner meets it too, and says so
             now = self._clock.monotonic()
             blind = self._store.is_shared and now - looked > LOOK_ANYWAY
+            self._asked = self._asked or changed or blind
+            if self._asked and self.dispatcher.running:
+                await self._end_asked()
             if changed or blind or (due is not None and self._clock.now() >= due):
                 looked = now
                 self.planner.wake()
+
+    def look_again(self) -> None:
+        """Look at what was changed in this process: what is due, and what is to end."""
+        self._look_for_asks()
+        self.planner.wake()
+
+    def _look_for_asks(self) -> None:
+        self._asked = True
+
+    async def _end_asked(self) -> None:
+        """End what this node was asked to."""
+        self._asked = False
+        try:
+            asked = await self._store.to_end(self._node)
+            self._asked = self._asked or not self.dispatcher.end(asked)
+        except StoreFailed as broken:
+            self._asked = True
+            log.warning("what is to end could not be looked up: %s", broken)
 
     async def _guard_lease(self) -> None:
         while True:

@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from onbeat.core.decisions import Plan
 from onbeat.core.model import Past
-from onbeat.core.plan import Plan, is_plain, plan
+from onbeat.core.plan import is_plain, plan
+from onbeat.core.policies import Policy
 from onbeat.core.runs import Run
-from onbeat.core.schedules import Policy, Schedule
+from onbeat.core.schedules import Schedule
 from onbeat.core.ticks import Trigger
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.errors import StoreFailed
@@ -42,6 +44,7 @@ class Planner:
         self._wake = asyncio.Event()
         self._last: _Alike | None = None
         self._stopping, self._is_behind, self._is_outdated = False, False, False
+        self._expired_at = clock.monotonic()
         self._told_of: frozenset[str] = frozenset()  # what was needed and is not offered
         self.next_due: int | None = None  # until then there is nothing to do, unless it is woken
 
@@ -66,6 +69,7 @@ class Planner:
                     self._dispatcher.wake()
                 else:
                     self._dispatcher.wake_soon()
+                await self._expire(idle=not planned.ticks)
                 if planned.is_full:
                     continue
                 self.next_due = await self._store.next_due(after=before)
@@ -96,6 +100,8 @@ class Planner:
             )
             self._dispatcher.launch(planned.attempts, sent)
         self._is_behind = planned.is_full
+        if planned.asks:
+            self.on_asks()
         if planned.is_outdated and not self._is_outdated:
             log.error("others have newer time zone data: this node plans nothing (update tzdata)")
         self._is_outdated = planned.is_outdated
@@ -108,6 +114,17 @@ class Planner:
         self._told_of |= planned.unoffered
         return planned
 
+    def on_asks(self) -> None:
+        """Hear that started runs were asked to end, to let newer ones take their place."""
+
+    async def _expire(self, *, idle: bool) -> None:
+        """End what has waited too long: whenever there is nothing else to do, or once a second."""
+        now = self._clock.monotonic()
+        if "plan" in self._node.roles and (idle or now - self._expired_at >= 1):
+            self._expired_at = now
+            while await self._store.expire(limit=BATCH) >= BATCH:
+                pass
+
     def _plan(
         self, schedule: Schedule, run_at: int, unfinished: Sequence[Run], past: Past, now: int
     ) -> Plan:
@@ -118,6 +135,7 @@ class Planner:
             and trigger is last.trigger
             and policy is last.policy
             and (run_at, now) == last.moment
+            and schedule.target.is_enabled
             and not unfinished
         ):
             return last.plan

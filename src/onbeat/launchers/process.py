@@ -80,8 +80,8 @@ class ProcessLauncher:
     """Starts programs by their argv, never through a shell, and ends all that they start.
 
     Of `environment` only the names in `passed` reach a program. Its output is kept to about `cap`
-    bytes, of which the last `tail` are returned. A tree that is to end has `cancel_grace` seconds
-    from SIGTERM to SIGKILL.
+    bytes, of which the last `tail` are returned. A tree that is to end has the attempt's
+    `cancel_grace` from SIGTERM to SIGKILL.
     """
 
     def __init__(
@@ -93,9 +93,8 @@ class ProcessLauncher:
         passed: Sequence[str] = PASSED,
         cap: int = 10 * 1024 * 1024,
         tail: int = 64 * 1024,
-        cancel_grace: float = 10.0,
     ) -> None:
-        self._output, self._cap, self._tail, self._cancel_grace = output, cap, tail, cancel_grace
+        self._output, self._cap, self._tail = output, cap, tail
         # Run 1 of another store without an id must not be taken for ours.
         self._store_id = store_id or uuid4().hex
         self._node = _identity(os.getpid())
@@ -111,6 +110,10 @@ class ProcessLauncher:
 
     def check(self, target: Target) -> None:
         _read(target)
+
+    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
+        """Whatever it starts, and what that starts, can be ended."""
+        return True
 
     def offers(self) -> tuple[str, ...]:
         return ("command",)
@@ -170,7 +173,7 @@ class ProcessLauncher:
             )
         finally:
             os.close(output)
-        return _Child(process, path, self._marks, attempt.run_id)
+        return _Child(process, path, self._marks, attempt)
 
     def _own_names(self, attempt: Attempt) -> dict[str, str]:
         names = {
@@ -190,7 +193,7 @@ class ProcessLauncher:
 
     async def _end(self, child: "_Child") -> None:
         """End the tree, but keep its main process a zombie: so the group's number stays its own."""
-        now, grace = asyncio.get_running_loop().time, self._cancel_grace
+        now, grace = asyncio.get_running_loop().time, child.cancel_grace
         until = now() + (min(grace, LEFTOVER_GRACE) if child.ended.done() else grace)
         try:
             child.signal_group(SIGTERM)
@@ -246,10 +249,11 @@ class _Child:
     """A started process, which leads its group, and the futures that tell of it."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], output: Path, marks: Marks, run_id: int
+        self, process: subprocess.Popen[bytes], output: Path, marks: Marks, attempt: Attempt
     ) -> None:
-        self.pid, self.output, self.run_id = process.pid, output, run_id
-        self.marks = marks | {b"ONBEAT_RUN_ID=%d" % run_id}
+        self.pid, self.output, self.run_id = process.pid, output, attempt.run_id
+        self.cancel_grace = attempt.cancel_grace / 1000
+        self.marks = marks | {b"ONBEAT_RUN_ID=%d" % attempt.run_id}
         self.process, self._loop = process, asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.stopped: asyncio.Future[None] = self._loop.create_future()  # by `close`

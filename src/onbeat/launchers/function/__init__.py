@@ -52,6 +52,11 @@ class FunctionLauncher:
         if function is not None:
             _way_to_call(function, tuple(target.inputs))
 
+    def can_cancel(self, target: Target) -> bool:
+        """An async function can be ended, a plain one cannot; of others nobody knows."""
+        function = self._registered.get(str(target.fields["python"]))
+        return function is None or inspect.iscoroutinefunction(function)
+
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         name = str(attempt.target.fields["python"])
         try:

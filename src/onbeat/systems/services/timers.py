@@ -10,10 +10,12 @@ A timer that is wrong is told of with the reason, and keeps no other from runnin
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from onbeat.core.codec import check_names, decode
-from onbeat.core.schedules import Schedule, check_schedule, read_policy, read_target
+from onbeat.core.policies import read_policy
+from onbeat.core.schedules import Schedule, check_schedule, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.core.zones import zone
 from onbeat.errors import InvalidSchedule, meant, naming, shown
@@ -22,6 +24,7 @@ from onbeat.systems.wording import check_fields, told_in
 
 SOURCE = "services"  # whose schedules these are, in the store
 RETRY = ("30s", "2m", "10m")
+LONGEST = 10 * 366 * 86_400  # seconds
 
 WhyNot = Literal["disabled", "disabled_target"]
 Fields = Mapping[str, object]
@@ -31,7 +34,7 @@ Fields = Mapping[str, object]
 class Timers:
     """What came of a list of timers."""
 
-    schedules: tuple[Schedule, ...]  # of those that are right and enabled
+    schedules: tuple[Schedule, ...]  # of those that are right; what is disabled skips its ticks
     targets: Mapping[str, str]  # the service that each of these starts
     disabled: Mapping[str, WhyNot]  # by id: the timer is, or its service
     invalid: Mapping[str, InvalidSchedule]  # by id, or by place if a timer has none of its own
@@ -84,15 +87,14 @@ def read_timers(given: Fields) -> Timers:
     for place, timer in enumerate(timers):
         name = f"[{place}]"
         try:
-            name = _id_of(timer, {*found, *disabled, *invalid})
+            name = _id_of(timer, {*found, *invalid})
             with told_in(WORDS):
                 schedule, why_not = _read(name, timer, services, around, timezone)
         except InvalidSchedule as refused:
             invalid[name] = refused
         else:
-            if why_not is None:
-                found[name], targets[name] = schedule, timer["target"]
-            else:
+            found[name], targets[name] = schedule, timer["target"]
+            if why_not is not None:
                 disabled[name] = why_not
     return Timers(tuple(found.values()), targets, disabled, invalid)
 
@@ -113,12 +115,12 @@ def _read(
         read_policy(timeout)
         run = {name: service[name] for name in service.keys() & {"cwd", "env"}}
         with told_in(WORDS):
-            runs = read_target({"command": service.get("argv")} | run)
+            runs = read_target({"command": service.get("argv"), "enabled": is_enabled} | run)
     catchup = "once" if _flag(timer, "persistent") else "none"
-    policy = read_policy({**around, **timeout, "catchup": catchup})
-    trigger = _trigger(timer, timezone)
-    schedule = check_schedule(Schedule(timer_id, trigger, runs, policy))
-    if not _flag(timer, "enabled"):
+    own = {"catchup": catchup, "enabled": _flag(timer, "enabled")}
+    policy = read_policy({**around, **timeout, **own})
+    schedule = check_schedule(Schedule(timer_id, _trigger(timer, timezone), runs, policy))
+    if not policy.enabled:
         return schedule, "disabled"
     return schedule, None if is_enabled else "disabled_target"
 
@@ -146,14 +148,27 @@ def _trigger(timer: Fields, timezone: str) -> Trigger:
     if not timer.keys() & TRIGGERS:
         hint = "on_calendar, on_startup_sec or on_unit_active_sec"
         raise InvalidSchedule("", "nothing says when it is to start", hint=hint)
-    for name in ("on_startup_sec", "on_unit_active_sec"):
-        if name in timer:
-            raise InvalidSchedule(name, "the scheduler does not run this yet", hint="on_calendar")
-    fields = timer["on_calendar"]
-    if isinstance(fields, Mapping):
-        with naming("on_calendar"):
-            check_names(fields, CALENDAR)
-    return decode({"calendar": fields}, timezone=timezone)
+    parts: list[dict[str, object]] = []
+    if "on_calendar" in timer:
+        fields = timer["on_calendar"]
+        if isinstance(fields, Mapping):
+            with naming("on_calendar"):
+                check_names(fields, CALENDAR)
+        parts.append({"calendar": fields})
+    if "on_startup_sec" in timer:
+        parts.append({"startup": _seconds(timer, "on_startup_sec")})
+    if "on_unit_active_sec" in timer:
+        parts.append({"after": {"success": _seconds(timer, "on_unit_active_sec")}})
+    return decode(parts[0] if len(parts) == 1 else {"any": parts}, timezone=timezone)
+
+
+def _seconds(timer: Fields, name: str) -> str:
+    """Return a length of time in seconds, rounded up to a whole one."""
+    value = timer[name]
+    if isinstance(value, (int, float)) and type(value) is not bool and 0 < value <= LONGEST:
+        return f"{ceil(value)}s"
+    problem = f"{shown(value)} is no number of seconds"
+    raise InvalidSchedule(name, problem, hint="a positive number, such as 300")
 
 
 def _flag(given: Fields, name: str) -> bool:
@@ -168,6 +183,9 @@ CALENDAR = {"minute", "hour", "day_of_month", "month", "day_of_week"}
 TRIGGERS = {"on_calendar", "on_startup_sec", "on_unit_active_sec"}
 WORDS = {
     "schedule_id": "id",
+    "run.command": "argv",
+    "run.env": "env",
+    "run.cwd": "cwd",
     "command": "argv",
     "calendar": "on_calendar",
 }  # the core's, and this system's

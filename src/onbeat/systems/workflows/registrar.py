@@ -106,6 +106,7 @@ def _read(given: Fields, new_id: Callable[[], str]) -> Schedule:
         "timezone": given["timezone"],
         "run": {"python": RUN_LAUNCHER, "inputs": workflow},
         "jitter": f"{jitter}ms",
+        "jitter_around": jitter > 0,
         "overlap": given.get("overlap_policy", "skip"),
         "catchup": CATCHUP[catchup],
     }
