@@ -46,14 +46,15 @@ schedules:
 
 SCHEDULE_KEYS = {
     "schedule_id", "words", "definition", "revision", "source", "user_id", "paused", "pause_note",
-    "next_run_at", "next_due_at", "iteration", "runs_used", "last_run_at", "last_success_at",
-    "last_failure_at", "last_exit", "last_missed_at", "last_miss_reason", "consecutive_failures",
-    "created_at", "updated_at",
+    "paused_until", "next_run_at", "next_due_at", "iteration", "runs_used", "last_run_at",
+    "last_success_at", "last_failure_at", "last_exit", "last_missed_at", "last_miss_reason",
+    "consecutive_failures", "created_at", "updated_at",
 }  # fmt: skip
 RUN_KEYS = {
     "run_id", "schedule_id", "run_at", "due_at", "status", "reason", "triggered_by", "attempt",
-    "iteration", "revision", "tick_count", "first_run_at", "blocked_by", "idempotency_key",
-    "request_id", "started_at", "finished_at", "exit_code", "error", "result", "inputs",
+    "iteration", "revision", "tick_count", "first_run_at", "blocked_by", "priority", "group",
+    "deadline_at", "end_asked_at", "deferrals", "external_id", "idempotency_key", "request_id",
+    "started_at", "finished_at", "exit_code", "error", "result", "inputs", "rendered",
     "created_at", "updated_at",
 }  # fmt: skip
 NODE_KEYS = {
@@ -844,7 +845,7 @@ def test_up_applies_the_file_beside_it_and_says_what_is_up(folder):
         assert [each["alive"] for each in found["nodes"]] == [True]
         assert f"1 up: {named(node.pid)}" in ok("status")
         logged = [json.loads(line) for line in Path("stderr").read_text().splitlines()]
-        assert [line["event"] for line in logged] == ["node.started", *["schedule.created"] * 4]
+        assert [line["event"] for line in logged] == [*["schedule.created"] * 4, "node.started"]
 
 
 @pytest.mark.req("C1", "C62")

@@ -97,7 +97,7 @@ def read_file(path: Path) -> File:
         try:
             with naming(str(path)):
                 schedule = definitions.schedule(name)
-                with naming(f"schedules.{name}.run"):
+                with naming(f"schedules.{name}"):
                     check_target(schedule)
             found.append(schedule)
         except InvalidSchedule as wrong:
@@ -241,7 +241,8 @@ def _note(run: RunRow, now: int) -> str:
     if run.triggered_by != "timer":
         parts.append(run.triggered_by)
     if run.tick_count > 1:
-        parts.append(f"stands for {run.tick_count} ticks")
+        events, ticks = f"follows {run.tick_count} events", f"stands for {run.tick_count} ticks"
+        parts.append(events if run.first_run_at is None else ticks)
     if run.blocked_by is not None:
         parts.append(f"behind run {run.blocked_by}")
     if run.error:

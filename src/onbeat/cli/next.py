@@ -10,7 +10,7 @@ import msgspec
 from onbeat.cli import INVALID_DEFINITION
 from onbeat.core.codec import decode
 from onbeat.core.instants import canonical_time, parse_instant, resolve, rfc3339, whole_second
-from onbeat.core.model import Past
+from onbeat.core.model import STARTUP, Happened, Past
 from onbeat.core.nights import YEAR, night_notes
 from onbeat.core.ticks import Trigger
 from onbeat.core.words import WEEKDAYS, words
@@ -151,7 +151,8 @@ def _notes(trigger: Trigger, t: int) -> list[str]:
 
 def _upcoming(trigger: Trigger, t: int, n: int) -> list[tuple[int, int]]:
     """Return `run_at` and `due_at` of the next ticks of a schedule defined, and started, at `t`."""
-    past = Past(created_at=t, scheduler_started_at=t)
+    starts = {cause: Happened(t) for cause in trigger.causes() if cause.startswith(STARTUP)}
+    past = Past(created_at=t, happened=starts)
     return [(tick, trigger.due_at(tick, past)) for tick in trigger.upcoming(t, n, past)]
 
 

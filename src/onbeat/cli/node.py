@@ -23,7 +23,7 @@ from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment
 from onbeat.errors import StoreUnusable
 from onbeat.ports import NodeRow, Overview
-from onbeat.service import node_fields, overview_fields
+from onbeat.service import Service, node_fields, overview_fields
 from onbeat.settings import Settings
 
 FILE = Path("onbeat.yaml")
@@ -47,6 +47,7 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--lease", metavar="LENGTH", help="How long a silent node keeps runs. [default: 5s]")
 @click.option("--catchup-per-second", metavar="N", help="Missed ticks to start. [default: 100]")
 @click.option("--keep", metavar="LENGTH", help="How long history is kept. [default: 30d]")
+@click.option("--http-targets", metavar="WHICH", help="any, or public: no private addresses.")
 @click.option("--pass-env", metavar="NAMES", help="Variables that commands get, with commas.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--log-format", metavar="FORMAT", help="auto, text or json.")
@@ -72,9 +73,12 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> Non
     definitions = None if file is None else read_file(file)  # before anything is touched
     service = await beat.open()
     try:
-        await beat.begin(client=False)
-        if definitions is not None:
-            await apply_definitions(service, definitions)
+
+        async def define(service: Service) -> None:
+            if definitions is not None:
+                await apply_definitions(service, definitions)
+
+        await beat.begin(client=False, first=define)
         found = await service.overview()
         if as_json:
             write_json(

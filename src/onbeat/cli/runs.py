@@ -1,4 +1,4 @@
-"""`onbeat runs`, `logs`, `run`, `pause` and `resume`: what runs, and what shall."""
+"""`onbeat runs`, `logs` and `run`: what runs, and what shall."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ import msgspec
 from onbeat.app import holder, output_file
 from onbeat.cli import FAILED
 from onbeat.cli.define import tell_if_closed, write_runs
-from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.cli.session import JSON, ask, is_number, with_settings, write_json
 from onbeat.core.runs import Status
 from onbeat.errors import InvalidSettings, NoSuchRun, shown
 from onbeat.ports import RunRow
@@ -65,7 +65,7 @@ def runs(
 @with_settings()
 def logs(settings: Settings, which: str, follow: bool, as_json: bool) -> None:
     """Show what a run printed: one by its number, or the latest of a schedule."""
-    one = _is_number(which)
+    one = is_number(which)
     run = ask(settings, partial(_find, which=which, wait=follow and not one))
     if follow and as_json:
         run = ask(settings, partial(_until_ended, run=run))
@@ -147,51 +147,9 @@ def run(
         sys.exit(FAILED)
 
 
-@click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--note", default="", help="Why, for whoever looks next.")
-@JSON
-@with_settings()
-def pause(settings: Settings, names: tuple[str, ...], note: str, as_json: bool) -> None:
-    """Start nothing more of these schedules by themselves. Started runs finish."""
-
-    async def work(service: Service) -> list[bool]:
-        for name in names:
-            await service.schedule(name)  # all are there, or none is paused
-        return [await service.pause(name, note=note) for name in names]
-
-    _tell(names, ask(settings, work), "paused", as_json=as_json)
-
-
-@click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--catchup", is_flag=True, help="Run the latest tick that the pause left out.")
-@JSON
-@with_settings()
-def resume(settings: Settings, names: tuple[str, ...], catchup: bool, as_json: bool) -> None:
-    """Let paused schedules go on from now."""
-
-    async def work(service: Service) -> list[bool]:
-        for name in names:
-            await service.schedule(name)
-        return [await service.resume(name, catchup=catchup) for name in names]
-
-    _tell(names, ask(settings, work), "resumed", as_json=as_json)
-
-
-def _tell(names: tuple[str, ...], changed: list[bool], done: str, *, as_json: bool) -> None:
-    if as_json:
-        pairs = zip(names, changed, strict=True)
-        write_json([{"schedule_id": name, "changed": did} for name, did in pairs])
-        return
-    for name, did in zip(names, changed, strict=True):
-        was = "was paused already" if done == "paused" else "was not paused"
-        click.echo(f"{done} {name}" if did else f"{name} {was}")
-
-
 async def _find(service: Service, which: str, *, wait: bool = False) -> RunRow:
     """Return the run of a number, or the latest of a schedule that printed or prints something."""
-    if _is_number(which):
+    if is_number(which):
         return await service.run(int(which))
     told = False
     while not (found := await service.runs(schedule_id=which, limit=100)):
@@ -202,10 +160,6 @@ async def _find(service: Service, which: str, *, wait: bool = False) -> RunRow:
         told = True
         await asyncio.sleep(LOOK_EVERY)
     return next((run for run in found if run.attempt), found[0])
-
-
-def _is_number(which: str) -> bool:
-    return which.isascii() and which.isdigit() and len(which) < 19
 
 
 async def _again(service: Service, run: RunRow) -> RunRow:

@@ -108,6 +108,11 @@ def ask(settings: Settings, work: Callable[[Service], Awaitable[T]], *, create: 
     return asyncio.run(session())
 
 
+def is_number(which: str) -> bool:
+    """Return whether this is the number of a run, rather than a name."""
+    return which.isascii() and which.isdigit() and len(which) < 19
+
+
 def write_json(told: object) -> None:
     """Write JSON on one line."""
     click.echo(msgspec.json.encode(told))

@@ -1,0 +1,111 @@
+"""`onbeat why` and `onbeat backfill`: what was, and what shall be after all."""
+
+import json
+
+import pytest
+
+from onbeat.core.runs import run_key
+from tests.cli.test_verbs import as_json, folder, ok, onbeat, refused, write  # noqa: F401 - all are in it
+
+FILE = """
+timezone: Europe/Berlin
+schedules:
+  standup: {cron: "0 9 * * MON-FRI", run: {command: [echo, hi]}}
+  grid: {every: 1h, overlap: queue, run: {command: [echo, "{{ date }}"]}}
+"""
+
+
+@pytest.fixture
+def two():
+    """Two schedules: grid and standup."""
+    ok("apply", write(FILE))
+
+
+# -- why
+
+
+def test_a_local_time_that_is_no_tick_is_told_with_the_field_that_fails(two):
+    assert ok("why", "standup", "2030-01-05T09:00") == (
+        "standup at 2030-01-05T09:00:00+01:00: it is no tick\n"
+        "  2030-01-05T09:00:00+01:00 in Europe/Berlin: day of week is Saturday, not MON-FRI\n"
+        "  2030-01-04T09:00:00+01:00 is the tick before it\n"
+        "  2030-01-07T09:00:00+01:00 is the tick after it\n"
+    )
+
+
+def test_an_instant_may_have_its_own_offset(two):
+    assert "to come" in ok("why", "standup", "2030-01-07T08:00:00Z")
+
+
+def test_in_json_it_has_fields(two):
+    found = as_json("why", "standup", "2030-01-05T09:00")
+    assert (found["kind"], found["next"]) == ("no_tick", "2030-01-07T08:00:00Z")
+    assert set(found) == {
+        "schedule_id", "at", "kind", "reason", "headline", "sentences", "instead", "run_id",
+        "status", "previous", "next",
+    }  # fmt: skip
+
+
+def test_without_a_time_it_is_of_the_latest_tick_or_the_next(two):
+    assert "it is to come" in ok("why", "standup")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        (("standup", "soon"), 2, "TIME: "),
+        (("standup", "2030-03-31T02:30"), 2, "02:30"),
+        (("standpu",), 1, "no schedule is called 'standpu' (did you mean 'standup'?)"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(two, arguments, code, problem):
+    assert problem in refused(code, "why", *arguments)
+
+
+# -- backfill
+
+
+def test_a_preview_lists_each_tick_with_its_key_and_changes_nothing(two):
+    found = as_json("backfill", "grid", "--from", "2020-01-01T00:00", "--to", "2020-01-01T03:00", "--preview")  # fmt: skip
+    assert [each["run_at"] for each in found] == [
+        "2019-12-31T23:00:00Z", "2020-01-01T00:00:00Z", "2020-01-01T01:00:00Z", "2020-01-01T02:00:00Z",
+    ]  # fmt: skip
+    assert {each["action"] for each in found} == {"add"}
+    assert found[1]["key"] == run_key("grid", 1_577_836_800)
+    assert as_json("runs") == []
+    text = ok("backfill", "grid", "--from", "2020-01-01", "--to", "2020-01-02", "--preview")
+    assert text.startswith("48 ticks: 48 would run, 0 would be left as they are\n")
+    assert "... and 28 more (--json lists all)" in text
+
+
+def test_it_enqueues_them_once_and_goes_on_where_it_was_broken_off(two):
+    asked = ("backfill", "grid", "--from", "2020-01-01T00:00", "--to", "2020-01-01T03:00")
+    assert ok(*asked) == "4 runs are enqueued, 0 ticks were left as they are\n"
+    assert as_json(*asked) == {"schedule_id": "grid", "enqueued": 0, "refused": 4}
+    runs = as_json("runs", "grid")
+    assert {run["triggered_by"] for run in runs} == {"backfill"}
+    preview = ok(*asked, "--preview")
+    assert "it is enqueued, or runs right now" in preview
+
+
+def test_more_than_a_hundred_wait_for_a_node(two):
+    done = onbeat("backfill", "grid", "--from", "2020-01-01", "--to", "2020-01-06")
+    assert done.stdout == "100 runs are enqueued, 0 ticks were left as they are\n"
+    assert done.stderr == "100 wait and no node is up: start one, and do this again\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "problem"),
+    [
+        (("--from", "2020-01-01", "--to", "2030-01-01"), 4, "backfill: 87696 ticks (10000 at most"),
+        (("--from", "soon", "--to", "2020-01-01"), 2, "--from: "),
+    ],
+)
+def test_what_makes_no_sense_is_refused(two, asked, code, problem):
+    assert problem in refused(code, "backfill", "grid", *asked)
+
+
+def test_a_stretch_without_a_tick_is_nothing(two):
+    asked = ("--from", "2020-01-01T00:10", "--to", "2020-01-01T00:20")
+    assert json.loads(ok("backfill", "grid", *asked, "--preview", "--json")) == []
+    assert ok("backfill", "grid", *asked) == "0 runs are enqueued, 0 ticks were left as they are\n"
