@@ -13,8 +13,11 @@ import pytest
 from onbeat import Onbeat
 from onbeat.core.codec import AROUND, KINDS
 from onbeat.core.cron import MACROS
-from onbeat.core.runs import Reason
-from onbeat.core.schedules import POLICIES, TARGETS
+from onbeat.core.policies import POLICIES, Policy, Retries
+from onbeat.core.runs import REASONS, Reason
+from onbeat.core.schedules import TARGETS
+from onbeat.core.templates import FILTERS, NAMES
+from onbeat.core.why import SENTENCES
 from onbeat.systems.workflows import Registrar
 from onbeat.testing import ManualClock
 
@@ -102,14 +105,62 @@ def test_the_python_of_the_services_page_defines_what_it_says(tmp_path, monkeypa
     assert f"prints `{capsys.readouterr().out.strip()}`" in page
 
 
-def test_every_policy_and_every_reason_is_in_the_page_on_schedules():
+def cells(page, columns):
+    """Return the rows of the tables of a page that have so many columns, without their headings."""
+    text = (ROOT / "docs" / page).read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [row for row in rows if len(row) == columns]
+
+
+def test_every_policy_is_in_its_table_with_its_default():
+    (_, *rows) = cells("policies.md", 5)
+    assert [row[0].strip("`") for row in rows] == [*POLICIES, "when"]
+    for row in rows[:-1]:
+        name, default = (cell.strip("`") for cell in row[:2])
+        value = getattr(Policy(), name)
+        if default == "none":
+            assert value in (None, Retries()), name
+        elif default in ("true", "false"):
+            assert value is (default == "true"), name
+        else:
+            read = POLICIES[name].read(int(default) if default.isdigit() else default)
+            assert read == value, name
+
+
+def test_every_row_of_the_policies_names_tests_that_are_there():
+    rows = [*cells("policies.md", 5)[1:], *cells("policies.md", 4)[1:]]
+    assert len(rows) > 30
+    for row in rows:
+        links = re.findall(r"\[([^\]]+)\]\(\.\./(tests/[^)]+)\)", row[-1])
+        assert links, row[0]
+        for sentence, path in links:
+            name = f"test_{sentence.replace(' ', '_')}"
+            assert f"def {name}(" in (ROOT / path).read_text(), (name, path)
+
+
+def test_the_policies_say_what_why_says_and_all_of_it():
+    rows = [*cells("policies.md", 5)[1:], *cells("policies.md", 4)[1:]]
+    found = {}
+    for row in rows:
+        found |= dict(re.findall(r"`(\w+)`: (.+?)(?:<br>|$)", row[-2]))
+    assert found == dict(SENTENCES)
+
+
+def test_the_reasons_are_a_closed_list_and_the_page_has_exactly_those():
+    rows = [row for row in cells("schedules.md", 2) if row[0].strip("`") in REASONS]
+    assert [(row[0].strip("`"), row[1]) for row in rows] == list(SENTENCES.items())
+    assert get_args(Reason) == REASONS
+
+
+def test_every_kind_of_target_and_every_name_of_a_template_has_its_row():
     page = (ROOT / "docs" / "schedules.md").read_text()
-    for name in POLICIES:
-        assert f"| `{name}` |" in page, name
-    for reason in get_args(Reason):
-        assert f"`{reason}`" in page, reason
     for kind in TARGETS:
         assert f"| `{{{kind}: " in page, kind
+    page = (ROOT / "docs" / "policies.md").read_text()
+    for name, meaning in NAMES.items():
+        assert f"| `{name}` | {meaning} |" in page, name
+    for name in FILTERS:
+        assert re.search(rf"`(a \| )?{name}[(`]", page), name
 
 
 def test_the_two_commands_are_there():
