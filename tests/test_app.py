@@ -295,10 +295,13 @@ def test_what_is_wrong_is_refused_where_it_is_decorated(beat, given, problem):
         beat.schedule(every("1h"), **given)(report)
 
 
-@pytest.mark.parametrize("trigger", [startup("30s"), after("success", "30m")])
-def test_a_trigger_that_is_not_run_yet_is_refused_where_it_is_decorated(beat, trigger):
-    with pytest.raises(InvalidSchedule, match="does not run ticks that follow"):
-        beat.schedule(trigger, name="report")(lambda: None)
+@awaited
+async def test_a_decorated_function_can_follow_the_start_and_its_own_end(beat, clock):
+    beat.schedule(startup("30s") | after("success", "30m"), name="report")(lambda: None)
+    async with beat:
+        for length in ("1m", "31m", "31m"):
+            await passes(beat, clock, length)
+        assert await runs(beat, "status") == ["SUCCESS"] * 3
 
 
 def test_two_functions_of_one_name_are_refused(beat):

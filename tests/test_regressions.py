@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 import pytest
 
 from onbeat import InvalidSchedule, Onbeat, cron, daily
+from onbeat.core.decisions import Drop, Skip, Tick
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import NO_PAST
-from onbeat.core.plan import Skip, Supersede, Tick, plan
+from onbeat.core.plan import plan
 from onbeat.core.runs import Failed, Run, Status, Succeeded
 from onbeat.ports import Node
 from onbeat.settings import Settings
@@ -214,7 +215,7 @@ def test_a_skip_for_overlap_clears_a_pending_retry():
     waits = Run(1, 0, Status.ENQUEUED, 0, attempt=1)
     going = Run(2, 60, Status.STARTED, 60_000, attempt=1)
     found = plan(a_schedule(every="1m"), 120, [waits, going], NO_PAST, now=120_000)
-    assert found.decisions == (Supersede(waits), Skip(Tick(120, 120_000), "overlap", 60))
+    assert found.decisions == (Drop(waits), Skip(Tick(120, 120_000), "overlap", 60))
 
 
 def test_a_process_killed_by_a_signal_is_not_retried():

@@ -111,9 +111,13 @@ class Onbeat:
         *,
         name: str | None = None,
         inputs: Mapping[str, object] | None = None,
+        when: Mapping[str, object] | None = None,
         **policy: object,
     ) -> Callable[[F], F]:
-        """Run a function at the ticks of `trigger`, under a policy such as `overlap="queue"`."""
+        """Run a function at the ticks of `trigger`, under a policy such as `overlap="queue"`.
+
+        `when` is asked first, such as `{"command": ["test", "-e", "ready"]}`.
+        """
         if not isinstance(trigger, Trigger):
             hint = '@beat.schedule(every("5m")), or cron, daily, at, ...'
             raise InvalidSchedule("trigger", f"{shown(trigger)} is no trigger", hint=hint)
@@ -129,9 +133,12 @@ class Onbeat:
                 problem = f"two schedules are called {schedule_id!r}"
                 raise InvalidSchedule("name", problem, hint="name=... gives one another name")
             self._functions.register(schedule_id, function)
+            probe = None if when is None else read_target(when)
+            found = check_schedule(
+                Schedule(schedule_id, trigger, target, read_policy(policy), when=probe)
+            )
             with naming(schedule_id):
-                self._functions.check(target)
-            found = check_schedule(Schedule(schedule_id, trigger, target, read_policy(policy)))
+                check_launch(found, {**_launchers_that_check(), "python": self._functions})
             self._decorated[schedule_id] = found
             return function
 

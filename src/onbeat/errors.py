@@ -6,6 +6,7 @@
     ├── NoSuchSchedule     nothing has this id: the caller asks for another
     ├── NoSuchRun          nothing has this number
     ├── RunIsOver          it has ended: nothing can be done about it any more
+    ├── RunIsHeld          a node has it, and will tell of its end itself
     ├── StoreHeld          another node has this store: stop that one, or join as a client
     ├── StoreUnusable      the store cannot be opened as it is: an operator has to look
     ├── NodeForgotten      others took this node for dead: it ends what it runs and joins anew
@@ -69,10 +70,10 @@ class NoSuchSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
 class NoSuchRun(OnbeatError):  # noqa: N818 - it names what is wrong
     """No run has this number: it never was, or it is older than what is kept."""
 
-    def __init__(self, which: int | str) -> None:
-        told = (
-            f"there is no run {which}" if isinstance(which, int) else f"no run of {which} is there"
-        )
+    def __init__(self, which: int | str, *, is_key: bool = False) -> None:
+        told = f"there is no run {which}"
+        if isinstance(which, str):
+            told = f"no run has the key {shown(which)}" if is_key else f"no run of {which} is there"
         super().__init__(told)
 
 
@@ -82,6 +83,15 @@ class RunIsOver(OnbeatError):  # noqa: N818 - it names what is wrong
     def __init__(self, run_id: int, status: str) -> None:
         self.run_id, self.status = run_id, status
         super().__init__(f"run {run_id} is {status}: nothing was changed")
+
+
+class RunIsHeld(OnbeatError):  # noqa: N818 - it names what is wrong
+    """A run was not accepted by a target: the node that has it will tell of its end."""
+
+    def __init__(self, run_id: int) -> None:
+        super().__init__(
+            f"run {run_id} is on a node, which tells of its end (onbeat cancel ends it)"
+        )
 
 
 class StoreHeld(OnbeatError):  # noqa: N818 - it names what is wrong

@@ -204,7 +204,6 @@ class TestRetries:
         for n in range(1, len(delays)):
             assert delays[n] == min(2 * delays[n - 1], longest)
 
-    @pytest.mark.xfail(raises=InvalidSchedule, reason="1258291200ms is written and not read")
     def test_what_doubling_comes_to_is_read_again(self):
         policy = read_policy({"retry": {"attempts": 25, "backoff": "300ms", "max": "30d"}})
         assert read_policy(write_policy(policy)) == policy
@@ -255,7 +254,7 @@ REFUSED = [  # fields, and what is said of them
     ({"grace": None}, f"grace: None is not a duration {NO_DURATION}"),
     ({"grace": True}, f"grace: True is not a duration {NO_DURATION}"),
     ({"catchup_window": -1}, "catchup_window: the number -1 has no unit (-1s, -1m, -1h or -1d)"),
-    ({"jitter": "1234567890ms"}, f"jitter: '1234567890ms' is not a duration {NO_DURATION}"),
+    ({"jitter": "1234567890123ms"}, f"jitter: '1234567890123ms' is not a duration {NO_DURATION}"),
     ({"jitter": "-5s"}, f"jitter: '-5s' is not a duration {NO_DURATION}"),
     ({"jitter": "1.5ms"}, f"jitter: '1.5ms' is not a duration {NO_DURATION}"),
     ({"jitter": timedelta(seconds=-5)}, "jitter: '-1 day, 23:59:55' is not a length in whole seconds (such as 90m)"),

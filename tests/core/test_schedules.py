@@ -85,8 +85,8 @@ class TestCondition:
         [
             ("./is-open", r"^when: './is-open' is no target"),
             (
-                {"comand": ["x"]},
-                r"^when.comand: no launcher has this name \(did you mean 'command'",
+                {"commands": ["x"]},
+                r"^when.commands: no launcher has this name \(did you mean 'command'",
             ),
             ({"python": "is_open"}, r"^when.python: a condition .* \(module:function\)$"),
             (

@@ -14,6 +14,7 @@ from onbeat.core.why import (
     GroupFacts,
     NodeFacts,
     RunFacts,
+    Spell,
     explain,
     why_fields,
 )
@@ -41,6 +42,7 @@ def asked(run=None, *, when=NOON, now=NOON + HOUR, **fields):
     }
     usual = {"decided_until": now, "created_at": (NOON - 86_400) * 1000}
     schedule = a_schedule("report", **policy)
+    usual["spells"] = [Spell(schedule, NOON - 86_400)]
     return explain(Facts("report", when, now * 1000, schedule, run=run, **usual | fields))
 
 
@@ -220,7 +222,8 @@ class TestWithoutARow:
         assert found.sentences == ["no node is up: it is decided when one is (onbeat up)"]
 
     def test_one_from_before_it_was_there(self):
-        assert asked(created_at=(NOON + 60) * 1000).kind == "not_there"
+        found = explain(Facts("report", NOON, NOON * 1000, None, created_at=(NOON + 60) * 1000))
+        assert found.headline == "the schedule is there since 2026-01-01T12:01:00.000Z only"
 
     def test_one_that_is_forgotten(self):
         assert asked(history_from=(NOON + 60) * 1000).kind == "forgotten"

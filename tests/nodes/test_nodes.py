@@ -24,9 +24,9 @@ def a_beat(url, **settings):
     )
 
 
-async def until(reached):
+async def until(reached, *, longest=SOON):
     """Wait until something is so; return what it came to."""
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(longest):
         while True:
             found = reached()
             found = await found if asyncio.iscoroutine(found) else found

@@ -10,7 +10,7 @@ from onbeat.core.backfill import Add, Refuse, Revive
 from onbeat.core.instants import parse_instant
 from onbeat.core.runs import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded, run_key
 from onbeat.core.why import explain
-from onbeat.errors import NoSuchRun, RunIsOver
+from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
 from onbeat.ports import Attempt, Finished
 from onbeat.testing import a_schedule
 from tests.stores.conftest import a_node
@@ -191,10 +191,40 @@ class TestAccepted:
         await world.store.report(attempt.run_id, BROKEN)
         assert (await world.row()).status == "ENQUEUED"
 
+    async def test_what_a_node_has_is_not_for_others_to_tell_of(self, world):
+        attempt = await world.going()
+        with pytest.raises(RunIsHeld, match="which tells of its end"):
+            await world.store.report(attempt.run_id, Succeeded())
+        assert (await world.row()).status == "STARTED"
+
     async def test_a_node_that_leaves_takes_nothing_of_it_along(self, world):
         await world.end(await world.going(timeout="3h"), Accepted())
         await world.restart()
         assert (await world.row()).status == "STARTED"
+
+
+class TestSwitches:
+    @pytest.mark.parametrize(
+        ("off", "reason"),
+        [
+            ({"enabled": False}, "disabled"),
+            ({"run": {"command": ["true"], "enabled": False}}, "disabled_target"),
+        ],
+    )
+    async def test_what_waits_when_it_is_switched_off_does_not_start(self, world, off, reason):
+        first = await world.going(overlap="queue")
+        await world.tick()
+        await world.define(overlap="queue", **off)
+        await world.end(first)
+        assert await world.start() == []
+        assert (await world.runs("status reason"))[1] == ("SKIPPED", reason)
+
+    async def test_a_further_attempt_says_that_it_is_one(self, world):
+        attempt = await world.going(retry=["1m"])
+        assert attempt.triggered_by == "timer"
+        await world.end(attempt, BROKEN)
+        world.clock.advance("1m")
+        assert (await world.start_one()).triggered_by == "retry"
 
 
 class TestOutcomes:
@@ -315,7 +345,7 @@ class TestFollowing:
         for n in range(3):
             await world.store.enqueue("a", request_id=str(n))
         await world.store.finish([Finished(each, BROKEN) for each in await world.start()])
-        assert (await world.schedule("b")).next_run_at == at("12:30") + 1
+        assert (await world.schedule("b")).next_run_at == at("12:30")
         await world.tick("31m")
         (row,) = await world.rows("b")
         assert (row.tick_count, row.first_run_at) == (3, None)
@@ -332,7 +362,7 @@ class TestFollowing:
         await world.define(any=[{"daily": "13:00"}, {"after": {"success": "10m"}}])
         await world.tick()
         await world.end(await world.start_one())
-        assert (await world.schedule()).next_run_at == at("13:10") + 1
+        assert (await world.schedule()).next_run_at == at("13:10")
 
     async def test_a_circle_is_refused_and_nothing_of_it_is_kept(self, world):
         chain = [
@@ -362,7 +392,7 @@ class TestFollowing:
         await world.define(startup="30s")
         assert (await world.schedule()).next_run_at is None
         await world.restart()
-        assert (await world.schedule()).next_run_at == at("12:00") + 31
+        assert (await world.schedule()).next_run_at == at("12:00") + 30
 
     async def test_a_run_that_is_lost_sets_its_followers_going(self, world):
         after = {"schedule": "a", "outcome": "failure"}
@@ -388,6 +418,34 @@ class TestPausing:
         row = await world.schedule()
         assert (row.paused, row.next_run_at, row.paused_until) == (False, at("15:00"), None)
         assert await world.runs("status reason tick_count") == [("SKIPPED", "paused", 2)]
+
+    async def test_a_tick_at_its_very_end_is_not_of_it(self, world):
+        await world.define()
+        await world.store.pause("report", until=ms("14:00"))
+        await world.tick("2h")
+        await world.plan()
+        assert await world.runs("run_at reason") == [(at("13:00"), "paused"), (at("14:00"), None)]
+
+    @pytest.mark.parametrize("by_hand", [True, False])
+    async def test_what_was_planned_after_its_end_is_missed_and_caught_up(self, world, by_hand):
+        await world.define()
+        await world.store.pause("report", until=ms("13:30"))
+        world.clock.advance("5h")
+        if by_hand:
+            await world.store.resume("report")
+        await world.plan()
+        await world.plan()
+        assert await world.runs("run_at reason triggered_by tick_count") == [
+            (at("13:00"), "paused", "timer", 1), (at("17:00"), None, "catchup", 4),
+        ]  # fmt: skip
+
+    async def test_a_note_may_be_changed_and_stays_if_none_is_given(self, world):
+        await world.define()
+        await world.store.pause("report", note="holiday")
+        assert await world.store.pause("report", until=ms("14:30"))
+        assert (await world.schedule()).pause_note == "holiday"
+        assert await world.store.pause("report", note="longer", until=ms("14:30"))
+        assert (await world.schedule()).pause_note == "longer"
 
     async def test_an_edit_leaves_that_as_it_is(self, world):
         await world.define()
@@ -613,9 +671,9 @@ class TestWhy:
         world.clock.advance("90m")
         await world.define(cron="30 * * * *")
         before = explain(await world.store.facts("report", at("13:15")))
-        assert (before.previous, before.following) == (at("13:00"), at("14:00"))
+        assert (before.previous, before.following) == (at("13:00"), at("14:30"))
         after = explain(await world.store.facts("report", at("13:45")))
-        assert (after.previous, after.following) == (at("13:30"), at("14:30"))
+        assert (after.previous, after.following) == (at("13:00"), at("14:30"))
 
     async def test_while_it_was_deleted_there_was_nothing(self, world):
         await world.define()

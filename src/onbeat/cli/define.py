@@ -252,7 +252,8 @@ def _note(run: RunRow, now: int) -> str:
 
 def _next(row: ScheduleRow, now: int) -> str:
     if row.paused:
-        return f"paused{f': {row.pause_note}' if row.pause_note else ''}"
+        until = f" until {moment(row.paused_until, now)}" if row.paused_until is not None else ""
+        return f"paused{until}{f': {row.pause_note}' if row.pause_note else ''}"
     return moment(row.next_due_at, now) if row.next_due_at is not None else "no more ticks"
 
 

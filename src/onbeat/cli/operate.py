@@ -133,6 +133,8 @@ def report(
     told: Succeeded | Failed = Failed(
         error or "it was reported to have failed", retryable=not final
     )
+    if (result is not None) != (outcome == "success" and result is not None):
+        raise InvalidSettings("--result", "a failure has none", hint="--error TEXT")
     if outcome == "success":
         try:
             told = Succeeded(None if result is None else msgspec.json.decode(result))

@@ -26,6 +26,7 @@ class Covering(msgspec.Struct, frozen=True, gc=False):
     tick_count: int
     status: Status
     reason: Reason | None
+    revision: int = 0  # of the definition that it was decided by
 
     @property
     def first(self) -> int:

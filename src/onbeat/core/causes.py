@@ -62,10 +62,12 @@ def _with(
         if not cause.startswith(causes):
             continue
         tick = _tick(cause, past)
-        if tick is not None and tick > until:
+        # One that limits leave out is never decided: nothing can join it.
+        if tick is not None and tick > until and trigger.has(tick, past):
             found[cause] = Happened(past.happened[cause].at, past.happened[cause].count + 1)
         else:
-            found[cause] = Happened(max(now // 1000, until + 1))
+            delay = int(cause.rpartition(":")[2])
+            found[cause] = Happened(max(now // 1000, until + 1 - delay))
     return found
 
 

@@ -80,7 +80,8 @@ class Deciding:
         self.decisions += map(Drop, self._retries)
         self._retries.clear()
         waiting = self._queue_only()
-        if waiting and not self._flying:  # what they wait for was a retry
+        makes_way = self._policy.overlap == "replace"
+        if waiting and not self._flying and not makes_way:  # what they wait for was a retry
             self._queue.remove(waiting[0])
             self.decisions.append(Release(waiting[0]))
             self._flying.append(waiting[0])
@@ -157,6 +158,7 @@ class Deciding:
         made = self.decisions[place]
         assert isinstance(made, (Launch, Queue)), "only these are to start"
         self.decisions[place] = Skip(made.tick, reason)
+        self.catchups -= made.triggered_by == "catchup"
         self._count(-1)
 
     def _count(self, n: int) -> None:

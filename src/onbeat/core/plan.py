@@ -56,11 +56,11 @@ def plan(
         if found is None:
             return Plan((), next_due(schedule, max(run_at, now // 1000), past))
         run_at = found
-    if (reason := _switched_off(schedule)) is not None:
+    if (reason := switched_off(schedule)) is not None:
         return _leave_all(schedule, run_at, past, now, reason)
     deciding = Deciding(schedule, unfinished, past, now=now, allowance=allowance, waits=waits)
     tick: int | None = run_at
-    is_missed = due_at(schedule, run_at, past) < now - policy.grace
+    is_missed = due_at(schedule, run_at, past) < now - policy.lateness
     if is_missed and policy.catchup != "none" and not deciding.is_allowed():
         return Plan((), Due(run_at, deciding.later()), is_short=True)
     if is_missed:
@@ -138,7 +138,7 @@ def defined_late(schedule: Schedule, past: Past, *, now: int) -> tuple[Skip | No
     first = schedule.trigger.between(0, now // 1000 + 1, past).first
     if first is None:
         return None, now // 1000
-    limit = now - schedule.policy.grace
+    limit = now - schedule.policy.lateness
     if due_at(schedule, first, past) >= limit:
         return None, first - 1
     last = _last_due_before(schedule, first, past, limit)
@@ -173,10 +173,9 @@ def decide_all(
 
 def _decide_ahead(schedule: Schedule, due: Due, past: Past, now: int) -> Decision:
     """Decide a tick before its time to start: what else there is will be looked at then."""
-    if (reason := _switched_off(schedule)) is not None:
-        return Skip(Tick(due.run_at, due.due_at), reason)
-    count = events_at(schedule.trigger, due.run_at, past)
-    tick = Tick(due.run_at, due.due_at, count=count)
+    tick = Tick(due.run_at, due.due_at, count=events_at(schedule.trigger, due.run_at, past))
+    if (reason := switched_off(schedule)) is not None:
+        return Skip(tick, reason)
     return Skip(tick, "rate") if is_rated(schedule.policy, past, now) else Launch(tick)
 
 
@@ -184,7 +183,7 @@ def catch_up(
     schedule: Schedule, aside: Skip, unfinished: Sequence[Run], past: Past, *, now: int
 ) -> tuple[Decision, ...]:
     """Decide to run what was set aside after all: the latest of its ticks stands for the rest."""
-    if (reason := _switched_off(schedule)) is not None:
+    if (reason := switched_off(schedule)) is not None:
         return (Skip(aside.tick, reason),)
     deciding = Deciding(schedule, unfinished, past, now=now, allowance=1)
     deciding.decide(aside.tick, "catchup")
@@ -221,7 +220,7 @@ def due_at(schedule: Schedule, run_at: int, past: Past) -> int:
     return begin + share(f"jitter:{schedule.schedule_id}:{run_at}", room)
 
 
-def _switched_off(schedule: Schedule) -> Reason | None:
+def switched_off(schedule: Schedule) -> Reason | None:
     """Return why nothing of a schedule is to start, if its definition says so."""
     if not schedule.policy.enabled:
         return "disabled"
@@ -256,7 +255,7 @@ def _leave_missed(deciding: Deciding, run_at: int) -> int | None:
     since = deciding.now
     if policy.catchup == "spread" and _is_spreading(past, since):
         since = past.spread_until - LOOKAHEAD  # what was not too late then has its turn to come
-    limit = since - max(window, policy.grace)
+    limit = since - max(window, policy.lateness)
     if due_at(schedule, run_at, past) >= limit:
         return run_at
     missed = _last_due_before(schedule, run_at, past, limit)
@@ -319,7 +318,7 @@ def _decide_each(deciding: Deciding, tick: int | None, *, most: int = MOST_DECIS
         and len(deciding.decisions) < MOST_DECISIONS
         and (at := due_at(schedule, tick, deciding.past)) <= now
     ):
-        is_missed = at < now - schedule.policy.grace
+        is_missed = at < now - schedule.policy.lateness
         if is_missed and not deciding.has_room():
             deciding.rest_at, deciding.is_short = deciding.later(), not deciding.is_allowed()
             break
@@ -344,7 +343,7 @@ def _ticks(schedule: Schedule, first: int, last: int, past: Past) -> Tick:
     """Return the ticks from `first` to `last`, counted without listing them."""
     due = due_at(schedule, last, past)
     if first == last:
-        return Tick(last, due)
+        return Tick(last, due, count=events_at(schedule.trigger, last, past))
     return Tick(last, due, first, 1 + schedule.trigger.count(first + 1, last + 1, past))
 
 

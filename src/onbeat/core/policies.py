@@ -19,7 +19,7 @@ OnLost = Literal["fail", "retry"]
 QueueKeep = Literal["first", "latest"]
 Per = Literal["minute", "hour", "day"]
 
-MILLISECONDS = re.compile(r" *([0-9]{1,9})ms *")
+MILLISECONDS = re.compile(r" *([0-9]{1,12})ms *")
 RATE = re.compile(r" *([0-9]{1,9}) */ *(minute|hour|day|min|m|h|d) *")
 GROUP = re.compile(r"[A-Za-z0-9._/-]{1,100}")
 LONGEST_RETRY = 100  # delays in one list
@@ -76,6 +76,11 @@ class Policy:
     starts_directly: bool = field(init=False, repr=False, compare=False)
     # Whether a tick without unfinished runs is decided by the time alone.
     is_plain: bool = field(init=False, repr=False, compare=False)
+
+    @property
+    def lateness(self) -> int:
+        """How long after it is due a tick is on time: its grace counts from when it is planned."""
+        return self.grace + (self.jitter if self.jitter_around else 0)
 
     def __post_init__(self) -> None:
         waits = self.group or self.priority or self.start_deadline

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from onbeat.core.decisions import Due
 from onbeat.core.instants import rfc3339, rfc3339_ms
@@ -93,6 +94,14 @@ class GroupFacts(msgspec.Struct, frozen=True):
     used_by: Sequence[RunFacts] = ()
 
 
+class Spell(msgspec.Struct, frozen=True):
+    """What a schedule said for some time: it has the ticks of `after < t <= until`, in seconds."""
+
+    schedule: Schedule | None  # None: it was not there, or cannot be read
+    after: int
+    until: int | None = None  # None: it still says so
+
+
 class Facts(msgspec.Struct, frozen=True):
     """What is known of a schedule and an instant. Instants are milliseconds, but `at`: seconds."""
 
@@ -114,6 +123,7 @@ class Facts(msgspec.Struct, frozen=True):
     is_first_behind: bool = True  # of those that the blocker kept from starting
     group: GroupFacts | None = None
     nodes: Sequence[NodeFacts] = ()
+    spells: Sequence[Spell] = ()  # all that it ever said, as far as that is kept, in order
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -138,17 +148,12 @@ def explain(facts: Facts) -> Why:
         return _of_run(facts, facts.run)
     schedule, at = facts.schedule, facts.at
     if schedule is None:
-        told = "there was no such schedule then, or what it said cannot be read any more"
-        return _answer(facts, "not_there", told, [])
+        return _of_nothing(facts)
     if not schedule.trigger.has(at, facts.past):
         told = why_no_tick(schedule.trigger, at, facts.past)
         return _answer(facts, "no_tick", "it is no tick", [told, *_nights(schedule, at)])
     if at > facts.decided_until:
         return _of_undecided(facts, schedule)
-    if facts.created_at // 1000 >= at:
-        told = f"the schedule is there since {rfc3339_ms(facts.created_at)} only"
-        sentence = "a tick before that is none, unless it is asked for by a backfill"
-        return _answer(facts, "not_there", told, [sentence])
     if at * 1000 < facts.history_from:
         told = f"what was before {rfc3339_ms(facts.history_from)} is not kept any more"
         return _answer(facts, "forgotten", told, [])
@@ -183,16 +188,42 @@ def _answer(
     reason: Reason | None = None,
     instead: str | None = None,
 ) -> Why:
-    previous = following = None
-    if facts.schedule is not None:
-        trigger, at = facts.schedule.trigger, facts.at
-        previous = trigger.between(at - LOOK_BACK, at, facts.past).last
-        following = trigger.look(at, facts.past)[0]
+    previous, following = _neighbours(facts)
     return Why(
         facts.schedule_id, facts.at, kind, headline, [each for each in sentences if each],
         reason, instead, facts.run, previous, following,
         "UTC" if facts.schedule is None else facts.schedule.timezone,
     )  # fmt: skip
+
+
+def _of_nothing(facts: Facts) -> Why:
+    """Tell of an instant at which there was no such schedule."""
+    if facts.created_at // 1000 < facts.at:
+        told = "there was no such schedule then, or what it said cannot be read any more"
+        return _answer(facts, "not_there", told, [])
+    told = f"the schedule is there since {rfc3339_ms(facts.created_at)} only"
+    sentence = "a tick before that is none, unless it is asked for by a backfill"
+    return _answer(facts, "not_there", told, [sentence])
+
+
+def _neighbours(facts: Facts) -> tuple[int | None, int | None]:
+    """Return the ticks before and after an instant, each by what the schedule said then."""
+    at, previous, following = facts.at, None, None
+    every_run = replace(facts.past, runs_used=0)  # how many there were by then nobody knows
+    for spell in facts.spells:
+        if spell.schedule is None:
+            continue
+        trigger, last = spell.schedule.trigger, spell.until
+        if spell.after < at - 1:
+            before = at if last is None else min(at, last + 1)
+            since = max(spell.after + 1, before - LOOK_BACK)
+            found = trigger.between(since, before, every_run).last
+            previous = previous if found is None else found
+        if following is None and (last is None or last > at):
+            past = facts.past if last is None else every_run
+            found = trigger.look(max(at, spell.after), past)[0]
+            following = None if found is None or (last is not None and found > last) else found
+    return previous, following
 
 
 def _of_undecided(facts: Facts, schedule: Schedule) -> Why:
@@ -272,7 +303,7 @@ def _instead(facts: Facts, run: RunFacts, policy: Policy) -> str | None:
     """Return what another policy would have done, where a policy decided."""
     match run.reason:
         case "overlap":
-            return _instead_of_skipping(facts, policy)
+            return _instead_of_skipping(facts, run, policy)
         case "queue_full":
             other = "latest" if policy.queue_keep == "first" else "first"
             return f"with queue_keep={other} it would have waited, and another would not"
@@ -294,13 +325,18 @@ def _instead(facts: Facts, run: RunFacts, policy: Policy) -> str | None:
             return None
 
 
-def _instead_of_skipping(facts: Facts, policy: Policy) -> str:
+def _instead_of_skipping(facts: Facts, run: RunFacts, policy: Policy) -> str:
     if policy.overlap == "allow":
         return "without max_active it would have started at once"
     blocker = facts.blocker
     if blocker is None or blocker.finished_at is None:
         return "with overlap=queue it would start when that one ends"
-    at = rfc3339_ms(blocker.finished_at)
+    at, wait = rfc3339_ms(blocker.finished_at), policy.start_deadline
+    if wait is not None and run.due_at + wait <= blocker.finished_at:
+        over = rfc3339_ms(run.due_at + wait)
+        return (
+            f"with overlap=queue it would have waited until its start_deadline was over, at {over}"
+        )
     if facts.is_first_behind:
         return f"with overlap=queue it would have started at {at}"
     return f"with overlap=queue it would have started after those before it, from {at} on"

@@ -75,7 +75,8 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs, is about to be launched, or waits to be recorded."""
-        return not (self.running or self._probing or self._reserved or self._unlaunched)
+        busy = self.running or self._probing or self._reserved or self._unlaunched
+        return not busy and self._idle.is_set()
 
     @property
     def given_up(self) -> frozenset[int]:

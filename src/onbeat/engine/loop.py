@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.leases import Lease, in_a_thread
-from onbeat.engine.planner import Planner
+from onbeat.engine.planner import BATCH, Planner
 from onbeat.errors import NodeForgotten, StoreFailed
 from onbeat.ports import Clock, Launchers, Node, Rescued, Store
 
@@ -103,6 +103,7 @@ class Engine:
                 self.failed.result()
             before, recorded = self._clock.now(), self.dispatcher.recorded
             planned = await self.planner.plan_once()
+            await self._store.expire(limit=BATCH)
             claimed = await self.dispatcher.claim_once()
             due = await self._store.next_due(after=before)
             moved = planned.ticks or claimed or recorded != self.dispatcher.recorded

@@ -18,7 +18,7 @@ from onbeat.stores.sql.transaction import Transaction
 MOST_WAITING = 100  # runs of one schedule that somebody asked for afterwards
 
 COVERING = """
-SELECT run_id, run_at, first_run_at, tick_count, status, reason
+SELECT run_id, run_at, first_run_at, tick_count, status, reason, revision
   FROM schedule_runs
  WHERE schedule_id = ?1 AND request_id = '' AND run_at >= ?2
    AND coalesce(first_run_at, run_at) <= ?3
@@ -101,8 +101,8 @@ class _Backfilling:
             return []
         found = self._tx.all(COVERING, (self._id, ticks[0], ticks[-1]))
         rows = [
-            Covering(run_id, run_at, first_run_at, tick_count, Status(status), reason)
-            for run_id, run_at, first_run_at, tick_count, status, reason in found
+            Covering(run_id, run_at, first_run_at, tick_count, Status(status), reason, revision)
+            for run_id, run_at, first_run_at, tick_count, status, reason, revision in found
         ]
         meta = self._tx.one("SELECT value FROM meta WHERE name = 'history_from'")
         state, history_from = self._known.state, 0 if meta is None else int(meta[0]) // 1000
@@ -149,24 +149,31 @@ class _Backfilling:
 
     def _shorten(self, row: Covering, own: Sequence[int], count: int) -> None:
         begins: int | None = row.first
-        if begins in own:
-            begins = self._between(own[-1] + 1, row.run_at + 1).first or begins
-        begins = begins if count > 1 else None
+        if self._can_list(row):
+            if begins in own:
+                begins = self._between(own[-1] + 1, row.run_at + 1).first
+            begins = begins if count > 1 else None
         self._tx.run(SHORTEN, (row.run_id, begins, count, self._tx.now))
         self._tx.tell(RangeShortened(self._id, row.run_id, row.run_at, begins, count))
 
     def _keep_rest(self, row: Covering, own: Sequence[int], count: int) -> None:
         """Have a row of its own for what is left of a range whose last tick is to run."""
-        before = list(self._between(row.first, own[0]))
-        known = len(before) >= count  # else they are of another definition: nobody can list them
-        ends = self._last_without_row(before if known else range(row.first, row.run_at), own)
+        listed = list(self._between(row.first, own[0])) if self._can_list(row) else []
+        ends = self._last_without_row(listed or range(row.first, row.run_at), own)
         if ends is None:
             return
-        begins = row.first if count > 1 or not known else None
+        begins = row.first if count > 1 or not listed else None
         (run_id,) = self._tx.take_run_ids(1)
         self._tx.run(KEEP_REST, (row.run_id, run_id, ends, count, begins, self._tx.now))
         reason = row.reason or ""
         self._tx.tell(RangeShortened(self._id, run_id, ends, begins, count, reason))
+
+    def _can_list(self, row: Covering) -> bool:
+        """Return whether the ticks of a range are surely those of the definition as it is now.
+
+        Else nobody can tell which they were: they stay within what the range says.
+        """
+        return row.revision == self._known.state.revision
 
     def _last_without_row(self, instants: Sequence[int], own: Sequence[int]) -> int | None:
         for instant in reversed(instants):

@@ -9,6 +9,7 @@ import msgspec
 
 from onbeat.core.decisions import Launch, Queue, Skip
 from onbeat.core.endings import judge
+from onbeat.core.plan import switched_off
 from onbeat.core.runs import Run, Status
 from onbeat.core.schedules import Schedule, Target, from_definition
 from onbeat.errors import InvalidSchedule
@@ -81,6 +82,7 @@ class _Claiming:
         self._full = full_groups(tx)
         self._places: dict[str, int] = {}  # of the groups that are held
         self._claims: list[Value] = []  # what CLAIM binds, of those that are not written yet
+        self._is_changed = False  # by the end of a run for which another may have waited
 
     def look(self, limit: int) -> bool:
         """Look at up to `limit` runs, claim those that may start; return whether to look again."""
@@ -101,11 +103,13 @@ class _Claiming:
             schedule = _read(row)
             if schedule is None:
                 _refuse(tx, row)
+                self._is_changed = True
             elif self._may_start(row, schedule):
                 self._take_place(row.grp)
                 self._claims += self._claim(_attempt(tx, row, schedule), row)
         self._write()
-        return len(rows) == limit or bool(out)
+        changed, self._is_changed = self._is_changed, False
+        return len(rows) == limit or bool(out) or changed
 
     def _may_start(self, row: WaitingRow, schedule: Schedule) -> bool:
         """Judge a run again that was decided before it was due, if anything can be in its way."""
@@ -116,6 +120,12 @@ class _Claiming:
         )  # fmt: skip
         if run.deadline_at is not None and run.deadline_at <= self._tx.now:
             return False  # whoever looks for those ends it
+        off = switched_off(schedule)
+        if off == "disabled_target" or (off is not None and not run.is_asked_for):
+            end_waiting(self._tx, row.schedule_id, run, off)
+            release_next(self._tx, row.schedule_id)
+            self._is_changed = True
+            return False
         if run.request_id or not run.was_deferred:
             return True
         policy = schedule.policy
@@ -256,7 +266,7 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
         fence=row.fence + 1,
         target=target,
         request_id=row.request_id,
-        triggered_by=row.triggered_by,
+        triggered_by="retry" if row.attempt > row.deferrals else row.triggered_by,
         iteration=row.iteration,
         tick_count=row.tick_count,
         first_run_at=row.first_run_at,

@@ -203,9 +203,9 @@ def _decide_before_edit(tx: Transaction, known: Known, schedule: Schedule) -> Kn
 def pause(tx: Transaction, schedule_id: str, *, note: str, until: int | None) -> bool:
     """Pause a schedule. The contract is `Store.pause`."""
     known = held(tx, schedule_id)
-    if known.paused and until == known.paused_until:
+    if known.paused and until == known.paused_until and note in ("", known.pause_note):
         return False
-    put_to_rest(tx, schedule_id, note=note, until=until)
+    put_to_rest(tx, schedule_id, note=note or known.pause_note, until=until)
     return True
 
 
@@ -231,7 +231,11 @@ def _resume(tx: Transaction, known: Known, *, catchup: bool) -> None:
         "WHERE schedule_id = ?2",
         (tx.now, schedule_id),
     )
-    next_ticks = _reopen(tx, [known], "paused", catchup=catchup)
+    # One that was to end by itself has, whenever somebody gets round to it; a tick at its very end
+    # is not of it.
+    end = None if known.paused_until is None else known.paused_until - 1
+    over = end is not None and end < tx.now
+    next_ticks = _reopen(tx, [known], "paused", end if over else None, catchup=catchup)
     tx.run(
         "UPDATE schedule_state SET consecutive_failures = 0 WHERE schedule_id = ?1", (schedule_id,)
     )
@@ -285,6 +289,8 @@ def delete(tx: Transaction, schedule_id: str) -> bool:
     replace_due(tx, [(schedule_id, None)])
     tx.run("DELETE FROM follows WHERE schedule_id = ?1", (schedule_id,))
     _keep_for_later(tx, known, known.text)
+    first = (schedule_id, 0, known.state.created_at, "")  # until then there was nothing
+    tx.run(KEEP_DEFINITION, first)
     tx.tell(ScheduleDeleted(schedule_id))
     return True
 
@@ -322,17 +328,24 @@ def enqueue(
 
 
 def _reopen(
-    tx: Transaction, stopped: Iterable[Known], reason: Reason, *, catchup: bool = False
+    tx: Transaction,
+    stopped: Iterable[Known],
+    reason: Reason,
+    end: int | None = None,
+    *,
+    catchup: bool = False,
 ) -> list[int | None]:
     """Go on after a pause or a closed gate: nothing of the past starts, unless it is asked for.
 
-    Returns the next tick of each. What cannot be read is left as it is: the planner will say so.
+    It was over at `end`, or is right now. Returns the next tick of each. What cannot be read is
+    left as it is: the planner will say so.
     """
+    end = tx.now if end is None else end
     readable = [(known, found) for known in stopped if (found := known.schedule()) is not None]
     ids = [known.schedule_id for known, _ in readable]
     unfinished = unfinished_of(tx, ids)
     for known, schedule in readable:
-        stale, others = split_stale(schedule, unfinished.get(known.schedule_id, ()), now=tx.now)
+        stale, others = split_stale(schedule, unfinished.get(known.schedule_id, ()), now=end)
         for run in stale:
             end_waiting(tx, known.schedule_id, run, reason)
         release(tx, known.schedule_id, to_release(others, now=tx.now))
@@ -341,12 +354,12 @@ def _reopen(
     went_by: set[str] = set()  # those that had a tick in the meantime
     for known, schedule in readable:
         run_at, past = known.first_undecided(schedule), known.state.past
-        if run_at is None or run_at > tx.now // 1000:
+        if run_at is None or run_at > end // 1000:
             continue
         if reason == "gate_off" and due_at(schedule, run_at, past) > tx.now:
             continue  # nothing has kept it from starting in time
         went_by.add(known.schedule_id)
-        aside = set_aside(schedule, run_at, past, now=tx.now, reason=reason)
+        aside = set_aside(schedule, run_at, past, now=end, reason=reason)
         left = unfinished.get(known.schedule_id, ())
         if aside is not None:
             decisions = catch_up(schedule, aside, left, past, now=tx.now) if catchup else (aside,)
@@ -356,8 +369,8 @@ def _reopen(
     positions: list[tuple[Schedule, State, int]] = []
     for _, schedule in readable:
         state = states[schedule.schedule_id]
-        now = tx.now // 1000 if schedule.schedule_id in went_by else 0
-        positions.append((schedule, state, max(state.decided_until, now)))
+        until = end // 1000 if schedule.schedule_id in went_by else 0
+        positions.append((schedule, state, max(state.decided_until, until)))
     return _go_on(tx, positions)
 
 

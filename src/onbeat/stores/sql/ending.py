@@ -22,7 +22,7 @@ from onbeat.core.runs import (
     Status,
     Succeeded,
 )
-from onbeat.errors import NoSuchRun, RunIsOver
+from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
 from onbeat.events import (
     RunAccepted,
     RunCanceled,
@@ -406,7 +406,10 @@ def cancel(tx: Transaction, run_id: int, *, note: str) -> None:
 def report(tx: Transaction, run_id: int, outcome: Succeeded | Failed) -> None:
     """Record what a target tells of a run. The contract is `Store.report`."""
     row = _held_run(tx, run_id)
-    status = Status(row[3])
+    run, status = as_run(tuple(row[:-1])), Status(row[3])
+    has_key = tx.one("SELECT idempotency_key FROM schedule_runs WHERE run_id = ?1", (run_id,))
+    if status is Status.STARTED and not run.is_accepted and has_key == (None,):
+        raise RunIsHeld(run_id)
     said = Status.SUCCESS if isinstance(outcome, Succeeded) else Status.FAILED
     if status is Status.STARTED:
         end(tx, row, outcome)
@@ -418,7 +421,7 @@ def run_of_key(tx: Transaction, key: str) -> int:
     """Return the id of the run that has this key."""
     row = tx.one("SELECT run_id FROM schedule_runs WHERE idempotency_key = ?1", (key,))
     if row is None:
-        raise NoSuchRun(key)
+        raise NoSuchRun(key, is_key=True)
     return int(row[0])
 
 

@@ -1,9 +1,11 @@
 """What is known of a schedule and an instant: all that `why` needs, read at one moment."""
 
+from msgspec.structs import replace
+
 from onbeat.core.decisions import Due
 from onbeat.core.runs import Status
 from onbeat.core.schedules import Schedule, from_definition
-from onbeat.core.why import Facts, GroupFacts, NodeFacts, RunFacts
+from onbeat.core.why import Facts, GroupFacts, NodeFacts, RunFacts, Spell
 from onbeat.errors import InvalidSchedule
 from onbeat.stores.sql.known import Known, existing, find
 from onbeat.stores.sql.reading import nodes
@@ -33,9 +35,9 @@ SELECT 1 FROM schedule_runs
  WHERE schedule_id = ?1 AND status = 'SKIPPED' AND blocked_by = ?2 AND run_at < ?3 LIMIT 1
 """
 
-THEN = """
-SELECT definition FROM past_definitions
- WHERE schedule_id = ?1 AND until_at > ?2 ORDER BY until_at, revision LIMIT 1
+SAID = """
+SELECT definition, until_at FROM past_definitions
+ WHERE schedule_id = ?1 ORDER BY until_at, revision
 """
 
 OF_REVISION = """
@@ -58,9 +60,15 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
     known = find(tx, schedule_id) or existing(tx, schedule_id)
     if at is None:
         at = _latest(tx, known)
-    row = tx.one(OWN, (schedule_id, at)) or tx.one(RANGE, (schedule_id, at))
+    spells = _spells(tx, known)
+    then = next((each for each in spells if each.until is None or at <= each.until), None)
+    schedule = None if then is None or at <= then.after else then.schedule
+    row = tx.one(OWN, (schedule_id, at))
+    if row is None and _is_tick(schedule, at, known):  # a range is of ticks, not of all instants
+        row = tx.one(RANGE, (schedule_id, at))
     run = None if row is None else _run(row[1:])
-    schedule = _as_it_was(tx, known, at, None if row is None else row[0])
+    if row is not None:
+        schedule = _as_decided(tx, known, row[0])
     meta = {name: int(value) for name, value in tx.all(META)}
     blocker = None
     if run is not None and run.blocked_by is not None:
@@ -93,6 +101,7 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         nodes=[
             NodeFacts(node.name, node.offers) for node in nodes(tx) if node.alive_until > tx.now
         ],
+        spells=spells,
     )
 
 
@@ -104,17 +113,38 @@ def _latest(tx: Transaction, known: Known) -> int:
     return tx.now // 1000 if known.run_at is None else known.run_at
 
 
-def _as_it_was(tx: Transaction, known: Known, at: int, revision: int | None) -> Schedule | None:
-    """Return what a schedule said when a tick was decided, or at an instant."""
-    row = None
-    if revision is not None:
-        row = tx.one(OF_REVISION, (known.schedule_id, revision))
-    else:
-        row = tx.one(THEN, (known.schedule_id, at * 1000))
-    if row is None and known.deleted and revision is None:
-        return None
+def _spells(tx: Transaction, known: Known) -> list[Spell]:
+    """Return what a schedule said, one after another."""
+    found: list[Spell] = []
+    rows = tx.all(SAID, (known.schedule_id,))
+    was_deleted = any(not text for text, _ in rows)  # then a row says when it was first defined
+    after = 0 if was_deleted else known.state.created_at // 1000
+    for text, until_at in rows:
+        until = until_at // 1000
+        found.append(Spell(_read(known, text), after, until))
+        after = until
+    if known.deleted:
+        return [*found, Spell(None, after)]
+    schedule = _read(known, known.text)
+    if not found and schedule is not None and schedule.ticks_once:
+        after = 0  # single times may be past when they are defined
+    return [*found, Spell(schedule, after)]
+
+
+def _is_tick(schedule: Schedule | None, at: int, known: Known) -> bool:
+    every_run = replace(known.state.past, runs_used=0)
+    return schedule is not None and schedule.trigger.has(at, every_run)
+
+
+def _as_decided(tx: Transaction, known: Known, revision: int) -> Schedule | None:
+    """Return what a schedule said when a tick was decided."""
+    row = tx.one(OF_REVISION, (known.schedule_id, revision))
+    return _read(known, known.text if row is None else row[0])
+
+
+def _read(known: Known, text: str) -> Schedule | None:
     try:
-        return from_definition(known.schedule_id, known.text if row is None else row[0])
+        return from_definition(known.schedule_id, text) if text else None
     except InvalidSchedule:
         return None
 

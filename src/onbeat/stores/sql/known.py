@@ -11,7 +11,8 @@ from onbeat.stores.sql.rows import State, plain, replace_due
 from onbeat.stores.sql.transaction import Row, Transaction
 
 SCHEDULE = """
-SELECT s.schedule_id, s.definition, s.paused, s.paused_until, s.deleted_at, s.source, d.run_at,
+SELECT s.schedule_id, s.definition, s.paused, s.pause_note, s.paused_until, s.deleted_at, s.source,
+       d.run_at,
        t.decided_until, t.decided_run_at, t.iteration, t.runs_used,
        s.created_at, s.revision, s.user_id, t.spread_until, t.rated, t.happened
   FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
@@ -25,14 +26,15 @@ class Known:
     """A schedule that is there: its row, and what it says."""
 
     def __init__(self, row: Row) -> None:
-        schedule_id, text, paused, paused_until, deleted_at, source, run_at = row[:7]
+        schedule_id, text, paused, note, paused_until, deleted_at, source, run_at = row[:8]
         self.schedule_id, self.text = schedule_id, text
         self.paused, self.deleted = bool(paused), deleted_at is not None
+        self.pause_note: str = note
         self.paused_until: int | None = paused_until
         self.source: str = source
         # Of the due row, which one that is paused has only if it is to go on by itself.
         self.run_at: int | None = None if self.paused else run_at
-        self.state = State(*row[7:])
+        self.state = State(*row[8:])
 
     def schedule(self) -> Schedule | None:
         """Return what it says, or None if that cannot be read."""

@@ -46,7 +46,7 @@ def plan_due(
     changed, out = settle(tx, unfinished, node)
     rows = [row for row in rows if row[0] not in out] if out else rows
     if not rows:
-        return Planned(len(resting))
+        return Planned(len(resting), is_full=bool(resting))
     if changed:
         unfinished = unfinished_of(tx, [row[0] for row in rows])
     decided: list[Decided] = []
@@ -69,7 +69,7 @@ def plan_due(
     replace_due(tx, due)
     return Planned(
         len(rows) + len(resting),
-        len(taken) == limit,
+        len(taken) == limit or bool(resting),  # those that go on may have ticks that are due
         done.attempts,
         done.enqueued,
         frozenset(needed - node.offers) if node is not None else frozenset(),

@@ -11,9 +11,11 @@ from onbeat.stores.sql.rows import WaitingRow
 from onbeat.stores.sql.transaction import Transaction
 
 LAST_ENDED = """
-SELECT status, run_at, finished_at, result, error FROM schedule_runs
- WHERE schedule_id = ?1 AND status IN ('SUCCESS', 'FAILED', 'CANCELED') AND attempt > 0
- ORDER BY run_id DESC LIMIT 1
+SELECT status, run_at, finished_at, result, error FROM (
+    SELECT status, run_at, finished_at, result, error FROM schedule_runs
+     WHERE schedule_id = ?1 AND status IN ('SUCCESS', 'FAILED', 'CANCELED') AND attempt > 0
+     ORDER BY run_id DESC LIMIT 100) AS latest
+ ORDER BY finished_at DESC LIMIT 1
 """
 
 

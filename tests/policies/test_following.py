@@ -1,0 +1,300 @@
+"""Ticks that follow: the end of a run, of another schedule or of their own, and a start."""
+
+import pytest
+
+from onbeat import InvalidSchedule, every, startup
+from onbeat.core.runs import Busy, Failed, Succeeded
+from onbeat.testing import ManualClock
+from tests.policies.world import GOES_ON, HOUR, MINUTE, World, at, awaited
+
+HOURLY = {"every": "1h"}
+BROKEN = Failed("no", retryable=False)
+
+
+def after(outcome="success", schedule="a", **given):
+    return {"after": {"schedule": schedule, "outcome": outcome} | given}
+
+
+# -- after another schedule
+
+
+@pytest.mark.req("C65")
+@pytest.mark.parametrize("ends", ["success", "failure"])
+@pytest.mark.parametrize("awaits", ["success", "failure", "completion"])
+@awaited
+async def test_a_schedule_runs_when_another_has_ended_as_it_awaits(world, ends, awaits):
+    world.tell("a", Succeeded() if ends == "success" else BROKEN)
+    await world.define(a=HOURLY, b=after(awaits))
+    assert (await world.schedule("b")).next_run_at is None
+    await world.passes("1h", "1m")
+    assert world.started() == (["a", "b"] if awaits in (ends, "completion") else ["a"])
+
+
+@pytest.mark.req("C65")
+@awaited
+async def test_one_follows_another_along_a_chain(world):
+    await world.define(a=HOURLY, b=after(), c=after(schedule="b"), d=after(schedule="c"))
+    await world.passes("1h")
+    assert world.started() == ["a", "b", "c", "d"]
+    assert await world.told("status") == ["SUCCESS"] * 4
+
+
+@awaited
+async def test_a_delay_counts_from_the_end_of_the_run(world):
+    world.tell("a", GOES_ON)
+    await world.define(a=HOURLY | {"timeout": "12h", "overlap": "allow"}, b=after(delay="30m"))
+    await world.is_now("13:10")
+    (run,) = await world.runs()
+    await world.beat.report(run.run_id, Succeeded())
+    assert at((await world.schedule("b")).next_run_at) == "13:40"
+    await world.is_now("13:39:59")
+    assert world.started("b") == []
+    await world.is_now("13:40")
+    assert world.started("b") == ["13:40"]
+
+
+@awaited
+async def test_what_ends_before_the_tick_is_decided_joins_it(world):
+    await world.define(a=HOURLY, b=after(delay="150m"))
+    for _ in range(7):
+        await world.passes("30m")
+    assert await world.told("run_at tick_count", "b") == [(await first_end(world) + 9000, 3)]
+    for _ in range(6):
+        await world.passes("30m")
+    first, second = await world.runs("b")
+    assert (at(first.run_at), at(second.run_at)) == ("15:30", "18:30")
+    assert second.tick_count == 3
+
+
+async def first_end(world):
+    return (await world.runs("a"))[0].finished_at // 1000
+
+
+@awaited
+async def test_only_the_last_attempt_is_the_end_of_a_run(world):
+    world.tell("a", Failed("no"), Failed("no"), Succeeded())
+    await world.define(
+        a=HOURLY | {"retry": ["1m", "1m"]}, b=after("failure"), c=after("success"), d=after("completion")
+    )  # fmt: skip
+    await world.passes("1h", "1m", "30s")
+    assert world.started() == ["a", "a"]
+    await world.passes("30s", "1m")
+    assert sorted(world.started()) == ["a", "a", "a", "c", "d"]
+
+
+@awaited
+async def test_of_what_is_canceled_nothing_follows(world):
+    world.tell("a", GOES_ON)
+    await world.define(a=HOURLY | {"timeout": "12h"}, b=after("completion"), c=after("failure"))
+    await world.passes("1h")
+    (run,) = await world.runs()
+    await world.beat.cancel(run.run_id)
+    await world.passes("30m")
+    assert await world.told("schedule_id status") == [("a", "CANCELED")]
+    assert (await world.schedule("b")).next_run_at is None
+
+
+@awaited
+async def test_of_what_is_skipped_nothing_follows(world):
+    await world.define(a=HOURLY | {"enabled": False}, b=after("completion"))
+    await world.passes("1h", "30m")
+    assert await world.told("schedule_id status") == [("a", "SKIPPED")]
+
+
+@awaited
+async def test_a_target_that_was_only_busy_has_not_ended(world):
+    world.tell("a", Busy("later", 10 * MINUTE), Succeeded())
+    await world.define(a=HOURLY, b=after("completion"))
+    await world.passes("1h", "5m")
+    assert world.started() == ["a"]
+    await world.passes("5m", "1m")
+    assert world.started() == ["a", "a", "b"]
+
+
+@awaited
+async def test_a_run_by_hand_is_followed_as_well(world):
+    await world.define(a={"cron": "0 0 1 1 *"}, b=after())
+    await world.beat.start("a")
+    await world.passes("1m", "1m")
+    assert world.started() == ["a", "b"]
+
+
+@awaited
+async def test_one_that_is_paused_does_not_follow_and_says_so_when_it_goes_on(world):
+    await world.define(a=HOURLY, b=after())
+    await world.beat.pause("b")
+    await world.passes("1h", "1m")
+    assert await world.told("status", "b") == []
+    await world.beat.resume("b")
+    await world.passes("1m")
+    assert await world.told("status reason", "b") == [("SKIPPED", "paused")]
+    await world.is_now("14:01")
+    await world.passes("1m")
+    assert (await world.told("status", "b"))[1:] == ["SUCCESS"]
+
+
+@awaited
+async def test_a_schedule_may_follow_another_and_the_clock(world):
+    await world.define(a=HOURLY, b={"any": [{"daily": "13:30"}, after(delay="10m")]})
+    for time in ("13:00", "13:10", "13:30", "14:00", "14:10"):
+        await world.is_now(time)
+    assert world.started("b") == ["13:10", "13:30", "14:10"]
+
+
+@awaited
+async def test_two_that_follow_each_other_are_refused(world):
+    await world.define(a=HOURLY, b=after())
+    with pytest.raises(InvalidSchedule) as refused:
+        await world.define(a=after(schedule="b"))
+    assert str(refused.value) == (
+        "after.schedule: a follows b follows a: that has no beginning (leave one of these out)"
+    )
+    assert (await world.schedule("a")).revision == 1
+
+
+@awaited
+async def test_a_longer_circle_is_refused_however_it_is_defined(world):
+    with pytest.raises(InvalidSchedule, match="that has no beginning"):
+        await world.define(
+            a={"any": [HOURLY, after(schedule="c")]}, b=after(), c=after(schedule="b")
+        )
+    assert await world.beat.schedules() == []
+
+
+@awaited
+async def test_what_nothing_is_called_cannot_be_followed(world):
+    with pytest.raises(InvalidSchedule) as refused:
+        await world.define(b=after())
+    assert str(refused.value) == (
+        "after.schedule: b follows 'a', which is not there (define that one first, or both)"
+    )
+    assert await world.beat.schedules() == []
+
+
+@awaited
+async def test_both_can_be_defined_in_one_call_in_any_order(world):
+    await world.define(b=after(), a=HOURLY)
+    await world.passes("1h", "1m")
+    assert world.started() == ["a", "b"]
+
+
+@awaited
+async def test_one_that_follows_something_else_now_follows_that_only(world):
+    await world.define(a=HOURLY, x={"cron": "30 13 * * *"}, b=after())
+    await world.define(b=after(schedule="x"))
+    for time in ("13:00", "13:10", "13:30", "13:40"):
+        await world.is_now(time)
+    assert world.started() == ["a", "x", "b"]
+
+
+# -- after its own end
+
+
+@pytest.mark.req("S31")
+@awaited
+async def test_a_schedule_can_run_so_long_after_its_last_success(world):
+    world.tell("sync", GOES_ON)
+    await world.define(sync={"any": [{"at": "2026-01-01T13:00"}, {"after": {"success": "30m"}}], "timeout": "12h"})  # fmt: skip
+    await world.is_now("13:07")
+    for ended, then in (("13:07", "13:37"), ("13:50", "14:20")):
+        await world.is_now(ended)
+        (run,) = [run for run in await world.runs() if run.status == "STARTED"]
+        await world.beat.report(run.run_id, Succeeded())
+        assert at((await world.schedule("sync")).next_run_at) == then
+        await world.is_now(then)
+    assert world.started("sync") == ["13:00", "13:37", "14:20"]
+
+
+@pytest.mark.req("S31")
+@awaited
+async def test_after_a_failure_nothing_follows_its_own_success(world):
+    world.tell("sync", BROKEN)
+    await world.define(sync={"any": [{"at": "2026-01-01T13:00"}, {"after": {"success": "30m"}}]})
+    await world.is_now("13:00")
+    assert (await world.schedule("sync")).next_run_at is None
+
+
+# -- startup
+
+
+@pytest.fixture
+def file(tmp_path):
+    return f"sqlite:///{tmp_path}/onbeat.db"
+
+
+@pytest.mark.req("S71")
+@awaited
+async def test_a_start_is_followed_once_also_the_very_first_of_a_program_that_decorates_it(file):
+    started, clock = [], ManualClock("2026-01-01T12:00:00Z")
+    for length in ("0s", "5h"):
+        world = World(file, clock=clock)
+        clock.advance(length)
+        world.beat.schedule(startup("30s"), name="warm-up")(lambda: started.append("warm"))
+        async with world.beat:
+            await world.passes("29s")
+            before = len(started)
+            await world.passes("2s", "1h", "24h")
+            assert len(started) == before + 1
+            assert (await world.schedule("warm-up")).next_run_at is None
+    assert started == ["warm", "warm"]
+
+
+@awaited
+async def test_without_a_delay_it_starts_within_a_second(file):
+    world = World(file)
+    world.beat.schedule(startup(), name="warm-up")(lambda: None)
+    async with world.beat:
+        await world.passes("1s")
+        assert await world.told("status") == ["SUCCESS"]
+
+
+@pytest.mark.req("S71")
+@awaited
+async def test_what_is_defined_after_the_start_waits_for_the_next(file):
+    world = World(file)
+    async with world.beat:
+        await world.define(report={"startup": "30s"})
+        await world.passes("1h")
+        assert await world.runs() == []
+    again = World(file, clock=world.clock)
+    async with again.beat:
+        await again.passes("1m")
+        assert await again.told("status") == ["SUCCESS"]
+
+
+@pytest.mark.req("S71")
+@awaited
+async def test_a_start_is_independent_of_the_other_triggers(file):
+    world = World(file)
+    combined = startup("10m") | every("1h")
+    world.beat.schedule(combined, name="report")(lambda: None)
+    async with world.beat:
+        for time in ("12:11", "13:00", "14:00"):
+            await world.is_now(time)
+        assert [at(run.run_at)[:5] for run in await world.runs()] == ["12:10", "13:00", "14:00"]
+
+
+@pytest.mark.req("S71")
+@awaited
+async def test_a_start_is_used_up_even_if_its_tick_is_skipped(file):
+    first = World(file)
+    async with first.beat:
+        await first.define(report={"startup": "1m", "enabled": False})
+    world = World(file, clock=first.clock)
+    async with world.beat:
+        await world.passes("2m")
+        await world.define(report={"startup": "1m"})
+        await world.passes("1h")
+        assert await world.told("status reason") == [("SKIPPED", "disabled")]
+
+
+@awaited
+async def test_a_paused_one_does_not_follow_a_start(file):
+    first = World(file)
+    async with first.beat:
+        await first.define(report={"startup": "1m"})
+        await first.beat.pause("report", until=first.clock.now() + HOUR)
+    world = World(file, clock=first.clock)
+    async with world.beat:
+        await world.passes("2m", "2h", "1h")
+        assert await world.told("status reason") == [("SKIPPED", "paused")]

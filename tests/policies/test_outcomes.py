@@ -1,0 +1,271 @@
+"""What follows what a target answers: retries, what it accepted, when it is busy, and when it is gone."""
+
+import pytest
+
+from onbeat.core.runs import Accepted, Busy, Failed, Gone, Succeeded
+from onbeat.errors import NoSuchRun, RunIsOver
+from tests.policies.world import HOUR, MINUTE, SECOND, awaited
+
+HOURLY = {"every": "1h"}
+POST = HOURLY | {"run": {"http": "https://example.org/start"}}
+NO = Failed("no")
+
+
+async def the_run(world):
+    (run,) = await world.runs()
+    return run
+
+
+# -- retry
+
+
+@pytest.mark.req("S70")
+@awaited
+async def test_a_list_of_delays_says_when_each_further_attempt_is(world):
+    world.tell("report", NO, NO, Succeeded({"rows": 3}))
+    await world.define(report=HOURLY | {"retry": ["30s", "2m"]})
+    await world.passes("1h")
+    run = await the_run(world)
+    assert (run.status, run.attempt, run.error) == ("ENQUEUED", 1, "no")
+    assert run.due_at == world.clock.now() + 30 * SECOND
+    await world.passes("30s")
+    run = await the_run(world)
+    assert (run.attempt, run.due_at) == (2, world.clock.now() + 2 * MINUTE)
+    await world.passes(2 * MINUTE - 1)
+    assert (await the_run(world)).attempt == 2
+    await world.passes(1)
+    run = await the_run(world)
+    assert (run.status, run.attempt, run.result, run.error) == ("SUCCESS", 3, {"rows": 3}, None)
+    assert len({attempt.key for attempt in world.targets.attempts}) == 1
+
+
+@pytest.mark.req("S70")
+@awaited
+async def test_with_a_backoff_each_wait_is_twice_the_last_and_at_most_the_longest(world):
+    world.tell("report", NO)
+    policy = {"retry": {"attempts": 5, "backoff": "1m", "max": "3m"}, "every": "12h"}
+    await world.define(report=policy)
+    await world.passes("12h")
+    waits = []
+    while (run := await the_run(world)).status == "ENQUEUED":
+        waits.append((run.due_at - world.clock.now()) // MINUTE)
+        await world.passes(run.due_at - world.clock.now())
+    assert waits == [1, 2, 3, 3]
+    assert (run.status, run.reason, run.attempt) == ("FAILED", "error", 5)
+
+
+@awaited
+async def test_a_wait_may_vary_by_its_jitter_and_only_be_longer(world):
+    world.tell("report", NO)
+    policy = {"retry": {"attempts": 9, "backoff": "1m", "max": "1m", "jitter": "30s"}}
+    await world.define(report=policy | {"every": "12h"})
+    await world.passes("12h")
+    waits = []
+    while (run := await the_run(world)).status == "ENQUEUED":
+        waits.append(run.due_at - world.clock.now())
+        await world.passes(waits[-1])
+    assert all(MINUTE <= wait <= MINUTE + 30 * SECOND for wait in waits)
+    assert len(set(waits)) > 1
+
+
+@awaited
+async def test_what_no_attempt_could_help_is_not_tried_again(world):
+    world.tell("report", Failed("exit code 3", "exit", retryable=False, exit_code=3))
+    await world.define(report=HOURLY | {"retry": ["1m"]})
+    await world.passes("1h", "1m")
+    run = await the_run(world)
+    assert (run.status, run.reason, run.attempt, run.exit_code) == ("FAILED", "exit", 1, 3)
+
+
+@awaited
+async def test_a_run_that_waits_for_its_retry_can_be_canceled(world):
+    world.tell("report", NO)
+    await world.define(report=HOURLY | {"retry": ["10m"]})
+    await world.passes("1h")
+    canceled = await world.beat.cancel((await the_run(world)).run_id)
+    assert (canceled.status, canceled.reason, canceled.error) == (
+        "CANCELED", "canceled", "canceled by hand",
+    )  # fmt: skip
+    await world.passes("30m")
+    assert len(world.targets.attempts) == 1
+
+
+# -- accepted
+
+
+@pytest.mark.req("W58")
+@pytest.mark.parametrize("by", ["run_id", "key"])
+@awaited
+async def test_what_was_accepted_is_going_until_its_target_tells_of_its_end(world, by):
+    world.tell("report", Accepted("order-7"))
+    await world.define(report=POST)
+    await world.passes("1h", "30m")
+    run = await the_run(world)
+    assert (run.status, run.external_id, run.leased_by) == ("STARTED", "order-7", None)
+    assert run.key == world.targets.attempts[0].key
+    told = await world.beat.report(getattr(run, by), Succeeded({"rows": 3}))
+    assert (told.status, told.result, told.external_id) == ("SUCCESS", {"rows": 3}, "order-7")
+    row = await world.schedule("report")
+    assert row.last_success_at == world.clock.now()
+
+
+@pytest.mark.req("W58")
+@awaited
+async def test_a_failure_that_is_reported_is_tried_again_if_that_may_help(world):
+    world.tell("report", Accepted())
+    await world.define(report=POST | {"retry": ["1m", "1m"]})
+    await world.passes("1h")
+    run = await the_run(world)
+    told = await world.beat.report(run.run_id, Failed("half of it"))
+    assert (told.status, told.error, told.due_at) == (
+        "ENQUEUED", "half of it", world.clock.now() + MINUTE,
+    )  # fmt: skip
+    await world.passes("1m")
+    told = await world.beat.report(run.key, Failed("none of it", retryable=False))
+    assert (told.status, told.reason, told.attempt) == ("FAILED", "error", 2)
+
+
+@awaited
+async def test_a_run_by_hand_is_reported_by_its_key_too(world):
+    world.tell("report", Accepted())
+    await world.define(report=POST)
+    run = await world.beat.start("report", request_id="order-7")
+    await world.beat.settle()
+    told = await world.beat.report(run.key, Succeeded())
+    assert (told.run_id, told.status) == (run.run_id, "SUCCESS")
+
+
+@awaited
+async def test_the_same_report_again_changes_nothing_and_another_is_refused(world):
+    world.tell("report", Accepted())
+    await world.define(report=POST)
+    await world.passes("1h")
+    run = await the_run(world)
+    first = await world.beat.report(run.run_id, Succeeded(1))
+    await world.passes("1m")
+    assert await world.beat.report(run.run_id, Succeeded(2)) == first
+    with pytest.raises(RunIsOver, match="run 1 is SUCCESS: nothing was changed"):
+        await world.beat.report(run.run_id, Failed("no"))
+    assert await the_run(world) == first
+
+
+@awaited
+async def test_a_report_of_nothing_is_refused(world):
+    for which in (7, "no-key"):
+        with pytest.raises(NoSuchRun):
+            await world.beat.report(which, Succeeded())
+
+
+@awaited
+async def test_what_was_accepted_and_never_heard_of_fails_just_before_the_next_tick(world):
+    world.tell("report", Accepted(), Succeeded())
+    await world.define(report={"every": "20m"})
+    await world.passes("20m")
+    run = await the_run(world)
+    next_due = world.clock.now() + 20 * MINUTE
+    assert run.deadline_at == next_due - 1
+    await world.passes(20 * MINUTE - 2)
+    assert (await the_run(world)).status == "STARTED"
+    await world.passes(1)
+    run = await the_run(world)
+    assert (run.status, run.reason) == ("FAILED", "timeout")
+    assert run.error == "its target had accepted it, and did not tell of its end in time"
+    await world.passes(1)
+    assert await world.told("status") == ["FAILED", "SUCCESS"]
+
+
+@awaited
+async def test_the_next_tick_is_not_in_the_way_of_one_that_was_never_heard_of(world):
+    world.tell("report", Accepted(), Succeeded())
+    await world.define(report={"every": "20m"})
+    await world.passes("20m", "20m")
+    assert await world.told("status reason") == [("FAILED", "timeout"), ("SUCCESS", None)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "awaited_for"),
+    [({}, HOUR), ({"timeout": "3h"}, 3 * HOUR), ({"timeout": "5m"}, 5 * MINUTE)],
+    ids=str,
+)
+@awaited
+async def test_it_is_awaited_for_an_hour_at_most_unless_its_timeout_says(
+    world, policy, awaited_for
+):
+    world.tell("report", Accepted())
+    await world.define(report={"every": "12h"} | policy)
+    await world.passes("12h", awaited_for - 1)
+    assert (await the_run(world)).status == "STARTED"
+    await world.passes(1)
+    assert (await the_run(world)).reason == "timeout"
+
+
+@awaited
+async def test_an_accepted_run_can_be_canceled_and_says_that_its_target_does_not_know(world):
+    world.tell("report", Accepted())
+    await world.define(report=HOURLY)
+    await world.passes("1h")
+    run = await world.beat.cancel((await the_run(world)).run_id, note="not needed")
+    assert (run.status, run.reason) == ("CANCELED", "canceled")
+    assert run.error == "not needed; its target was not told: it had accepted it"
+    with pytest.raises(RunIsOver):
+        await world.beat.report(run.run_id, Succeeded())
+
+
+# -- busy
+
+
+@awaited
+async def test_a_target_that_is_busy_is_asked_again_and_that_uses_up_no_retry(world):
+    busy = Busy("too many sessions", 10 * MINUTE)
+    world.tell("report", busy, busy, NO, busy, Succeeded())
+    await world.define(report={"every": "12h", "retry": ["1m"]})
+    await world.passes("12h")
+    run = await the_run(world)
+    assert (run.status, run.reason, run.error) == ("ENQUEUED", "busy", "too many sessions")
+    assert (run.deferrals, run.due_at) == (1, world.clock.now() + 10 * MINUTE)
+    await world.passes("10m", "10m")
+    assert (await the_run(world)).reason == "error"
+    await world.passes("1m", "10m")
+    run = await the_run(world)
+    assert (run.status, run.attempt, run.deferrals) == ("SUCCESS", 5, 3)
+
+
+@awaited
+async def test_a_target_that_stays_busy_until_the_next_tick_never_ran(world):
+    world.tell("report", Busy("later", 2 * HOUR), Succeeded())
+    await world.define(report=HOURLY)
+    await world.passes("1h", "1h")
+    assert await world.told("status") == ["SKIPPED", "SUCCESS"]
+
+
+@awaited
+async def test_a_target_that_stays_busy_beyond_the_deadline_to_start_says_so(world):
+    world.tell("report", Busy("later", 10 * MINUTE))
+    await world.define(report={"every": "12h", "start_deadline": "25m"})
+    await world.passes("12h", "10m", "10m", "5m")
+    run = await the_run(world)
+    assert (run.status, run.reason, run.deferrals) == ("SKIPPED", "busy", 3)
+    await world.passes("1h")
+    assert len(world.targets.attempts) == 3
+
+
+@awaited
+async def test_while_a_target_is_busy_nothing_has_failed(world):
+    world.tell("report", Busy("later", 10 * MINUTE))
+    await world.define(report={"every": "12h", "pause_after": 1})
+    await world.passes("12h", "10m", "10m")
+    row = await world.schedule("report")
+    assert (row.paused, row.consecutive_failures, row.last_failure_at) == (False, 0, None)
+
+
+# -- gone
+
+
+@awaited
+async def test_a_target_that_is_gone_is_invalid_and_not_tried_again(world):
+    world.tell("report", Gone("no such session"))
+    await world.define(report=HOURLY | {"retry": ["1m"]})
+    await world.passes("1h", "1m")
+    run = await the_run(world)
+    assert (run.status, run.reason, run.error) == ("FAILED", "invalid_target", "no such session")
+    assert run.attempt == 1

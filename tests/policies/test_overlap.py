@@ -1,0 +1,275 @@
+"""What becomes of a tick while a run of its schedule is going: skip, queue, allow and replace."""
+
+import asyncio
+
+import pytest
+
+from onbeat import InvalidSchedule, every
+from onbeat.core.runs import Failed, Succeeded
+from tests.policies.world import GOES_ON, SOON, at, awaited
+
+LONG = {"every": "1h", "timeout": "12h"}  # what was accepted is in flight for as long as that
+
+
+async def ends(world, place, outcome=Succeeded()):  # noqa: B008 - it is frozen
+    """Have the target of the run in that place tell of its end."""
+    run = (await world.runs())[place]
+    await world.beat.report(run.run_id, outcome)
+    await world.beat.settle()
+
+
+# -- skip
+
+
+@pytest.mark.req("W47", "S68")
+@awaited
+async def test_a_tick_is_skipped_while_a_run_is_going_and_its_row_names_that_run(world):
+    world.tell("report", GOES_ON)
+    await world.define(report=LONG)
+    await world.passes("1h", "1h")
+    first, second = await world.runs()
+    assert (first.status, second.status, second.reason) == ("STARTED", "SKIPPED", "overlap")
+    assert second.blocked_by == first.run_id
+    row = await world.schedule("report")
+    assert (row.last_missed_at, row.last_miss_reason) == (world.clock.now(), "overlap")
+
+
+@awaited
+async def test_the_tick_after_the_end_of_a_run_starts(world):
+    world.tell("report", GOES_ON, Succeeded())
+    await world.define(report=LONG)
+    await world.passes("1h")
+    await ends(world, 0)
+    await world.passes("1h")
+    assert await world.told("status") == ["SUCCESS", "SUCCESS"]
+
+
+@awaited
+async def test_a_run_by_hand_starts_beside_one_that_is_going(world):
+    world.tell("report", GOES_ON)
+    await world.define(report=LONG)
+    await world.passes("1h")
+    await world.beat.start("report")
+    await world.beat.settle()
+    assert await world.told("triggered_by status") == [("timer", "STARTED"), ("manual", "STARTED")]
+
+
+@awaited
+async def test_a_fresh_tick_ends_a_run_that_waits_for_its_retry(world):
+    world.tell("report", Failed("no"), Succeeded())
+    await world.define(report={"every": "1h", "retry": ["90m"]})
+    await world.passes("1h", "1h", "1h")
+    assert await world.told("status reason attempt") == [
+        ("FAILED", "superseded", 1), ("SUCCESS", None, 1), ("SUCCESS", None, 1),
+    ]  # fmt: skip
+
+
+# -- allow
+
+
+@pytest.mark.req("W46")
+@awaited
+async def test_under_allow_every_tick_starts_whatever_is_going(world):
+    world.tell("report", GOES_ON)
+    await world.define(report=LONG | {"overlap": "allow"})
+    await world.passes("1h", "1h", "1h")
+    assert await world.told("status") == ["STARTED"] * 3
+
+
+@awaited
+async def test_no_more_are_going_than_max_active(world):
+    world.tell("report", GOES_ON)
+    await world.define(report=LONG | {"overlap": "allow", "max_active": 2})
+    await world.passes("1h", "1h", "1h")
+    assert await world.told("status reason") == [
+        ("STARTED", None), ("STARTED", None), ("SKIPPED", "overlap"),
+    ]  # fmt: skip
+    await ends(world, 0)
+    await world.passes("1h")
+    assert await world.told("status") == ["SUCCESS", "STARTED", "SKIPPED", "STARTED"]
+
+
+@awaited
+async def test_a_retry_that_would_be_one_too_many_is_superseded(world):
+    world.tell("report", Failed("no"), GOES_ON)
+    policy = {"overlap": "allow", "max_active": 1, "retry": ["90m"]}
+    await world.define(report=LONG | policy)
+    await world.passes("1h", "1h", "30m")
+    assert await world.told("status reason") == [("FAILED", "superseded"), ("STARTED", None)]
+
+
+# -- queue
+
+
+@pytest.mark.req("W48")
+@awaited
+async def test_queued_ticks_start_one_after_another_in_order(world):
+    world.tell("report", GOES_ON)
+    await world.define(report=LONG | {"overlap": "queue"})
+    await world.passes("1h", "1h", "1h")
+    first, second, third = await world.runs()
+    assert [run.status for run in (first, second, third)] == ["STARTED", "ENQUEUED", "ENQUEUED"]
+    assert (second.blocked_by, third.blocked_by) == (first.run_id, first.run_id)
+    await ends(world, 0, Failed("no", retryable=False))
+    assert await world.told("status") == ["FAILED", "STARTED", "ENQUEUED"]
+    await ends(world, 1)
+    assert await world.told("status") == ["FAILED", "SUCCESS", "STARTED"]
+    assert world.started("report") == ["13:00", "14:00", "15:00"]
+
+
+@awaited
+async def test_one_more_than_the_queue_holds_is_skipped(world):
+    world.tell("report", GOES_ON)
+    await world.define(report=LONG | {"overlap": "queue", "queue_limit": 1})
+    await world.passes("1h", "1h", "1h")
+    assert await world.told("status reason") == [
+        ("STARTED", None), ("ENQUEUED", None), ("SKIPPED", "queue_full"),
+    ]  # fmt: skip
+    await ends(world, 0)
+    assert world.started("report") == ["13:00", "14:00"]
+
+
+@awaited
+async def test_a_queue_that_keeps_the_latest_drops_the_one_that_has_waited_longest(world):
+    world.tell("report", GOES_ON)
+    policy = {"overlap": "queue", "queue_limit": 2, "queue_keep": "latest"}
+    await world.define(report=LONG | policy)
+    await world.passes("1h", "1h", "1h", "1h")
+    assert await world.told("status reason") == [
+        ("STARTED", None), ("SKIPPED", "queue_full"), ("ENQUEUED", None), ("ENQUEUED", None),
+    ]  # fmt: skip
+    await ends(world, 0)
+    assert world.started("report") == ["13:00", "15:00"]
+
+
+@awaited
+async def test_a_run_that_waits_in_the_queue_can_be_canceled_and_the_next_takes_its_turn(world):
+    world.tell("report", GOES_ON)
+    await world.define(report=LONG | {"overlap": "queue"})
+    await world.passes("1h", "1h", "1h")
+    _, second, _ = await world.runs()
+    canceled = await world.beat.cancel(second.run_id, note="not needed")
+    assert (canceled.status, canceled.reason, canceled.error) == ("CANCELED", "canceled", "not needed")  # fmt: skip
+    await ends(world, 0)
+    assert world.started("report") == ["13:00", "15:00"]
+
+
+# -- replace
+
+
+@awaited
+async def test_a_fresh_tick_takes_the_place_of_a_run_that_goes_on_elsewhere(world):
+    world.tell("report", GOES_ON)
+    await world.define(report=LONG | {"overlap": "replace"})
+    await world.passes("1h", "1h")
+    first, second = await world.runs()
+    assert (first.status, first.reason, second.status) == ("CANCELED", "superseded", "STARTED")
+    assert first.error == "its target was not told: it had accepted it"
+
+
+class Held:
+    """A launcher of what goes on until it is over; or, if it is asked to end, until it is let go."""
+
+    def __init__(self):
+        self.begun, self.asked = [], []
+        self.over, self.let_go = asyncio.Event(), asyncio.Event()
+
+    def check(self, target):
+        pass
+
+    def can_cancel(self, target):
+        return True
+
+    def offers(self):
+        return ["command"]
+
+    async def launch(self, attempt):
+        self.begun.append(at(attempt.run_at))
+        try:
+            await self.over.wait()
+        except asyncio.CancelledError:
+            self.asked.append(at(attempt.run_at))
+            await self.let_go.wait()
+            raise
+        return Succeeded(), ""
+
+    def kill(self, run_ids):
+        pass
+
+    async def recover(self):
+        return 0
+
+    async def close(self):
+        pass
+
+
+@pytest.mark.parametrize("world", [Held], indirect=True)
+@awaited
+async def test_the_newest_tick_waits_for_the_end_of_what_it_replaces_and_older_ones_do_not_start(
+    world,
+):
+    held = world.targets
+
+    async def come_to(*expected, begun, asked=()):
+        """Wait for runs that are so, and for what was then begun and asked to end."""
+        world.beat.wake()
+        async with asyncio.timeout(SOON / 4):
+            while (  # noqa: ASYNC110 - it is the engine's doing
+                await world.told("status reason") != list(expected)
+                or held.begun != begun.split()
+                or held.asked != list(asked)
+            ):
+                await asyncio.sleep(0.005)
+
+    await world.define(report={"every": "1h", "overlap": "replace"})
+    try:
+        world.clock.advance("1h")
+        await come_to(("STARTED", None), begun="13:00")
+        world.clock.advance("1h")
+        going, asked = ("STARTED", "superseded"), ["13:00"]
+        await come_to(going, ("ENQUEUED", None), begun="13:00", asked=asked)
+        world.clock.advance("1h")
+        dropped = ("SKIPPED", "superseded")
+        await come_to(going, dropped, ("ENQUEUED", None), begun="13:00", asked=asked)
+        held.let_go.set()
+        ended = ("CANCELED", "superseded")
+        await come_to(ended, dropped, ("STARTED", None), begun="13:00 15:00", asked=asked)
+    finally:
+        held.let_go.set()
+        held.over.set()
+    await come_to(ended, dropped, ("SUCCESS", None), begun="13:00 15:00", asked=asked)
+
+
+@awaited
+async def test_a_run_that_ends_by_itself_is_not_replaced(world):
+    await world.define(report=LONG | {"overlap": "replace"})
+    await world.passes("1h", "1h")
+    assert await world.told("status") == ["SUCCESS", "SUCCESS"]
+
+
+NOT_TO_BE_ENDED = (
+    "overlap: what it starts cannot be ended, so that nothing could take its place "
+    "(skip, queue or allow)"
+)
+
+
+def test_what_cannot_be_ended_cannot_be_replaced(world):
+    async def main():
+        async with world.beat:
+            await world.define(report=LONG | {"overlap": "replace", "run": {"python": "plain"}})
+
+    world.beat.register("plain", lambda: None)
+    with pytest.raises(InvalidSchedule) as refused:
+        asyncio.run(main())
+    assert str(refused.value) == f"report.{NOT_TO_BE_ENDED}"
+
+
+def test_nor_if_it_was_decorated(world):
+    async def main():
+        world.beat.schedule(every("1h"), name="report", overlap="replace")(lambda: None)
+        async with world.beat:
+            pass
+
+    with pytest.raises(InvalidSchedule) as refused:
+        asyncio.run(main())
+    assert str(refused.value) == f"report.{NOT_TO_BE_ENDED}"

@@ -1,0 +1,238 @@
+"""Runs that wait for a place: groups, priorities, deadlines to start by, and rates."""
+
+import pytest
+
+from onbeat import InvalidSchedule
+from onbeat.core.runs import Failed, Succeeded
+from onbeat.errors import RunIsOver
+from tests.policies.world import GOES_ON, HOUR, MINUTE, awaited
+
+HOURLY = {"every": "1h", "timeout": "12h"}
+IN_GROUP = HOURLY | {"group": "one-at-a-time"}
+
+
+async def ends(world, schedule_id, outcome=Succeeded()):  # noqa: B008 - it is frozen
+    """Have the target of a schedule's started run tell of its end."""
+    (run,) = [run for run in await world.runs(schedule_id) if run.status == "STARTED"]
+    await world.beat.report(run.run_id, outcome)
+    await world.beat.settle()
+
+
+async def statuses(world):
+    return dict(await world.told("schedule_id status"))
+
+
+# -- groups
+
+
+@awaited
+async def test_two_schedules_share_the_one_place_of_their_group(world):
+    world.tell("a", GOES_ON)
+    world.tell("b", GOES_ON)
+    await world.define(a=IN_GROUP, b=IN_GROUP, other=HOURLY)
+    await world.passes("1h")
+    assert await statuses(world) == {"a": "STARTED", "b": "ENQUEUED", "other": "SUCCESS"}
+    (group,) = await world.beat.service.groups()
+    assert (group.name, group.places, group.used, group.waiting) == ("one-at-a-time", 1, 1, 1)
+    await ends(world, "a")
+    assert await statuses(world) == {"a": "SUCCESS", "b": "STARTED", "other": "SUCCESS"}
+
+
+@awaited
+async def test_a_group_that_is_given_another_place_starts_one_more_at_once(world):
+    for name in "abc":
+        world.tell(name, GOES_ON)
+    await world.define(a=IN_GROUP, b=IN_GROUP, c=IN_GROUP)
+    await world.passes("1h")
+    assert await world.beat.service.set_group("one-at-a-time", places=2)
+    await world.beat.settle()
+    assert await statuses(world) == {"a": "STARTED", "b": "STARTED", "c": "ENQUEUED"}
+    assert not await world.beat.service.set_group("one-at-a-time", places=2)
+
+
+@awaited
+async def test_a_group_that_loses_a_place_ends_nothing_and_starts_nothing(world):
+    world.tell("a", GOES_ON)
+    world.tell("b", GOES_ON)
+    await world.define(a=IN_GROUP, b=IN_GROUP, c=IN_GROUP | {"start_deadline": "12h"})
+    await world.beat.service.set_group("one-at-a-time", places=2)
+    await world.passes("1h")
+    await world.beat.service.set_group("one-at-a-time", places=1)
+    await ends(world, "a")
+    assert await statuses(world) == {"a": "SUCCESS", "b": "STARTED", "c": "ENQUEUED"}
+    await ends(world, "b")
+    assert (await statuses(world))["c"] == "SUCCESS"
+
+
+@awaited
+async def test_a_run_by_hand_waits_for_a_place_as_well(world):
+    world.tell("a", GOES_ON)
+    await world.define(a=IN_GROUP, b={"cron": "0 0 1 1 *", "group": "one-at-a-time"})
+    await world.passes("1h")
+    run = await world.beat.start("b")
+    await world.beat.settle()
+    assert (await statuses(world))["b"] == "ENQUEUED"
+    await ends(world, "a")
+    assert (await world.beat.service.run(run.run_id)).status == "SUCCESS"
+
+
+@awaited
+async def test_a_run_that_waits_for_its_retry_takes_no_place(world):
+    world.tell("a", Failed("no"), Succeeded())
+    await world.define(a=IN_GROUP | {"retry": ["10m"], "priority": 1}, b=IN_GROUP)
+    await world.passes("1h")
+    assert await statuses(world) == {"a": "ENQUEUED", "b": "SUCCESS"}
+    await world.passes("10m")
+    assert await statuses(world) == {"a": "SUCCESS", "b": "SUCCESS"}
+
+
+@awaited
+async def test_a_run_that_is_canceled_while_it_waits_for_a_place_never_starts(world):
+    world.tell("a", GOES_ON)
+    await world.define(a=IN_GROUP, b=IN_GROUP)
+    await world.passes("1h")
+    (waits,) = await world.runs("b")
+    assert (await world.beat.cancel(waits.run_id)).status == "CANCELED"
+    await ends(world, "a")
+    assert world.started() == ["a"]
+
+
+@awaited
+async def test_canceling_what_has_the_place_gives_it_to_the_next(world):
+    world.tell("a", GOES_ON)
+    await world.define(a=IN_GROUP, b=IN_GROUP)
+    await world.passes("1h")
+    (has_it,) = await world.runs("a")
+    await world.beat.cancel(has_it.run_id)
+    await world.beat.settle()
+    assert await statuses(world) == {"a": "CANCELED", "b": "SUCCESS"}
+    with pytest.raises(RunIsOver, match="run 1 is CANCELED: nothing was changed"):
+        await world.beat.cancel(has_it.run_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "places", "told"),
+    [
+        ("no name", 1, "group: 'no name' is no name of a group (letters, digits and . _ / -, at most 100)"),
+        ("one", 0, "places: 0 is no number of places (1 to 10000)"),
+        ("one", 10_001, "places: 10001 is no number of places (1 to 10000)"),
+    ],
+)  # fmt: skip
+@awaited
+async def test_what_is_no_group_is_refused(world, name, places, told):
+    with pytest.raises(InvalidSchedule) as refused:
+        await world.beat.service.set_group(name, places=places)
+    assert str(refused.value) == told
+
+
+# -- priority
+
+
+@awaited
+async def test_of_those_that_wait_the_one_with_the_highest_priority_is_first(world):
+    world.tell("first", GOES_ON)
+    await world.define(
+        first={"cron": "0 13 * * *", "group": "one-at-a-time", "timeout": "12h"},
+        low={"cron": "10 13 * * *", "group": "one-at-a-time", "priority": -5},
+        usual={"cron": "20 13 * * *", "group": "one-at-a-time"},
+        high={"cron": "30 13 * * *", "group": "one-at-a-time", "priority": 5},
+        later={"cron": "40 13 * * *", "group": "one-at-a-time", "priority": 5},
+    )
+    for time in ("13:00", "13:10", "13:20", "13:30", "13:40"):
+        await world.is_now(time)
+    assert world.started() == ["first"]
+    await ends(world, "first")
+    assert world.started() == ["first", "high", "later", "usual", "low"]
+    assert [run.priority for run in await world.runs()] == [0, -5, 0, 5, 5]
+
+
+# -- start_deadline
+
+
+@awaited
+async def test_a_run_that_does_not_start_in_time_is_skipped_for_its_deadline(world):
+    world.tell("report", GOES_ON)
+    await world.define(report=HOURLY | {"overlap": "queue", "start_deadline": "90m"})
+    await world.passes("1h", "1h")
+    first, waits = await world.runs()
+    assert waits.deadline_at == waits.due_at + 90 * MINUTE
+    await world.passes(90 * MINUTE - 1)
+    assert (await world.told("status"))[1] == "ENQUEUED"
+    await world.passes(1)
+    assert (await world.told("status reason"))[1] == ("SKIPPED", "deadline")
+    await world.beat.report(first.run_id, Succeeded())
+    await world.beat.settle()
+    assert world.started("report") == ["13:00", "15:00"]
+
+
+@awaited
+async def test_one_that_waited_for_a_full_group_says_so(world):
+    world.tell("a", GOES_ON)
+    await world.define(a=IN_GROUP | {"priority": 1}, b=IN_GROUP | {"start_deadline": "10m"})
+    await world.passes("1h", "10m")
+    assert await world.told("status reason", "b") == [("SKIPPED", "group_full")]
+    assert world.started() == ["a"]
+
+
+@awaited
+async def test_one_that_starts_in_time_has_no_deadline_any_more(world):
+    world.tell("report", GOES_ON)
+    await world.define(report=HOURLY | {"start_deadline": "1m"})
+    await world.passes("1h", "30m")
+    assert await world.told("status reason") == [("STARTED", None)]
+
+
+@awaited
+async def test_a_retry_has_the_time_to_start_anew(world):
+    world.tell("report", Failed("no"), Succeeded())
+    await world.define(report=HOURLY | {"start_deadline": "1m", "retry": ["10m"]})
+    await world.passes("1h", "10m")
+    assert await world.told("status attempt") == [("SUCCESS", 2)]
+
+
+# -- rate
+
+
+@pytest.mark.req("C66")
+@awaited
+async def test_no_more_runs_start_in_any_hour_than_the_rate_allows(world):
+    await world.define(report={"every": "20m", "rate": "2/hour"})
+    for _ in range(6):
+        await world.passes("20m")
+    assert await world.told("status reason") == [
+        ("SUCCESS", None), ("SUCCESS", None), ("SKIPPED", "rate"),
+        ("SUCCESS", None), ("SUCCESS", None), ("SKIPPED", "rate"),
+    ]  # fmt: skip
+    row = await world.schedule("report")
+    assert row.last_miss_reason == "rate"
+
+
+@pytest.mark.req("C66")
+@awaited
+async def test_a_rate_of_a_day_is_of_any_24_hours_and_not_of_a_date(world):
+    await world.define(report={"every": "6h", "rate": "1/day"})
+    for _ in range(8):
+        await world.passes("6h")
+    starts = [run.run_at for run in await world.runs() if run.status == "SUCCESS"]
+    assert len(starts) == 2
+    assert starts[1] - starts[0] == 24 * HOUR // 1000
+
+
+@awaited
+async def test_a_run_by_hand_is_not_counted_and_not_held_up_by_the_rate(world):
+    await world.define(report={"every": "20m", "rate": "1/hour"})
+    await world.beat.start("report")
+    await world.passes("20m")
+    await world.beat.start("report")
+    await world.passes("20m")
+    assert await world.told("triggered_by status") == [
+        ("manual", "SUCCESS"), ("timer", "SUCCESS"), ("manual", "SUCCESS"), ("timer", "SKIPPED"),
+    ]  # fmt: skip
+
+
+@awaited
+async def test_attempts_are_not_counted_only_runs_are(world):
+    world.tell("report", Failed("no"), Succeeded())
+    await world.define(report={"every": "20m", "rate": "2/hour", "retry": ["1m"]})
+    await world.passes("20m", "1m", "19m", "20m")
+    assert await world.told("status") == ["SUCCESS", "SUCCESS", "SKIPPED"]

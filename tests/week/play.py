@@ -1,0 +1,257 @@
+"""A script, done to the product: a real scheduler on a real file, with a clock that is turned.
+
+The clock goes on to when the engine would wake by itself, a target ends, or somebody does something;
+it stands still until the engine has nothing left to do. Targets take the time of that clock.
+"""
+
+import asyncio
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import apsw
+
+from onbeat import Onbeat
+from onbeat.core.runs import Accepted, Busy, Failed, Succeeded
+from onbeat.settings import Settings
+from onbeat.testing import ManualClock, a_schedule
+from tests.week.script import Does
+
+LOOPS = {"Planner.run", "Dispatcher.run", "Dispatcher.record"}
+WORKING = {"plan_once", "claim_once", "record_once", "wait_for_places"}
+EXIT_CODES = {"exit": 3}
+BY_HAND = Does(67)
+
+
+@dataclass
+class Target:
+    """An attempt that goes on, until the clock says that it has ended."""
+
+    ends_at: int
+    outcome: object
+    future: asyncio.Future
+
+
+class Targets:
+    """A launcher whose targets do what the script says, in the time of its clock."""
+
+    def __init__(self, script, clock):
+        self._script, self._clock = script, clock
+        self.going = {}
+        self.reports = []  # what those that went on elsewhere will tell: when, and of which run
+
+    def check(self, target):
+        """Take any."""
+
+    def can_cancel(self, target):
+        return True
+
+    def offers(self):
+        return ("command",)
+
+    async def launch(self, attempt):
+        now = self._clock.now()
+        if attempt.target.fields["command"] == ["ask"]:
+            yes = self._script.holds(attempt.schedule_id, attempt.run_at)
+            return (Succeeded() if yes else Failed("no", "exit", exit_code=1)), ""
+        does = BY_HAND
+        if not attempt.request_id:
+            does = self._script.does(attempt.schedule_id, attempt.run_at, attempt.attempt)
+        ends_at, outcome = now + does.takes * 1000, _outcome(does)
+        if attempt.timeout is not None and now + attempt.timeout < ends_at:
+            ends_at, outcome = now + attempt.timeout, Failed("too slow", "timeout")
+        if does.ends == "accepts" and does.tells is not None:
+            self.reports.append((ends_at + does.tells * 1000, attempt.run_id))
+        if ends_at == now:
+            return outcome, ""
+        self.going[attempt.run_id] = Target(ends_at, outcome, _future())
+        try:
+            return await self.going[attempt.run_id].future, ""
+        finally:
+            del self.going[attempt.run_id]
+
+    def end_those_that_have(self):
+        for target in list(self.going.values()):
+            if target.ends_at <= self._clock.now() and not target.future.done():
+                target.future.set_result(target.outcome)
+
+    def kill(self, run_ids):
+        """Nothing can be left of them."""
+
+    async def recover(self):
+        return 0
+
+    async def close(self):
+        """Nothing is left."""
+
+
+def _future():
+    return asyncio.get_running_loop().create_future()
+
+
+def _outcome(does):
+    match does.ends:
+        case "ok":
+            return Succeeded()
+        case "accepts":
+            return Accepted()
+        case "busy":
+            return Busy("later", does.again * 1000)
+        case reason:
+            is_final = reason in ("signal", "launch_failed")
+            return Failed(reason, reason, retryable=not is_final, exit_code=EXIT_CODES.get(reason))
+
+
+@dataclass
+class Play:
+    """One performance. After `to_the_end`, `beat` is there to be asked."""
+
+    script: object
+    folder: object
+    nodes: int = 0
+    steps: int = 0
+    _loops: list = field(default_factory=list)
+
+    def __post_init__(self):
+        self.clock = ManualClock(self.script.first * 1000)
+        self.beat = None
+
+    @property
+    def path(self):
+        return self.folder / f"week-{self.nodes}.db"
+
+    async def open(self):
+        self.targets = Targets(self.script, self.clock)
+        settings = Settings(database=f"sqlite:///{self.path}", stop_grace=1)
+        self.beat = Onbeat(settings=settings, clock=self.clock, launchers={"command": self.targets})
+        await self.beat.__aenter__()
+        tasks = asyncio.all_tasks()
+        self._loops = [task for task in tasks if task.get_coro().__qualname__ in LOOPS]
+        assert len(self._loops) == len(LOOPS), "the engine is made of these"
+
+    async def close(self):
+        if self.beat is not None:
+            await self.beat.close()
+        self.beat, self._loops = None, []
+
+    async def to_the_end(self):
+        await self.open()
+        acts = self.script.all_acts()
+        stops = {act.at * 1000 for act in acts} | {self.script.last * 1000}
+        await self._do_all(acts)
+        while self.clock.now() < self.script.last * 1000:
+            coming = stops | set(self._coming())
+            self.clock.advance(min(t for t in coming if t > self.clock.now()) - self.clock.now())
+            self.steps += 1
+            if self.beat is not None:
+                self.targets.end_those_that_have()
+                await self._tell()
+                await self._calm()
+            await self._do_all(acts)
+
+    async def _do_all(self, acts):
+        while acts and acts[0].at * 1000 <= self.clock.now():
+            act = acts.pop(0)
+            await getattr(self, f"_{act.verb}")(act)
+            if self.beat is not None:
+                await self._calm()
+
+    def _coming(self):
+        """Return when something is due: the engine's alarm, and what targets are about to do."""
+        if self.beat is None:
+            return []
+        due = [target.ends_at for target in self.targets.going.values()]
+        due += [t for t, _ in self.targets.reports]
+        alarm = self.beat._open.engine.planner.next_due
+        return due if alarm is None else [*due, alarm]
+
+    async def _tell(self):
+        """Tell of the ends of what went on elsewhere."""
+        for report in [each for each in self.targets.reports if each[0] <= self.clock.now()]:
+            self.targets.reports.remove(report)
+            await self.beat.report(report[1], Succeeded())
+
+    async def _calm(self):
+        """Wait until the engine has nothing left to do."""
+        runs, looks = self.beat.service.runs, 0
+        while True:
+            looks += 1
+            self.beat.wake()
+            await self._until_all_wait()
+            asked = [row for row in await runs(status="STARTED") if row.end_asked_at is not None]
+            waiting = await runs(status="ENQUEUED")
+            if self.targets.going.keys() & {row.run_id for row in asked}:
+                await asyncio.sleep(0.01)  # the engine looks for those every 200 ms
+            elif looks > 1 or not any(map(self._may_start, waiting)):
+                return
+
+    def _may_start(self, row):
+        """Return whether a run is due that nothing is known to be in the way of."""
+        return row.due_at <= self.clock.now() and row.blocked_by is None and row.grp is None
+
+    async def _until_all_wait(self):
+        """Wait until every part of the engine waits to be woken."""
+        while busy := [task._fut_waiter for task in self._loops if not _waits(task)]:
+            if all(future is not None and not future.done() for future in busy):
+                await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(0)
+
+    # -- what people do
+
+    async def _group(self, act):
+        await self.beat.service.set_group(act.name, **act.given)
+
+    async def _define(self, act):
+        await self.beat.define(a_schedule(act.name, **act.given))
+
+    async def _delete(self, act):
+        await self.beat.delete(act.name)
+
+    async def _pause(self, act):
+        until = act.given.get("until")
+        until = None if until is None else self.script.instant(until) * 1000
+        assert await self.beat.pause(act.name, until=until)
+
+    async def _resume(self, act):
+        assert await self.beat.resume(act.name, **act.given)
+
+    async def _gate(self, act):
+        assert await self.beat.service.set_gate(**act.given)
+
+    async def _start(self, act):
+        await self.beat.start(act.name, request_id=f"by-hand-{act.at}")
+
+    async def _cancel(self, act):
+        tick = self.script.instant(act.given["tick"])
+        rows = await self.beat.runs(act.name, limit=9999)
+        (run_id,) = [row.run_id for row in rows if row.run_at == tick and not row.request_id]
+        await self.beat.cancel(run_id)
+
+    async def _backfill(self, act):
+        stretch = {name: self.script.instant(text) for name, text in act.given.items()}
+        await self.beat.service.backfill(act.name, **stretch)
+
+    async def _stop(self, act):
+        await self.close()
+
+    async def _crash(self, act):
+        """Go on with the file as it is now: whoever had it never gets to write to it again."""
+        before = self.path
+        self.nodes += 1
+        with closing(apsw.Connection(str(before))) as source:
+            source.execute("VACUUM INTO ?", (str(self.path),))
+        await self.close()
+
+    async def _open(self, act):
+        await self.open()
+
+
+def _waits(task):
+    """Return whether a part of the engine waits to be woken."""
+    coroutine, names = task.get_coro(), []
+    while hasattr(coroutine, "cr_await"):
+        names.append(coroutine.cr_code.co_name)
+        coroutine = coroutine.cr_await
+    future = task._fut_waiter
+    is_waiting = names[-1:] == ["wait"] and future is not None and not future.done()
+    return is_waiting and not WORKING & set(names)
