@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement
 
 import pytest
 
-from onbeat.errors import NoSuchSchedule
+from onbeat.errors import NoSuchSchedule, RunIsOver
 from onbeat.stores.postgres import transaction
 from onbeat.stores.postgres.transaction import PostgresTransaction
 from onbeat.stores.sql import defining, planning
@@ -19,6 +19,7 @@ from tests.postgres import shared_server
 
 USUAL = (
     "plan", "claim", "announce", "finish", "lost", "edit", "pause", "delete", "recreate", "run", "close",
+    "cancel", "backfill", "claim in a group",
 )  # fmt: skip
 OTHERS = (
     "plan by two",
@@ -27,15 +28,26 @@ OTHERS = (
     "disown",
     "resume",
     "open",
+    "cancel waiting",
 )  # `make interleavings`
-NAMES = (*USUAL, *OTHERS) if os.environ.get("INTERLEAVINGS") == "all" else USUAL
-LATE = {"plan by two": {"plan by two", "plan", "lost", "close"}}  # with others it is like `plan`
+IN_ALL = os.environ.get("INTERLEAVINGS") == "all"
+NAMES = (*USUAL, *OTHERS) if IN_ALL else USUAL
+ONLY = {  # with others they are like `plan` and `claim`
+    "plan by two": {"plan by two", "plan", "lost", "close"},
+    "claim in a group": {"claim in a group"},
+}
+if not IN_ALL:  # those that can meet on a run
+    ONLY |= {
+        "cancel": {"plan", "claim", "announce", "finish", "lost", "delete", "cancel", "backfill"},
+        "backfill": {"plan", "claim", "edit", "delete", "cancel", "backfill"},
+    }
+EXPECTED = (NoSuchSchedule, RunIsOver)  # whoever comes second hears that it is over
 PAIRS = [
     (one, other)
     for one, other in combinations_with_replacement(NAMES, 2)
     if (one == other or not {one, other} <= BEFORE.keys())  # those need different situations
-    and other in LATE.get(one, NAMES)
-    and one in LATE.get(other, NAMES)
+    and other in ONLY.get(one, NAMES)
+    and one in ONLY.get(other, NAMES)
 ]
 
 
@@ -54,7 +66,7 @@ def played(world, pair):
     explorer = Explorer(world.watching)
     for actors in explorer.orders(lambda: world.actors(pair)):
         errors = [actor.error for actor in actors if actor.error is not None]
-        wrong = [repr(error) for error in errors if not isinstance(error, NoSuchSchedule)]
+        wrong = [repr(error) for error in errors if not isinstance(error, EXPECTED)]
         wrong += world.check()
         yield f"{wrong}\n{explorer.told()}" if wrong else ""
 
@@ -75,7 +87,7 @@ def nothing(*_):
 
 def without_locks(monkeypatch, name):
     text = getattr(transaction, name)
-    monkeypatch.setattr(transaction, name, re.sub(r"FOR UPDATE OF \w, \w SKIP LOCKED", "", text))
+    monkeypatch.setattr(transaction, name, re.sub(r"FOR UPDATE (OF \w, \w )?SKIP LOCKED", "", text))
 
 
 DEFECTS = {
@@ -102,18 +114,22 @@ DEFECTS = {
         ("claim", "claim"),
         lambda patch: without_locks(patch, "TAKE_WAITING"),
     ),
+    "the places of a group are counted and not held": (
+        ("claim in a group", "claim in a group"),
+        lambda patch: without_locks(patch, "TAKE_GROUPS"),
+    ),
     "a node that is being given up still starts runs": (
         ("plan by two", "lost"),
         lambda patch: patch.setattr(planning, "may_start", lambda tx, node: True),
     ),
     "what was paused or deleted is opened with the gate": (
         ("delete", "open"),
-        lambda patch: patch.setattr(defining, "_find_all", all_alive),
+        lambda patch: patch.setattr(defining, "find_all", all_alive),
     ),
 }
 
 
-def all_alive(tx, schedule_ids, find=defining._find_all):
+def all_alive(tx, schedule_ids, find=defining.find_all):
     found = find(tx, schedule_ids)
     for known in found:
         known.deleted = False

@@ -19,16 +19,17 @@ from onbeat.ports import Finished, Node
 from onbeat.stores import postgres
 from onbeat.stores.postgres import PostgresStore
 from onbeat.stores.postgres.transaction import Known
+from onbeat.stores.sql.store import TABLES
 from onbeat.testing import ManualClock, a_schedule
 from tests.interleavings.stepper import Actor
 from tests.sim.checker import Checker, decode_events
 from tests.sim.world import Acknowledged, Launched
 from tests.stores.conftest import LIFELONG, planned
 
-TABLES = ("meta", "nodes", "schedules", "due", "schedule_state", "schedule_runs", "events")
 OFFERS = frozenset({"command"})
 ONE, TWO = Node("one", "one", OFFERS, LIFELONG), Node("two", "two", OFFERS, 5_000)
 BEFORE = {  # how things have to stand for some calls
+    "claim in a group": "grouped",
     "recreate": "deleted",
     "open": "closed",
     "resume": "paused",
@@ -59,6 +60,8 @@ class Situation:
 
 class World:
     """A database with two clients, and the situations that calls are tried in."""
+
+    is_shared = True
 
     def __init__(self, url):
         self.url, self.clock = url, ManualClock("2026-01-01T12:00:00Z")
@@ -100,6 +103,8 @@ class World:
             self._wait(self.call(self.stores[0], "pause", "report"))
         if name == "closed":
             self._wait(self.call(self.stores[0], "set_gate", is_open=False))
+        if name == "grouped":
+            self._wait(self._crowd())
         situation.keep()
         return situation
 
@@ -112,6 +117,7 @@ class World:
         (held["going"],) = await self.plan(store)
         self.clock.advance("1h")
         await self.plan(store)
+        held["queued"] = (await store.runs(schedule_id="report", limit=1))[0].run_id
         asked = {"claimed": ONE, "unwanted": ONE, "going": TWO, "held": TWO, "free": None}
         for request_id, node in asked.items():
             await self.call(store, "enqueue", "report", request_id=request_id)
@@ -122,6 +128,12 @@ class World:
         if beside_another:
             await self.call(store, "upsert", [a_schedule("other")])
         self.clock.advance("30m")
+
+    async def _crowd(self):
+        """Have two schedules want the one place of a group."""
+        for name in ("left", "right"):
+            await self.call(self.stores[0], "upsert", [a_schedule(name, group="narrow", priority=5)])
+            await self.call(self.stores[0], "enqueue", name, request_id="now")
 
     def _forget(self):
         for store in self.stores:
@@ -135,6 +147,8 @@ class World:
         schedule_id = "" if name == "set_gate" else "report"
         if name == "upsert":
             schedule_id = answer[0].schedule_id
+        if name in ("enqueue", "cancel"):
+            schedule_id = answer.schedule_id
         self.acknowledged.append(Acknowledged(name, schedule_id, answer))
         return answer
 
@@ -142,8 +156,8 @@ class World:
         found = await store.plan_due(planned, limit=10, node=node, slots=10)
         return self._launch(node, found.attempts)
 
-    async def claim(self, store):
-        found = await store.claim(ONE, limit=10)
+    async def claim(self, store, limit=10):
+        found = await store.claim(ONE, limit=limit)
         self.claimed += found
 
     async def announce(self, store, node, attempts):
@@ -186,9 +200,18 @@ class World:
             "delete": lambda store: self.call(store, "delete", "report"),
             "recreate": lambda store: self.call(store, "upsert", [edited]),
             "run": lambda store: self.call(store, "enqueue", "report", request_id="now"),
+            "cancel": lambda store: self.call(store, "cancel", held["going"].run_id),
+            "cancel waiting": lambda store: self.call(store, "cancel", held["queued"]),
+            "backfill": self._backfill,
+            "claim in a group": lambda store: self.claim(store, limit=1),
+            "expire": lambda store: store.expire(limit=10),
             "close": lambda store: self.call(store, "set_gate", is_open=False),
             "open": lambda store: self.call(store, "set_gate", is_open=True),
         }
+
+    async def _backfill(self, store):
+        noon = self.clock.now() // 1000
+        await store.backfill("report", first=noon - 6 * 3600, last=noon, limit=10)
 
     def situation_for(self, *names):
         (name,) = {BEFORE[name] for name in names if name in BEFORE} or {"usual"}
