@@ -54,6 +54,7 @@ class TestAfter:
             Status.CANCELED, "canceled"
         )
 
+    @pytest.mark.req("K64")
     def test_a_failure_is_the_end_unless_retries_were_asked_for(self):
         assert self.follows(BROKEN) == Ended(Status.FAILED, "error")
 

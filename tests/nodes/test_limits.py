@@ -13,6 +13,7 @@ from tests.nodes.test_nodes import a_beat, until
 RUNS, SCHEDULES = 1000, 20
 
 
+@pytest.mark.req("C3")
 def test_a_group_of_one_across_three_nodes_never_has_two_runs_started(postgres_url):
     going, most, called = 0, 0, []
 

@@ -39,7 +39,7 @@ async def test_a_list_of_delays_says_when_each_further_attempt_is(world):
     assert len({attempt.key for attempt in world.targets.attempts}) == 1
 
 
-@pytest.mark.req("S70")
+@pytest.mark.req("S70", "K67")
 @awaited
 async def test_with_a_backoff_each_wait_is_twice_the_last_and_at_most_the_longest(world):
     world.tell("report", NO)

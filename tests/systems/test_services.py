@@ -144,6 +144,25 @@ def test_one_may_start_after_a_start_and_after_a_success_and_at_a_time(world, tm
     assert followed == first + 601
 
 
+@pytest.mark.req("S59")
+def test_what_happens_to_a_timer_is_told_as_events(world):
+    async def story(world):
+        await define_timers(world.beat.service, a_file(retry=["1m"]))
+        world.commands.exit_code = 3
+        await world.let_pass("1h")
+        world.commands.exit_code = 0
+        await world.let_pass("1m")
+        found = await world.beat._opened._store.events()
+        return [event for _, _, event in found if getattr(event, "schedule_id", "") == "hourly"]
+
+    events = world.play(story)
+    assert [event.name for event in events] == [
+        "schedule.created", "run.started", "run.retrying", "run.claimed", "run.started",
+        "run.succeeded",
+    ]  # fmt: skip
+    assert (events[2].reason, events[2].attempt) == ("exit", 1)
+
+
 WRONG = [
     ({"on_calender": {}}, "on_calender: no field has this name (did you mean 'on_calendar'?)"),
     ({"target": "bakup"}, "target: no service is called 'bakup' (did you mean 'backup'?)"),

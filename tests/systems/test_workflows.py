@@ -3,7 +3,7 @@
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.core.instants import parse_instant
+from onbeat.core.instants import parse_instant, rfc3339
 from onbeat.core.runs import run_key
 from onbeat.errors import NoSuchSchedule
 from onbeat.systems.workflows import Registrar
@@ -214,6 +214,7 @@ def test_it_is_read_back_with_the_next_five_times(workflows):
     }  # fmt: skip
 
 
+@pytest.mark.req("W77", "W78")
 def test_what_is_left_out_is_as_this_system_has_it(workflows):
     async def story(its):
         await its.upsert()
@@ -341,3 +342,20 @@ def test_a_run_launcher_that_cannot_be_called_so_is_refused_when_a_schedule_is_d
         return str(refused.value)
 
     assert "inputs.user_id: the function has none (known: workflow_id)" in world.play(story)
+
+
+@pytest.mark.req("W3")
+def test_it_wakes_on_time_in_its_zone_also_on_the_night_the_clocks_change(workflows):
+    async def story(its):
+        its.world.clock.advance(
+            parse_instant("2026-03-07T12:00:00Z") * 1000 - its.world.clock.now()
+        )
+        await its.upsert(cron_expr="30 2 * * *", timezone="America/New_York")
+        for _ in range(4 * 48):
+            await its.world.let_pass("15m")
+
+    workflows.play(story)
+    assert [rfc3339(run_at) for *_, run_at, _ in workflows.started] == [
+        "2026-03-08T07:00:00Z",  # 02:30 does not exist: the first instant after the gap
+        "2026-03-09T06:30:00Z",
+    ]
