@@ -5,6 +5,7 @@ SOURCES := src tests bench tools
 
 SEEDS ?= 200
 KILLS ?= 200
+EVERY ?= 1
 
 .PHONY: help run test check fix laws sim mutants interleavings chaos bench requirements lock
 
@@ -35,8 +36,8 @@ laws: .venv/dev.stamp  ## look for new examples that break a law of the core: mi
 sim: .venv/dev.stamp  ## attack the engine with SEEDS=200 simulated lives, and check each
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
-mutants: .venv/dev.stamp  ## put defects into the engine; the simulator has to find every one
-	@$(BIN)/python -m tests.sim.mutants --seeds $(SEEDS)
+mutants: .venv/dev.stamp  ## put defects into the engine; the simulator has to find every one (or EVERY=4: one of four)
+	@$(BIN)/python -m tests.sim.mutants --seeds $(SEEDS) --every $(EVERY)
 
 interleavings: .venv/dev.stamp  ## step every pair of calls through every order of their statements on PostgreSQL
 	@INTERLEAVINGS=all $(BIN)/python -m pytest -s tests/interleavings

@@ -531,3 +531,20 @@ def test_a_node_whose_recorder_dies_ends_instead_of_hanging():
         return type(engine.failed.exception())
 
     assert played(story) is StoreUnusable
+
+
+def test_a_run_that_is_to_end_and_has_not_begun_is_looked_for_again():
+    async def story(store, clock):
+        engine = Engine(store, clock, NODE, {"command": RecordingLauncher()})
+        await store.register(NODE)
+        await store.upsert([a_schedule()])
+        await store.enqueue("a-schedule", request_id="now")
+        (attempt,) = await store.announce(NODE, await store.claim(NODE, limit=1))
+        await store.cancel(attempt.run_id)
+        await engine._end_asked()
+        is_looked_for = engine._asked  # nobody has launched it here yet
+        await store.finish([Finished(attempt, Succeeded())])
+        await engine._end_asked()
+        return is_looked_for, engine._asked
+
+    assert played(story) == (True, False)

@@ -132,7 +132,9 @@ class World:
     async def _crowd(self):
         """Have two schedules want the one place of a group."""
         for name in ("left", "right"):
-            await self.call(self.stores[0], "upsert", [a_schedule(name, group="narrow", priority=5)])
+            await self.call(
+                self.stores[0], "upsert", [a_schedule(name, group="narrow", priority=5)]
+            )
             await self.call(self.stores[0], "enqueue", name, request_id="now")
 
     def _forget(self):

@@ -7,6 +7,7 @@ import argparse
 import logging
 import sys
 import time
+import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
@@ -43,8 +44,10 @@ def play(seed):
     try:
         world.play()
         wrong, seen, ticks = check(world)
-    except AssertionError as broken:
-        return Counter(), 0, [("assertion", str(broken))]
+    except Exception as broken:  # noqa: BLE001 - whatever it is, no life may end so
+        where = traceback.extract_tb(broken.__traceback__)[-1]
+        told = f"{type(broken).__name__}: {broken} ({where.filename}, line {where.lineno})"
+        return Counter(), 0, [("nothing fails unforeseen", told)]
     finally:
         world.forget()
     return world.seen + seen, ticks, wrong

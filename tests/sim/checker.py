@@ -1,155 +1,148 @@
 """The invariants of DESIGN 11, checked from rows, events and the witness of the targets.
 
-The events are replayed in the order of commits on a model of its own: it shares the calendar with
-the product, and nothing else. Each breach is told with the name of its invariant.
+The events are replayed in the order of commits on a model of its own (`model`). What each has to
+keep to is told apart: ticks in `decisions`, rows in `covering`, runs that wait in `waiting`, runs
+that were started here, and what is left in the end in `afterwards`. Each breach is told with the
+name of its invariant.
 """
-
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
 
 import apsw
 
-from onbeat.core.model import Past
 from onbeat.core.schedules import from_definition
+from onbeat.errors import OnbeatError
 from onbeat.events import RunEnqueued, decode_events
+from tests.sim.afterwards import Afterwards
+from tests.sim.covering import Covering
+from tests.sim.decisions import Decisions
+from tests.sim.model import ENDINGS, Life, Model, RunModel, Transaction
+from tests.sim.waiting import Waiting
 
-QUEUE_LIMIT, MOST_DECISIONS = 100, 100
-LOOKAHEAD, HOUR = 60_000, 3_600_000
 CALLS = {
-    "schedule.created": "created", "schedule.changed": "changed", "schedule.paused": "pause",
+    "schedule.created": "upsert", "schedule.changed": "upsert", "schedule.paused": "pause",
     "schedule.resumed": "resume", "schedule.deleted": "delete", "gate.changed": "set_gate",
+    "group.changed": "set_group",
 }  # fmt: skip
+SHORTEST_AWAITED, LONGEST_AWAITED = 1_000, 3_600_000
+LONGEST_POSTPONED = 62_000
+MOST_LOST = 5  # attempts beyond the policy's own, as the docs say
+RETRYABLE = ("exit", "launch_failed")  # of what the targets of the simulator can say
 
 
-@dataclass
-class Model:
-    """A schedule, as its events so far tell of it."""
-
-    schedule_id: str
-    definition: str
-    created_at: int
-    position: int  # every tick up to here is decided, or is none of this definition
-    decided: int = 0  # the latest tick that has its row
-    paused: bool = False
-    deleted: bool = False
-    used: int = 0
-    caught_up_at: int = 0  # when a missed tick was last
-    spread_until: int = 0  # missed ticks are being spread
-    turn_at: int = 0  # of the next of them
-
-    @property
-    def schedule(self):
-        return from_definition(self.schedule_id, self.definition)
-
-    @property
-    def policy(self):
-        return self.schedule.policy
-
-    @property
-    def past(self):
-        return Past(created_at=self.created_at // 1000, runs_used=self.used)
-
-    def next_tick(self):
-        return self.schedule.trigger.next_after(self.position, self.past)
-
-    def due_at(self, run_at):
-        """Return when a tick is due, by the formula of the design, written again."""
-        jitter = self.policy.jitter
-        if not jitter:
-            return run_at * 1000
-        following = self.schedule.trigger.next_after(run_at, self.past)
-        room = jitter if following is None else min(jitter, following * 1000 - run_at * 1000)
-        digest = sha256(f"jitter:{self.schedule_id}:{run_at}".encode()).digest()
-        return run_at * 1000 + int.from_bytes(digest[:8], "big") % room
-
-
-@dataclass
-class RunModel:
-    """A run, as its events so far tell of it."""
-
-    run_id: int
-    schedule_id: str
-    run_at: int
-    due_at: int
-    manual: bool
-    enqueued_at: int
-    alone: bool  # decided when overlap was not allowed
-    state: str = "ENQUEUED"  # or CLAIMED, STARTED, or how it ended
-    attempt: int = 0
-    fence: int = 0
-    blocked_by: int | None = None
-    reason: str | None = None
-    lost: set[int] = field(default_factory=set)  # attempts that were
-    ended: dict[int, str] = field(default_factory=dict)  # how attempts that were not lost ended
-    handed_back: int = 0
-    started_by: str = ""
-    free_since: int = 0  # when it could first have been claimed
-
-    @property
-    def is_over(self):
-        return self.state in ("SUCCESS", "FAILED", "CANCELED", "SKIPPED")
-
-    def in_flight(self, now):
-        if self.manual or self.is_over or self.blocked_by is not None:
-            return False
-        if self.state == "ENQUEUED":
-            return self.attempt == 0 and self.due_at <= max(now, self.enqueued_at)
-        return True
-
-
-class Checker:
+class Checker(Life):
     """Replays what happened, and notes every breach."""
 
     def __init__(self, world):
-        self.world = world
-        self.wrong, self.seen = [], Counter()
-        self.models: dict[str, Model] = {}
-        self.runs: dict[int, RunModel] = {}
-        self.of_schedule = defaultdict(list)
-        self.gate_open, self.ticks, self.now = True, 0, 0
-        self.told = Counter()  # what events say that users have changed
+        super().__init__(world)
+        self.decisions, self.covering = Decisions(self), Covering(self)
+        self.waiting, self.afterwards = Waiting(self), Afterwards(self)
+        self.probed = getattr(world, "probed", {})  # what conditions answered, by run and fence
         self.skips = {}  # skipped ticks, by the run that their row is
-        self.catchups = []  # when the node caught up: as often as it did
-        self.poisoned = bool(world.seen["poisoned"])
-
-    def breach(self, invariant, told):
-        self.wrong.append((invariant, f"{told} (at {self.now})"))
-
-    def require(self, holds, invariant, told):
-        if not holds:
-            self.breach(invariant, told)
-
-    def _is_sick(self, model):
-        """Whether a definition was damaged behind the store's back: its own ticks are not judged."""
-        return self.poisoned and model.schedule_id == "e"
+        self._pending = {}  # told of a schedule that is only then told to be created
 
     # -- replaying
 
-    def replay(self, transactions):
-        for at, events in transactions:
-            self.now, self.decided_now, self.spread = at, Counter(), {}
-            self.edited = {
-                e.schedule_id for e in events if e.name in ("schedule.changed", "schedule.created")
-            }
-            self.resumed = {e.schedule_id for e in events if e.name == "schedule.resumed"}
-            self.deleted = {e.schedule_id for e in events if e.name == "schedule.deleted"}
-            self.opened = any(e.name == "gate.changed" and e.open for e in events)
-            self.stopping = any(e.name == "node.stopped" for e in events)
+    def replay(self, transactions, calls=None):
+        """Replay transactions. `calls` has what users asked for, by the transaction it came to.
+
+        Each is the call that made the transaction, if one did, and those that changed nothing then.
+        """
+        self.is_tagged = calls is not None
+        for n, (at, events) in enumerate(transactions):
+            call, idle = calls.get(n, (None, [])) if calls is not None else (None, [])
+            self.now, self.tx = at, Transaction(events, call, is_tagged=self.is_tagged)
+            wanted = self.covering.expect(call) if self._is_backfill(call) else None
             for event in events:
-                if event.name in CALLS:
-                    self.told[CALLS[event.name], getattr(event, "schedule_id", "")] += 1
-                handler = getattr(self, f"on_{event.name.replace('.', '_')}", None)
-                if handler is not None:
-                    handler(event)
-            for schedule_id, (before, run_ats) in self.spread.items():
-                model = self.models[schedule_id]
-                held = self.opened or schedule_id in self.edited | self.resumed | self.deleted
-                if held or (not run_ats and not self._is_spreading(model)):
-                    model.spread_until = 0
-                elif run_ats and not self._is_sick(before):
-                    self._keeps_its_pace(before, run_ats)
-                    model.spread_until, model.turn_at = before.spread_until, before.turn_at
+                self._is_wanted(event)
+                getattr(self, f"on_{event.name.replace('.', '_')}", lambda _: None)(event)
+            self._see_to_the_whole()
+            if wanted is not None:
+                self._did_as_asked(call, *wanted)
+            for each in idle:
+                self._changed_nothing(each)
+
+    def finish(self, database):
+        self.afterwards.check(database)
+
+    def _see_to_the_whole(self):
+        """Check what has to hold when a transaction is done."""
+        for check in self.tx.in_the_end:
+            check()
+        told = f"{self.tx.to_pause}"
+        self.require(not self.tx.to_pause, "pause_after pauses", told)
+        self.decisions.see_to_pace()
+        self.waiting.in_order()
+
+    # -- what users ask for
+
+    def _is_wanted(self, event):
+        """What only users do was asked for; or it is a pause that begins or ends by itself."""
+        call = CALLS.get(event.name)
+        if call is None:
+            return
+        subject = getattr(event, "schedule_id", getattr(event, "group", ""))
+        by_hand = self.tx.is_call(call, subject) or not self.is_tagged
+        if event.name == "schedule.paused" and subject in self.tx.to_pause:
+            by_hand = False
+        elif event.name == "schedule.resumed" and not by_hand:
+            model = self.models[subject]
+            over = model.paused_until is not None and model.paused_until <= self.now
+            told = f"{event}: {model.paused_until}"
+            self.require(over, "a pause with until ends then", told)
+            self.seen["a pause ended by itself"] += 1
+        elif not self.is_sick(subject):
+            self.require(by_hand, "nothing changes unasked", f"{event}")
+        if by_hand:
+            self.afterwards.told[call, subject] += 1
+
+    def _is_backfill(self, call):
+        return (
+            call is not None
+            and call.call == "backfill"
+            and not self.is_sick(call.schedule_id)
+            and call.schedule_id in self.models
+        )
+
+    def _did_as_asked(self, call, wanted, refused):
+        """A backfill enqueues each tick that can run, and refuses the others."""
+        done = {
+            event.run_at
+            for event in self.tx.events
+            if event.name == "run.backfilled"
+            or (event.name == "run.enqueued" and event.triggered_by == "backfill")
+        }
+        told = (
+            f"{call.named} {call.answer}: {sorted(wanted - done)[:5]} {sorted(done - wanted)[:5]}"
+        )
+        self.require(done == wanted, "backfill runs what was skipped", told)
+        right = (call.answer.enqueued, call.answer.refused) == (len(wanted), refused)
+        self.require(right, "backfill runs what was skipped", f"{call.answer}, {refused} refused")
+        self.seen["a backfill refused a tick"] += refused > 0
+
+    def _changed_nothing(self, call):
+        """A call was refused, or had nothing to do: so it was."""
+        if self._is_backfill(call) and not isinstance(call.answer, OnbeatError):
+            wanted, refused = self.covering.expect(call)
+            self._did_nothing(call, wanted, refused)
+        elif call.call in ("cancel", "report"):
+            run = self.runs[call.subject]
+            over = isinstance(call.answer, OnbeatError)
+            right = run.is_over if over else run.is_over or run.asked is not None
+            held = run.state == "STARTED" and run.heard_by is None  # its node will tell
+            waits = call.call == "report" and (run.waits or (held and over))
+            self.require(right or waits, "acknowledged calls hold", f"{call}: {run}")
+            self.seen[f"too late to {call.call}"] += over and run.is_over
+            self.seen["told of a run that a node has"] += over and held
+
+    def _did_nothing(self, call, wanted, refused):
+        told = f"{call.named} {call.answer}: {sorted(wanted)[:5]}"
+        self.require(not wanted, "backfill runs what was skipped", told)
+        self.require(call.answer.refused == refused, "backfill runs what was skipped", told)
+
+    def _by_hand(self, call, run):
+        """Whether a user asked for this of a run, or nobody knows."""
+        return not self.is_tagged or self.tx.is_call(call, run.run_id)
+
+    # -- schedules
 
     def on_schedule_created(self, event):
         old = self.models.get(event.schedule_id)
@@ -162,14 +155,12 @@ class Checker:
             model.position = -1
         self.models[event.schedule_id] = model
         for early in decided_now:
-            self._tick(*early)
+            self.decisions.tick(early)
         if old is None and model.schedule.ticks_once:
-            grace = model.policy.grace
             first = model.next_tick()
-            late = first is not None and self.now - model.due_at(first) > grace
+            late = first is not None and self.now - model.due_at(first) > model.lateness
             self.require(not late, "every miss is recorded", f"{event.schedule_id} {first}")
-
-    _pending: dict = None
+            model.position = second if first is None or first > second else first - 1
 
     def on_schedule_changed(self, event):
         model = self.models[event.schedule_id]
@@ -177,149 +168,234 @@ class Checker:
             return
         before = None if model.definition == "poison" else model.schedule
         after = from_definition(event.schedule_id, event.definition)
-        jitter = before is not None and before.policy.jitter != after.policy.jitter
-        if before is None or before.trigger != after.trigger or jitter:
-            if before is not None and not self._is_sick(model):
+        if before is None or _timing(before) != _timing(after):
+            if before is not None and not self.is_sick(event.schedule_id):
                 self._all_decided(model, "an edit decides what was planned")
             model.position = max(model.decided, self.now // 1000)
+        if before is None or before.policy.rate != after.policy.rate:
+            model.rated_from = len(model.began)
         model.definition = event.definition
+        for run in self.unfinished(event.schedule_id):
+            if run.waits:  # it will be launched by the new definition
+                run.group, run.priority = after.policy.group, after.policy.priority
 
     def on_schedule_paused(self, event):
-        self.models[event.schedule_id].paused = True
+        model = self.models[event.schedule_id]
+        if event.schedule_id in self.tx.to_pause:
+            self.tx.to_pause.discard(event.schedule_id)
+            self.require(event.until is None, "pause_after pauses", f"{event}")
+            self.seen["paused after failures"] += 1
+        elif self.tx.call is not None:
+            asked = self.tx.call.named.get("until")
+            self.require(event.until == asked, "acknowledged calls hold", f"{event}: {asked}")
+            self.seen["paused until a time"] += asked is not None
+        model.paused, model.paused_until = True, event.until
 
     def on_schedule_resumed(self, event):
-        model = self.models[event.schedule_id]
-        if not self._is_sick(model):
-            self._all_decided(model, "a pause ends with its range")
-        model.paused = False
-        model.position = max(model.position, self.now // 1000)
+        model, end = self.models[event.schedule_id], self.end_of_pause(event.schedule_id)
+        if not self.is_sick(event.schedule_id):
+            self._all_decided(model, "a pause ends with its range", end)
+        model.paused, model.paused_until, model.failures = False, None, 0
+        self._went_by(model, end)
 
     def on_schedule_deleted(self, event):
         model = self.models[event.schedule_id]
-        if not self._is_sick(model):
+        if not self.is_sick(event.schedule_id):
             self._all_decided(model, "a deletion decides what was planned")
-        model.deleted = True
-        for run in self.of_schedule[event.schedule_id]:
-            waits = run.state in ("ENQUEUED", "CLAIMED")
-            self.require(not waits, "a deletion cancels what waits", f"run {run.run_id}")
+        model.deleted, model.paused_until = True, None
+        for run in self.unfinished(event.schedule_id):
+            self.require(not run.waits, "a deletion cancels what waits", f"run {run.run_id}")
+
+    def on_schedule_parked(self, event):
+        self.seen["parked"] += 1
+        self.require(event.schedule_id == "e", "a poison schedule hurts nobody else", f"{event}")
 
     def on_gate_changed(self, event):
         self.gate_open = event.open
-        if event.open:
-            for model in self.models.values():
-                if not model.paused and not model.deleted and not self._is_sick(model):
-                    tick = model.next_tick()
-                    open_one = tick is not None and model.due_at(tick) <= self.now
-                    self.require(not open_one, "a gate ends with its ranges", model.schedule_id)
+        if not event.open:
+            return
+        for model in self.models.values():
+            if model.paused or model.deleted or self.is_sick(model.schedule_id):
+                continue
+            tick = self.covering.next_tick(model)
+            past = tick is not None and tick <= self.now // 1000
+            left = past and model.due_at(tick) <= self.now
+            self.require(not left, "a gate ends with its ranges", model.schedule_id)
+            self._went_by(model, self.now)
+            model.turn_at = 0  # what was put off is looked at anew
+
+    def on_group_changed(self, event):
+        if event.places > self.places[event.group]:
+            self.free_since[event.group] = self.now
+        self.places[event.group] = event.places
+        self.seen["a group given other places"] += 1
+
+    def _went_by(self, model, end):
+        """A schedule that had ticks while it was held goes on from then."""
+        if model.schedule_id in self.tx.ticked:
+            model.position = max(model.position, end // 1000)
+
+    def _all_decided(self, model, invariant, end=None):
+        if model.definition == "poison":
+            return
+        tick, end = self.covering.next_tick(model), self.now if end is None else end
+        told = f"{model.schedule_id}: {tick} is undecided"
+        self.require(tick is None or tick > end // 1000, invariant, told)
+
+    # -- nodes
+
+    def on_node_started(self, event):
+        self.decisions.new_node()
+        self._cause("@startup", [""])
+
+    def on_node_stopped(self, event):
+        for runs in self.open.values():
+            for run in runs.values():
+                left = run.state == "STARTED" and run.started_by == event.node_id
+                self.require(not left, "a node that stops leaves nothing behind", f"{run}")
+
+    # -- runs that are decided
 
     def on_run_enqueued(self, event):
         known = self.runs.get(event.run_id)
-        if known is not None:  # judged again, and queued
-            self.require(known.state == "ENQUEUED", "legal state changes", f"queued {known}")
-            known.blocked_by = event.blocked_by
-            self.seen["queued when judged again"] += 1
+        if known is not None:
+            self._queue_again(known, event)
+            return
+        if event.triggered_by == "backfill":
+            self.covering.add(event)
             return
         model = self.models[event.schedule_id]
         manual = event.triggered_by == "manual"
-        alone = not manual and model.policy.overlap != "allow"
         run = RunModel(
-            event.run_id, event.schedule_id, event.run_at, event.due_at, manual, self.now, alone,
+            event.run_id, event.schedule_id, event.run_at, event.due_at, manual, self.now,
+            alone=not manual and model.policy.overlap != "allow",
             blocked_by=event.blocked_by, free_since=max(self.now, event.due_at),
+            group=model.policy.group, priority=model.policy.priority,
         )  # fmt: skip
+        wait = model.policy.start_deadline
+        run.deadline = None if wait is None else max(self.now, event.due_at) + wait
         if not manual:
-            self._may_launch(model, event)
-            self._tick(event, starts=True)
-        self.runs[event.run_id] = run
-        self.of_schedule[event.schedule_id].append(run)
+            self.decisions.begin(event)
+        self.add(run)
+
+    def _queue_again(self, run, event):
+        """A run that was to be claimed is judged again, and queued."""
+        policy = self.models[run.schedule_id].policy
+        self.require(run.state == "ENQUEUED", "legal state changes", f"queued {run}")
+        right = policy.overlap in ("queue", "replace") or run.backfill
+        self.require(right and run.was_deferred, "overlap", f"{event}")
+        self.decisions.has_blocker(event)
+        self.tx.judged.add(run.schedule_id)
+        run.blocked_by = event.blocked_by
+        self.seen["queued when judged again"] += not run.backfill
+        self.seen["a backfilled run queued"] += run.backfill
+
+    def on_run_backfilled(self, event):
+        self.skips.pop(event.run_id, None)
+        self.covering.revive(event)
+
+    def on_range_shortened(self, event):
+        if event.reason:
+            self.skips[event.run_id] = event
+        self.covering.shorten(event)
 
     def on_run_skipped(self, event):
-        known = self.runs.get(event.run_id)
-        if known is None:
-            self.skips[event.run_id] = event
-        else:
-            waits = known.state in ("ENQUEUED", "CLAIMED")
-            self.require(waits, "legal state changes", f"skipped {known}")
-            known.state, known.reason = "SKIPPED", event.reason
+        run = self.runs.get(event.run_id)
+        if run is not None and run.state == "STARTED":
+            self._found_busy(run, event)
+            return
+        if run is not None:
+            self.waiting.end(run, event)
             self.seen[f"a waiting run skipped: {event.reason}"] += 1
-            if event.reason == "overlap":
-                self._has_blocker(event)
-                blocker = self.runs[event.blocked_by]
-                first = (blocker.due_at, blocker.run_at) < (known.due_at, known.run_at)
-                waits = blocker.state == "ENQUEUED" and blocker.due_at > blocker.enqueued_at
-                self.require(first or not waits, "in the order they are due", f"{event}")
+            self.end(run, "SKIPPED", event.reason)
             return
-        if event.schedule_id not in self.models:  # single times that were past when defined
-            self._pending.setdefault(event.schedule_id, []).append((event,))
-            self.seen["single times past when defined"] += 1
-            return
-        model = self.models[event.schedule_id]
-        if model.deleted:
-            self._pending.setdefault(event.schedule_id, []).append((event,))
+        self.skips[event.run_id] = event
+        if event.schedule_id not in self.models or self.models[event.schedule_id].deleted:
+            self._pending.setdefault(event.schedule_id, []).append(event)
+            self.seen["single times past when defined"] += event.schedule_id not in self.models
             return
         self.seen[f"skipped: {event.reason}"] += 1
         if event.tick_count > 1:
             self.seen[f"range of {event.reason}"] += 1
-        self._right_reason(model, event)
-        self._tick(event)
+        self.decisions.skip(event)
 
     def on_run_released(self, event):
         run = self.runs[event.run_id]
-        queued = [r for r in self.of_schedule[event.schedule_id] if r.blocked_by is not None]
-        first = min((r.run_at for r in queued if not r.is_over), default=None)
+        queued = self.all_queued(event.schedule_id)
+        first = min(((r.backfill, r.run_at) for r in queued), default=None)
         self.require(run.blocked_by is not None, "legal state changes", f"released {run}")
-        self.require(run.run_at == first, "queue order", f"{run.run_at} before {first}")
-        self.decided_now[event.schedule_id] += 1
+        right = (run.backfill, run.run_at) == first
+        self.require(right, "queue order", f"{run} before {first}")
+        self.tx.decided[event.schedule_id] += 1
         run.blocked_by, run.free_since = None, self.now
+        self.tx.released.add(run.run_id)
         self.seen["released from the queue"] += 1
+        self.seen["a backfilled run released"] += run.backfill
+
+    # -- runs that are started
 
     def on_run_claimed(self, event):
-        run = self.runs[event.run_id]
-        self.require(run.state == "ENQUEUED", "legal state changes", f"claimed {run}")
-        self.require(run.blocked_by is None, "queue order", f"claimed {run}")
-        self.require(run.due_at <= self.now, "never early", f"claimed {run}")
-        self._not_held(run, "claimed")
-        earlier = [r for r in self._queued(run.schedule_id) if r.run_at < run.run_at]
-        queues = self.models[run.schedule_id].policy.overlap == "queue" and run.alone
-        self.require(not (queues and earlier), "queue order", f"{run} before {earlier}")
+        run, model = self.runs[event.run_id], self.models[event.schedule_id]
+        self.waiting.claim(run)
         self._fence(run, event.fence, rises=True)
         run.state = "CLAIMED"
+        run.asks = model.definition != "poison" and model.schedule.when is not None
 
     def on_run_started(self, event):
         direct = event.was_just_decided
         if direct:
-            known = self.runs.get(event.run_id)
-            self.require(known is None, "legal state changes", f"decided again: {known}")
-            self.on_run_enqueued(
-                RunEnqueued(
-                    event.schedule_id, event.run_id, event.run_at, event.due_at,
-                    event.triggered_by, event.first_run_at, event.tick_count,
-                )
-            )  # fmt: skip
-        run = self.runs[event.run_id]
+            self._decided_to_start(event)
+        run, model = self.runs[event.run_id], self.models[event.schedule_id]
         self.require(run.state == "CLAIMED" or direct, "legal state changes", f"started {run}")
         # A claimed one was due when it was claimed, whatever the clock says now.
         self.require(not direct or run.due_at <= self.now, "never early", f"started {run}")
         self.require(event.attempt == run.attempt + 1, "legal state changes", f"attempt of {run}")
-        self._not_held(run, "started")
+        self.require(run.asked is None, "an asked run ends", f"started again: {run}")
+        self.waiting.is_free(run, "started")
         self._fence(run, event.fence, rises=run.state == "ENQUEUED")
         others = [
             r
-            for r in self.of_schedule[run.schedule_id]
-            if r.state == "STARTED" and r.alone and run.alone
+            for r in self.unfinished(run.schedule_id)
+            if r.state == "STARTED" and r.alone and run.alone and not r.is_unheard_of(self.now)
         ]
-        model = self.models[run.schedule_id]
         apart = model.policy.overlap == "allow" or not others
         self.require(apart, "one at a time", f"{run} beside {others}")
+        if run.asks:
+            self._was_asked_first(run, event)
         run.state, run.attempt, run.started_by = "STARTED", event.attempt, event.node_id
+        run.reason = None
         if event.attempt > 1:
             self.seen["a further attempt"] += 1
 
+    def _decided_to_start(self, event):
+        known, schedule = self.runs.get(event.run_id), self.models[event.schedule_id].schedule
+        self.require(known is None, "legal state changes", f"decided again: {known}")
+        self.on_run_enqueued(
+            RunEnqueued(
+                event.schedule_id, event.run_id, event.run_at, event.due_at,
+                event.triggered_by, event.first_run_at, event.tick_count,
+            )
+        )  # fmt: skip
+        policy = schedule.policy
+        first = [policy.group, policy.start_deadline, schedule.when]
+        plain = first == [None] * 3 and not policy.priority and not schedule.target.has_templates
+        self.require(plain, "what has to be looked at first is claimed", f"{event}")
+
+    def _was_asked_first(self, run, event):
+        answer = self.probed.get((run.run_id, run.fence))
+        told = f"{answer}: {run}"
+        self.require(answer in ("yes", "nothing"), "a condition is asked first", told)
+        if answer == "nothing":
+            run.unasked.add(event.attempt)
+            self.seen["a condition gave no answer"] += 1
+        self.seen["a condition held"] += answer == "yes"
+
     def on_run_handed_back(self, event):
         run = self.runs[event.run_id]
-        legal = run.state in ("CLAIMED", "STARTED")
-        late = self.stopping and run.state == "CLAIMED"
+        late = self.tx.stopping and run.state == "CLAIMED"
         self.require(not late, "a node that stops leaves nothing behind", f"{run}")
-        self.require(legal, "legal state changes", f"handed back {run}")
+        self.require(run.holds_a_place, "legal state changes", f"handed back {run}")
+        self.require(run.asked is None, "an asked run ends", f"handed back: {run}")
         if run.state == "STARTED":
             run.attempt -= 1
             run.handed_back += 1
@@ -327,393 +403,238 @@ class Checker:
         else:
             self.seen["handed back"] += 1
         self._fence(run, event.fence, rises=True)
-        run.state, run.free_since = "ENQUEUED", max(self.now, run.due_at)
+        self.wait(run, due_at=run.due_at)
+
+    def on_run_accepted(self, event):
+        run, model = self.runs[event.run_id], self.models[event.schedule_id]
+        self.require(run.state == "STARTED", "legal state changes", f"accepted {run}")
+        self.require(run.asked is None, "an asked run ends", f"accepted: {run}")
+        if model.deleted or self.is_sick(run.schedule_id):
+            first, last = self.now + SHORTEST_AWAITED, self.now + LONGEST_AWAITED
+        else:
+            first, last = self._awaited_until(model)
+        if self.world.seen["clock set back"] and model.policy.timeout is None:
+            last = self.now + LONGEST_AWAITED  # the tick that it waits for may have been put off
+        right = first <= event.deadline_at <= last
+        told = f"{event}: {first} to {last}"
+        self.require(right, "what was accepted is awaited for its time", told)
+        run.ended[run.attempt] = "accepted"
+        run.heard_by, run.started_by = event.deadline_at, ""
+        self.seen["accepted"] += 1
+
+    def _awaited_until(self, model):
+        """Return the earliest and the latest that a run is to be heard of: mostly the same."""
+        now, longest = self.now, self.now + LONGEST_AWAITED
+        if model.policy.timeout is not None:
+            return now + model.policy.timeout, now + model.policy.timeout
+        tick = None if model.paused else self.covering.next_tick(model)
+        due = model.paused_until if tick is None else model.due_at(tick)
+        if not model.paused and model.next_tick() != tick:
+            return now + SHORTEST_AWAITED, longest
+        if due is None:
+            return longest, longest
+        until = max(min(longest, due - 1), now + SHORTEST_AWAITED)
+        if due <= now:  # it is overdue, or was put off
+            return now + SHORTEST_AWAITED, max(until, now + LONGEST_POSTPONED)
+        if model.policy.jitter and model.happened:  # which may have moved it since
+            slack = 2 * model.policy.jitter
+            return max(until - slack, now + SHORTEST_AWAITED), until + slack
+        return until, until
+
+    def on_run_end_asked(self, event):
+        run, tx = self.runs[event.run_id], self.tx
+        self.require(run.state == "STARTED", "legal state changes", f"asked to end {run}")
+        self.require(run.asked is None, "a run is asked to end once", f"{event}: {run}")
+        tx.decided[run.schedule_id] += 1
+        if event.reason == "canceled":
+            wanted = self._by_hand("cancel", run)
+            self.require(wanted, "every reason has its cause", f"{event}")
+        else:
+            replaces = self.models[run.schedule_id].policy.overlap == "replace"
+
+            def by_a_newer_one():
+                newer = run.schedule_id in tx.began or run.schedule_id in tx.judged
+                right = replaces and newer and event.reason == "superseded"
+                self.require(right, "every reason has its cause", f"{event}")
+
+            tx.in_the_end.append(by_a_newer_one)
+        run.asked = run.reason = event.reason
+        if run.heard_by is not None:
+            run.heard_by = self.now
+            self.seen["asked to end, though accepted"] += 1
+        self.seen[f"asked to end: {event.reason}"] += 1
+
+    # -- runs that end
 
     def on_run_succeeded(self, event):
         run = self.runs[event.run_id]
         self.require(run.state == "STARTED", "legal state changes", f"succeeded {run}")
         self.require(event.attempt == run.attempt, "legal state changes", f"succeeded {run}")
-        run.state, run.reason = "SUCCESS", None
+        self._is_heard_of(run, event)
+        self.seen["asked to end, and succeeded first"] += run.asked is not None
         run.ended[run.attempt] = "succeeded"
+        self.end(run, "SUCCESS")
+        self.models[run.schedule_id].failures = 0
+        self._cause(run.schedule_id, ENDINGS["SUCCESS"])
 
     def on_run_retrying(self, event):
         run = self.runs[event.run_id]
         self.require(run.state == "STARTED", "legal state changes", f"retrying {run}")
-        model = self.models[run.schedule_id]
+        model, policy = self.models[run.schedule_id], self.models[run.schedule_id].policy
+        self.require(run.asked is None, "an asked run is not retried", f"{event}")
+        self.require(not model.deleted, "a deleted schedule tries nothing again", f"{event}")
+        newer = [] if run.manual else self.queued(run.schedule_id)
+        self.require(not newer, "a retry leaves its turn to newer ticks", f"{event}: {newer}")
+        self._is_heard_of(run, event)
+        self.require(
+            self._is_due_again(run, policy, event) or self.is_sick(run.schedule_id),
+            "a retry is due",
+            f"{event}: {run}",
+        )
         if event.reason == "lost":
             run.lost.add(run.attempt)
-            right = event.due_at == self.now and model.policy.on_lost == "retry"
-            right = right and run.attempt <= len(model.policy.retry) + 5  # as the docs say
             self.seen["lost, tried again"] += 1
         else:
             run.ended[run.attempt] = event.reason
-            delays = model.policy.retry
-            right = (
-                run.attempt <= len(delays) and event.due_at == self.now + delays[run.attempt - 1]
-            )
-            right = right and event.reason != "signal"
-            self.seen["retrying"] += 1
-        self.require(right or model.definition == "poison", "a retry is due", f"{event}")
-        run.state, run.due_at, run.free_since = "ENQUEUED", event.due_at, event.due_at
+            self.seen["retrying"] += event.reason != "busy"
+        if event.reason == "busy":
+            run.deferrals += 1
+            self.seen["found busy"] += 1
+        else:
+            wait = policy.start_deadline
+            run.deadline = None if wait is None else event.due_at + wait
+        self.wait(run, due_at=event.due_at)
+        if not self.is_sick(run.schedule_id):  # it waits as the definition of now says
+            run.group, run.priority = policy.group, policy.priority
+        self._may_have_to_pause(run)
+
+    def _is_due_again(self, run, policy, event):
+        """Whether there is to be another attempt, and then."""
+        delays, wait = policy.retry.delays, event.due_at - self.now
+        if event.reason == "lost":
+            may = policy.on_lost == "retry" and run.tries <= len(delays) + MOST_LOST
+            return wait == 0 and may
+        if event.reason == "busy":
+            return wait == self.afterwards.said_of(run).retry_in
+        if event.reason in ("signal", "invalid_target", "timeout") or run.tries > len(delays):
+            return False
+        delay = delays[run.tries - 1]
+        self.seen["a retry with jitter"] += policy.retry.jitter > 0
+        return delay <= wait <= delay + policy.retry.jitter
 
     def on_run_failed(self, event):
         run = self.runs[event.run_id]
         self.require(not run.is_over, "legal state changes", f"failed {run}")
         self.seen[f"failed: {event.reason}"] += 1
-        if run.state == "STARTED":
-            if event.reason == "lost":
-                run.lost.add(run.attempt)
-            else:
-                run.ended[run.attempt] = event.reason
+        if run.state != "STARTED":
+            self.waiting.end(run, event)
+            self.end(run, "FAILED", event.reason)
+            self.models[run.schedule_id].failures += 1
+            return
+        self._is_heard_of(run, event)
+        if event.reason == "lost":
+            self.require(run.heard_by is None, "accepted runs are nobody's to lose", f"{run}")
+            run.lost.add(run.attempt)
         else:
-            waited = event.reason in ("superseded", "paused", "gate_off", "invalid_target")
-            self.require(waited, "legal state changes", f"failed {run}")
-            if event.reason == "superseded":
-                self.decided_now[event.schedule_id] += 1
-                self.require(run.attempt > 0, "only a retry is superseded", f"{run}")
-        run.state, run.reason = "FAILED", event.reason
+            run.ended[run.attempt] = event.reason
+        self._was_the_last(run, event)
+        self.end(run, "FAILED", event.reason)
+        self.models[run.schedule_id].failures += 1
+        self._may_have_to_pause(run)
+        self._cause(run.schedule_id, ENDINGS["FAILED"])
+
+    def _was_the_last(self, run, event):
+        """There is another attempt while the policy has delays left, but for a reason not to."""
+        model = self.models[run.schedule_id]
+        if model.deleted or run.asked is not None or self.is_sick(run.schedule_id):
+            return
+        delays, newer = model.policy.retry.delays, not run.manual and self.queued(run.schedule_id)
+        may = event.reason in RETRYABLE and run.tries <= len(delays)
+        if event.reason == "lost":
+            may = model.policy.on_lost == "retry" and run.tries <= len(delays) + MOST_LOST
+        self.require(not may or newer, "no retry is left out", f"{event}: {run}")
 
     def on_run_canceled(self, event):
         run = self.runs[event.run_id]
         self.require(not run.is_over, "legal state changes", f"canceled {run}")
-        if run.state == "STARTED":
-            run.ended[run.attempt] = "canceled"
-        else:
+        if run.waits:
+            gone = run.schedule_id in self.tx.deleted
+            wanted = gone or self._by_hand("cancel", run)
+            self.require(wanted, "every reason has its cause", f"{event}")
             self.seen["a waiting run canceled"] += 1
-        run.state, run.reason = "CANCELED", "canceled"
-
-    def on_node_stopped(self, event):
-        for run in self.runs.values():
-            left = run.state == "STARTED" and run.started_by == event.node_id
-            self.require(not left, "a node that stops leaves nothing behind", f"{run}")
-
-    def on_schedule_parked(self, event):
-        self.seen["parked"] += 1
-        self.require(event.schedule_id == "e", "a poison schedule hurts nobody else", f"{event}")
-
-    # -- what decisions have to keep to
-
-    def _tick(self, event, *, starts=False):
-        """A row covers the next undecided ticks: all of them, each once, and counted."""
-        model = self.models[event.schedule_id]
-        first = event.first_run_at if event.first_run_at is not None else event.run_at
-        if model.definition != "poison" and not (self.poisoned and event.schedule_id == "e"):
-            due = model.next_tick()
-            told = f"{event.schedule_id}: {first} decided, {due} was next"
-            self.require(first == due, "one row per tick", told)
-            n = model.schedule.trigger.count(first, event.run_at + 1, model.past)
-            self.require(n == event.tick_count, "ranges are counted", f"{n}: {event}")
-        if event.tick_count > 1 and starts:
-            self.seen["a run that stands for several"] += 1
-        if event.schedule_id not in self.spread:
-            self.spread[event.schedule_id] = replace(model), []
-        if starts or getattr(event, "reason", "") in ("overlap", "queue_full"):
-            self.spread[event.schedule_id][1].append(event.run_at)
-        self.ticks += event.tick_count
-        self.decided_now[event.schedule_id] += 1
-        model.position = max(model.position, event.run_at)
-        model.decided = max(model.decided, event.run_at)
-        model.used += starts
-
-    def _may_launch(self, model, event):
-        """A fresh tick starts on time, or to catch up, and only when nothing is in its way."""
-        if model.definition == "poison":
-            return
-        due, asked = model.due_at(event.run_at), event.schedule_id in self.resumed
-        late = self.now - due > model.policy.grace
-        self.require(event.due_at == due, "jitter is the tick's own", f"{event}")
-        if event.triggered_by == "timer":
-            self.require(not late, "every miss matches its policy", f"{event}")
-            early = event.due_at > self.now
-            edited = event.schedule_id in self.edited
-            self.require(not early or edited, "never early", f"{event}")
-            if early:
-                self.seen["enqueued for later by an edit"] += 1
+            self.seen["a waiting run canceled by hand"] += not gone
         else:
-            self._catches_up(model, event, late=late, asked=asked)
-        held = not self.gate_open or model.paused
-        held = held and not asked  # unless it is asked for right now
-        self.require(not held, "acknowledged calls hold", f"decided while held: {event}")
-        flying = [r for r in self.of_schedule[model.schedule_id] if r.in_flight(self.now)]
-        queued = self._queued(model.schedule_id)
-        retries = [
-            r
-            for r in self.of_schedule[model.schedule_id]
-            if r.attempt and not r.manual and r.state == "ENQUEUED"
-        ]
-        fresh = event.due_at <= self.now or event.triggered_by == "catchup"
-        self.require(
-            not fresh or not retries, "a fresh tick supersedes a retry", f"{event}: {retries}"
-        )
-        if event.due_at > self.now or model.policy.overlap == "allow":
-            return
-        if event.blocked_by is None:
-            self.require(not flying and not queued, "overlap", f"{event} beside {flying}")
-        else:
-            ids = {r.run_id for r in (*flying, *queued)}
-            self.require(event.blocked_by in ids, "a blocker in flight", f"{event}")
-            self.require(model.policy.overlap == "queue", "overlap", f"{event}")
-            self.require(len(queued) < QUEUE_LIMIT, "queue limit", f"{event}")
-            self.seen["queued"] += 1
-            self.seen["queued behind others"] += bool(queued)
+            self._is_heard_of(run, event)
+            run.ended.setdefault(run.attempt, "canceled")
+            self.seen["canceled as it was asked to"] += run.asked is not None
+        want = run.asked or "canceled"
+        self.require(event.reason == want, "every reason has its cause", f"{event}: {run}")
+        self.end(run, "CANCELED", event.reason)
 
-    def _catches_up(self, model, event, *, late, asked):
-        """A missed tick runs as its policy says, and no more of them in a second than allowed."""
-        each = late and event.tick_count == 1
-        ways = {"once": True, "none": False, "all": each, "spread": each}
-        right = asked or ways[model.policy.catchup]
-        self.require(right, "every miss matches its policy", f"{event}")
-        way = "asked for" if asked else model.policy.catchup
-        self.seen[f"caught up: {way}"] += 1
-        if not asked and 0 < self.now - model.caught_up_at < 5_000:
-            self.seen["went on catching up"] += 1
-        model.caught_up_at = self.now
-        if asked or event.schedule_id in self.edited:
-            return
-        if self.catchups and self.now < self.catchups[-1]:  # the clock was set back
-            self.catchups.clear()
-        self.catchups = [at for at in self.catchups if at > self.now - 1000] + [self.now]
-        # The allowance is renewed once a second: what is left of one may be followed by the next.
-        most = 2 * self.world.catchup_per_second
-        self.require(len(self.catchups) <= most, "no flood", f"{len(self.catchups)}: {event}")
-
-    def _is_spreading(self, model):
-        return self.now < model.spread_until <= self.now + LOOKAHEAD
-
-    def _keeps_its_pace(self, model, run_ats):
-        """Missed ticks start evenly, until the look-ahead or the next tick, and none before its turn."""
-        spreading, now = self._is_spreading(model), self.now
-        late = now - model.due_at(run_ats[0]) > model.policy.grace
-        if model.policy.catchup != "spread" or not (late or model.spread_until):
-            model.spread_until = model.turn_at = 0
-            return
-        if spreading and now > model.caught_up_at:  # unless the clock was set back
-            self.require(now >= model.turn_at, "spread evenly", f"{run_ats} before {model.turn_at}")
-        count, tick = 0, run_ats[0]
-        while tick is not None and model.due_at(tick) <= now:
-            count, tick = count + 1, model.schedule.trigger.next_after(tick, model.past)
-        until = model.spread_until
-        if not spreading:
-            until = now + LOOKAHEAD if tick is None else min(now + LOOKAHEAD, model.due_at(tick))
-        most_runs = getattr(model.schedule.trigger, "max_runs", None)
-        due, count = count, count if most_runs is None else min(count, most_runs - model.used)
-        most = min(max(1, count * 100 // (until - now)), MOST_DECISIONS)
-        self.require(len(run_ats) <= most, "spread evenly", f"{run_ats}, and not {most}")
-        self.seen["spread"] += 1
-        gap = most * (until - now) // count
-        model.turn_at = now + (gap if len(run_ats) == most else min(gap, 1000))
-        model.spread_until = until if len(run_ats) < due else 0
-
-    def on_node_started(self, event):
-        self.catchups.clear()
-
-    def _right_reason(self, model, event):
-        if model.definition == "poison":
-            return
-        if event.reason == "overlap":
-            self.require(model.policy.overlap == "skip", "overlap", f"{event}")
-            self._has_blocker(event)
-        elif event.reason == "missed":
-            late = self.now - model.due_at(event.run_at)
-            limit = model.policy.grace
-            if model.policy.catchup != "none" and not self.decided_now[event.schedule_id]:
-                limit = max(model.policy.catchup_window, limit)
-            # What one plan does not reach is missed, if an edit ends the definition.
-            full = self.decided_now[event.schedule_id] >= MOST_DECISIONS
-            full = full or len(self._queued(event.schedule_id)) >= QUEUE_LIMIT
-            remainder = event.schedule_id in self.edited and full
-            self.require(late > limit or remainder, "every miss matches its policy", f"{event}")
-        elif event.reason == "paused":
-            held = model.paused
-            self.require(held, "every skip has its reason", f"{event}")
-        elif event.reason == "gate_off":
-            held = self.opened or not self.gate_open
-            self.require(held, "every skip has its reason", f"{event}")
-        elif event.reason == "queue_full":
-            waiting = self._queued(event.schedule_id)
-            self.require(len(waiting) >= QUEUE_LIMIT, "queue limit", f"{len(waiting)}: {event}")
-            late = self.now - model.due_at(event.run_at) > model.policy.grace
-            waits = late and model.policy.catchup in ("all", "spread")
-            self.require(not waits, "every miss matches its policy", f"{event}")
-        elif event.reason == "canceled":
-            self.require(event.schedule_id in self.deleted, "every skip has its reason", f"{event}")
-
-    def _queued(self, schedule_id):
-        runs = self.of_schedule[schedule_id]
-        return [run for run in runs if run.blocked_by is not None and not run.is_over]
-
-    def _has_blocker(self, event):
-        blocker = self.runs.get(event.blocked_by)
-        flying = blocker is not None and blocker.in_flight(self.now)
-        same = blocker is not None and blocker.schedule_id == event.schedule_id
-        self.require(flying and same, "a blocker in flight", f"{event} by {blocker}")
-
-    def _all_decided(self, model, invariant):
-        if model.definition == "poison":
-            return
-        tick = model.next_tick()
-        told = f"{model.schedule_id}: {tick} is undecided"
-        self.require(tick is None or tick > self.now // 1000, invariant, told)
-
-    def _not_held(self, run, what):
+    def _found_busy(self, run, event):
+        """A run ends as it found its target busy: it was never run, and others wait for its turn."""
         model = self.models[run.schedule_id]
-        self.require(self.gate_open, "acknowledged calls hold", f"{what} behind a closed gate")
-        free = run.manual or not model.paused
-        self.require(free, "acknowledged calls hold", f"{what} while paused: {run}")
-        if run.manual and model.paused:
-            self.seen["a manual run while paused"] += 1
+        last = model.deleted or self.queued(run.schedule_id) or self.is_sick(run.schedule_id)
+        right = event.reason == "busy" and run.tries <= 1 and last and run.asked is None
+        self.require(right, "every reason has its cause", f"{event}: {run}")
+        run.ended[run.attempt] = "busy"
+        self.seen["skipped: busy"] += 1
+        self.end(run, "SKIPPED", event.reason)
+
+    def _is_heard_of(self, run, event):
+        """What was accepted ends as its target tells, as it was asked to, or at its deadline."""
+        if run.heard_by is None:
+            told = self.tx.is_call("report", run.run_id)
+            self.require(not told, "a node tells of what it runs", f"{event}: {run}")
+            return
+        over = run.heard_by <= self.now
+        by = {
+            "run.failed": over and event.name == "run.failed" and event.reason == "timeout",
+            "run.canceled": self._by_hand("cancel", run) or (over and run.asked is not None),
+        }
+        told = event.name != "run.canceled" and self._by_hand("report", run)
+        right = told or by.get(event.name, False)
+        self.require(right, "accepted runs end by report, cancel or deadline", f"{event}: {run}")
+        kind = "told of" if told and not by.get(event.name) else event.name[4:]
+        self.seen[f"accepted, and {kind}"] += 1
+
+    def _may_have_to_pause(self, run):
+        model = self.models[run.schedule_id]
+        most = None if model.deleted else model.policy.pause_after
+        sick = self.is_sick(run.schedule_id)
+        if most is not None and model.failures >= most and not model.paused and not sick:
+            self.tx.to_pause.add(run.schedule_id)
+
+    def _cause(self, source, endings):
+        """Have what follows an event take note of it."""
+        for model in self.models.values():
+            if not model.deleted and not self.is_sick(model.schedule_id):
+                self.seen["an event joined another"] += model.take(source, endings, self.now)
 
     def _fence(self, run, fence, *, rises):
         right = fence > run.fence if rises else fence >= run.fence
         self.require(right, "fences never fall", f"{run} to {fence}")
         run.fence = fence
 
-    # -- in the end
 
-    def finish(self, database):
-        self._rows(database)
-        self._due_rows(database)
-        self._witness()
-        self._acknowledged(database)
-        for run in self.runs.values():
-            model = self.models[run.schedule_id]
-            held = model.paused and not run.manual
-            sick = run.schedule_id == "e" and self.poisoned
-            if not (run.is_over or held or sick):
-                self.require(self._has_a_turn_to_come(run), "nothing is stuck", f"{run}")
-            if model.schedule_id != "e" and model.used >= 2 and model.next_tick() is None:
-                self.seen["ended by its limits"] += 1
-
-    def _has_a_turn_to_come(self, run):
-        """Whether an unfinished run is one that the end came too early for."""
-        recent = self.world.stopped_at - 2_000
-        if run.state != "ENQUEUED":
-            return False
-        if run.blocked_by is None:
-            return run.free_since > recent or run.due_at > recent  # the clock was set back
-        others = [r for r in self.of_schedule[run.schedule_id] if not r.manual and r is not run]
-        return any(r.blocked_by is None and not r.is_over for r in others)
-
-    def _rows(self, database):
-        """Every row is what its events say."""
-        rows = database.execute(
-            "SELECT run_id, status, reason, attempt, fence, finished_at, run_at, tick_count, "
-            "first_run_at, blocked_by FROM schedule_runs"
-        )
-        skips = dict(self.skips)
-        told = {r.run_id: r for r in self.runs.values()}
-        for run_id, status, reason, attempt, fence, finished_at, *tick in rows:
-            run = told.pop(run_id, None)
-            self.require((finished_at is not None) == (status not in ("ENQUEUED", "STARTED")), "legal state changes", f"row {run_id}")  # fmt: skip
-            if run is None:
-                skip = skips.pop(run_id, None)
-                self.require(
-                    skip is not None
-                    and (status, reason) == ("SKIPPED", skip.reason)
-                    and tick == [skip.run_at, skip.tick_count, skip.first_run_at, skip.blocked_by],
-                    "every change has its event",
-                    f"run {run_id}: {skip}",
-                )
-                continue
-            state = "ENQUEUED" if run.state == "CLAIMED" else run.state
-            same = (status, attempt) == (state, run.attempt) and fence >= run.fence
-            same = same and (reason == run.reason or status == "ENQUEUED")
-            self.require(same, "every change has its event", f"{run}: {status} {reason} {attempt}")
-        self.require(not told, "every event has its row", f"{list(told.values())[:2]}")
-        self.require(not skips, "every event has its row", f"{list(skips.values())[:2]}")
-        double = database.execute(
-            "SELECT schedule_id, run_at FROM schedule_runs WHERE request_id = '' "
-            "GROUP BY 1, 2 HAVING count(*) > 1"
-        ).fetchall()
-        self.require(not double, "one row per tick", f"{double}")
-
-    def _due_rows(self, database):
-        """Every live schedule has its due row, at its next tick, and nothing is overdue."""
-        rows = {name: (at, tick) for name, at, tick in database.execute(
-            "SELECT schedule_id, due_at, run_at FROM due"
-        )}  # fmt: skip
-        for model in self.models.values():
-            if model.schedule_id == "e" and self.poisoned:
-                continue
-            due = rows.pop(model.schedule_id, None)
-            live = not model.paused and not model.deleted
-            tick = model.next_tick() if live else None
-            want = None if tick is None else (model.due_at(tick), tick)
-            if want and due and self._is_postponed(model, due, tick):
-                continue
-            self.require(due == want, "one due row a live schedule", f"{due}, not {want}")
-            late = want is not None and want[0] < self.world.stopped_at - 2_000
-            self.require(not late, "liveness", f"{model.schedule_id} is due since {want}")
-        rows.pop("e", None)
-        self.require(not rows, "one due row a live schedule", f"{rows} are of nothing live")
-
-    def _is_postponed(self, model, due, tick):
-        """Whether a due row is of a missed tick that there was no room for yet."""
-        stopped_at, (due_at, run_at) = self.world.stopped_at, due
-        latest = stopped_at + HOUR * self.world.seen["clock set back"]  # it was, before that
-        missed = model.due_at(tick) <= latest and model.policy.catchup != "none"
-        soon = stopped_at - 2_000 < due_at <= latest + LOOKAHEAD + 1000
-        return missed and soon and run_at == tick and due_at > model.due_at(tick)
-
-    def _witness(self):
-        """Targets were started once an attempt, announced before, in time, under one key."""
-        starts = Counter()
-        for each in self.world.launched:
-            run = self.runs[each.run_id]
-            starts[each.run_id, each.attempt] += 1
-            text = (
-                f"{each.schedule_id}:manual:{each.request_id}"
-                if each.request_id
-                else f"{each.schedule_id}:{run.run_at}"
-            )
-            same = each.key == sha256(text.encode()).hexdigest()
-            self.require(same, "one key for every attempt", f"{each}")
-            announced = each.row == ("STARTED", each.attempt, each.fence)
-            self.require(announced, "announced before it is launched", f"{each}")
-            in_time = each.after_claim <= 5.0 * 2 / 3 + 0.001
-            self.require(in_time, "nothing starts past the lease", f"{each}")
-        for run in self.runs.values():
-            for attempt in run.ended:
-                n = starts.pop((run.run_id, attempt), 0)
-                self.require(n == 1, "one launch per attempt", f"{run} #{attempt}: {n}")
-            for attempt in run.lost:
-                n = starts.pop((run.run_id, attempt), 0)
-                self.require(n <= 1, "one launch per attempt", f"{run} #{attempt}: {n}")
-                self.seen[f"lost, launched {n} times"] += 1
-        open_ones = {(r.run_id, r.attempt) for r in self.runs.values() if r.state == "STARTED"}
-        for key, n in starts.items():
-            self.require(key in open_ones and n == 1, "one launch per attempt", f"{key}: {n}")
-
-    def _acknowledged(self, database):
-        """What a user was answered is there."""
-        ids = {
-            request: run_id
-            for run_id, request in database.execute(
-                "SELECT run_id, schedule_id || ':' || request_id FROM schedule_runs "
-                "WHERE request_id <> ''"
-            )
-        }
-        for each in self.world.acknowledged:
-            if each.call == "enqueue":
-                key = f"{each.schedule_id}:{each.answer.request_id}"
-                same = ids.get(key) == each.answer.run_id
-                self.require(same, "acknowledged calls hold", f"{each}")
-        answered = Counter()
-        for each in self.world.acknowledged:
-            change = each.answer[0].change if each.call == "upsert" else each.answer
-            if change is True or change in ("created", "changed"):
-                answered[each.call if change is True else change, each.schedule_id] += 1
-        self.require(answered == self.told, "acknowledged calls hold", f"{answered - self.told}")
+def _timing(schedule):
+    return schedule.trigger, schedule.policy.jitter, schedule.policy.jitter_around
 
 
 def check(world):
     """Return the breaches, what was reached, and how many ticks there were."""
     database = apsw.Connection(str(world.path))
     try:
-        rows = database.execute("SELECT at, body FROM events ORDER BY event_id").fetchall()
+        rows = database.execute(
+            "SELECT event_id, at, body FROM events ORDER BY event_id"
+        ).fetchall()
         checker = Checker(world)
-        checker._pending = {}
-        checker.replay([(at, decode_events(body)) for at, body in rows])
+        places = {event_id: n for n, (event_id, _, _) in enumerate(rows)}
+        calls = {}
+        for each in world.acknowledged:
+            call, idle = calls.get(places.get(each.event_id), (None, []))
+            calls[places.get(each.event_id)] = (each, idle) if each.wrote else (call, [*idle, each])
+        checker.replay([(at, decode_events(body)) for _, at, body in rows], calls)
         checker.finish(database)
     finally:
         database.close()

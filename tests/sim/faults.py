@@ -5,8 +5,11 @@ import apsw
 RARE = [
     f"{side} of {call}"
     for side in ("call", "answer")
-    for call in ("register", "plan_due", "claim", "announce", "hand_back", "finish")
-] + ["launch", "launched", "outcome", "commit"]
+    for call in (
+        "register", "plan_due", "claim", "announce", "hand_back", "finish", "decline", "expire",
+        "to_end",
+    )
+] + ["launch", "launched", "outcome", "commit", "probe", "answer of a probe"]  # fmt: skip
 
 
 class Crash(BaseException):

@@ -34,10 +34,8 @@ class Mutant:
 MUTANTS = [
     Mutant(
         "launch before the announcement", "engine/dispatcher.py",
-        "                announced = await self._store.announce(self._node, claimed)\n",
-        "                self.launch(claimed, sent)\n"
-        "                await self._store.announce(self._node, claimed)\n"
-        "                announced = []\n                return len(claimed)\n",
+        "        announced = await self._announced(claimed)\n        self.launch(announced, sent)\n",
+        "        self.launch(claimed, sent)\n        announced = await self._announced(claimed)\n",
     ),
     Mutant(
         "launch past the lease", "engine/dispatcher.py",
@@ -56,10 +54,10 @@ MUTANTS = [
     ),
     Mutant(
         "the due row is moved, the runs are written in another transaction", f"{STORE}/planning.py",
-        "    replace_due(tx, due)\n    unoffered =",
+        "    replace_due(tx, due)\n    return Planned(",
         "    replace_due(tx, due)\n    tx.connection.execute('RELEASE a_call')\n"
         "    tx.connection.execute('COMMIT')\n    tx.connection.execute('BEGIN IMMEDIATE')\n"
-        "    tx.connection.execute('SAVEPOINT a_call')\n    unoffered =",
+        "    tx.connection.execute('SAVEPOINT a_call')\n    return Planned(",
     ),
     Mutant(
         "the due row is moved before the run row, each by itself", f"{STORE}/planning.py",
@@ -71,8 +69,8 @@ MUTANTS = [
     ),
     Mutant(
         "the due row is left out after an edit", f"{STORE}/defining.py",
-        "(run_at,) = _go_on(tx, [(schedule, known.state, until)], held=known.paused)",
-        "(run_at,) = _go_on(tx, [(schedule, known.state, until)], held=True)",
+        "(run_at,) = _go_on(tx, [(schedule, known.state, until)], are_due=not known.paused)",
+        "(run_at,) = _go_on(tx, [(schedule, known.state, until)], are_due=False)",
     ),
     Mutant(
         "an edit forgets what was due", f"{STORE}/defining.py",
@@ -85,54 +83,54 @@ MUTANTS = [
         "        until = tx.now // 1000 - 60\n",
     ),
     Mutant(
-        "finish without the fence", f"{STORE}/running.py",
+        "finish without the fence", f"{STORE}/ending.py",
         " AND r.fence = given.fence AND r.status = 'STARTED'\n   AND NOT EXISTS (", "\n   AND NOT EXISTS (",
     ),
     Mutant(
-        "a success forgets who waits for it", f"{STORE}/running.py",
+        "a success forgets who waits for it", f"{STORE}/ending.py",
         "WHERE q.schedule_id = r.schedule_id AND q.blocked_by", "WHERE q.schedule_id = '' AND q.blocked_by",
     ),
     Mutant(
-        "announce without the fence", f"{STORE}/running.py",
+        "announce without the fence", f"{STORE}/claiming.py",
         " WHERE r.run_id = held.id AND r.fence = held.token\n"
         "   AND r.status = 'ENQUEUED' AND r.leased_by || '' = ?2\n",
         " WHERE r.run_id = held.id AND r.status = 'ENQUEUED'\n",
         is_out_of_reach=True,  # whoever comes late is off the list of nodes, and announces nothing
     ),
     Mutant(
-        "a claim keeps the old fence", f"{STORE}/running.py", "fence=row.fence + 1,", "fence=max(row.fence, 1),",
+        "a claim keeps the old fence", f"{STORE}/claiming.py", "fence=row.fence + 1,", "fence=max(row.fence, 1),",
     ),
     Mutant(
-        "announce during a pause", f"{STORE}/running.py",
-        "   AND (r.request_id <> '' OR NOT EXISTS (\n"
+        "announce during a pause", f"{STORE}/claiming.py",
+        "   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR NOT EXISTS (\n"
         "        SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))\n",
         "",
     ),
     Mutant(
         "claim during a pause", "stores/sqlite/database.py",
-        " AND (s.paused = 0 OR r.request_id <> '')", "",
+        " AND (s.paused = 0 OR r.request_id <> '' OR r.triggered_by = 'backfill')", "",
     ),
     Mutant(
         "a retry under a new key", "core/runs.py",
         'else f"{schedule_id}:{run_at}"', 'else f"{schedule_id}:{run_at + 1}"',
     ),
     Mutant(
-        "a retry that comes too soon", "core/plan.py",
-        "return Retry(now + policy.retry[run.attempt - 1], outcome.reason)",
+        "a retry that comes too soon", "core/endings.py",
+        "return Retry(now + delays[tries - 1] + vary, outcome.reason)",
         "return Retry(now, outcome.reason)",
     ),
     Mutant(
-        "a signal is retried", "core/plan.py",
-        "if outcome.retryable and not superseded", "if not superseded",
+        "a signal is retried", "core/endings.py",
+        "if outcome.retryable and not is_last", "if not is_last",
     ),
     Mutant(
-        "a lost run is tried again unasked", "core/plan.py",
-        "if may_again and not superseded:", "if not superseded:",
+        "a lost run is tried again unasked", "core/endings.py",
+        "if may_again and not is_last:", "if not is_last:",
     ),
     Mutant(
-        "a skip without a blocker", "core/plan.py",
+        "a skip without a blocker", "core/deciding.py",
         "                self._retries.append(run)\n",
-        "                self._blocker = run.run_at\n",
+        "                self._flying.append(run)\n",
     ),
     Mutant(
         "a manual run stands in the way", "core/runs.py",
@@ -148,7 +146,7 @@ MUTANTS = [
     ),
     Mutant(
         "early jitter", "core/plan.py",
-        'return at + _share(f"jitter:', 'return at - _share(f"jitter:',
+        'return begin + share(f"jitter:', 'return begin - share(f"jitter:',
     ),
     Mutant(
         "jitter that is not the tick's own", "core/plan.py",
@@ -162,26 +160,26 @@ MUTANTS = [
     Mutant(
         "missed ticks vanish", "core/plan.py",
         '    deciding.skip(_ticks(schedule, run_at, missed, past), "missed")\n'
-        "    return deciding.next_planned(missed)\n",
-        "    return deciding.next_planned(missed)\n",
+        "    return _next_planned(deciding, missed)\n",
+        "    return _next_planned(deciding, missed)\n",
     ),
     Mutant(
         "grace is not kept", "core/plan.py",
-        "    is_missed = due_at(schedule, run_at, past) < now - policy.grace\n",
+        "    is_missed = due_at(schedule, run_at, past) < now - policy.lateness\n",
         "    is_missed = False\n",
     ),
     Mutant(
-        "queued runs are released last first", "core/plan.py",
-        "first = min(waiting, key=lambda run: run.run_at, default=None)",
-        "first = max(waiting, key=lambda run: run.run_at, default=None)",
+        "queued runs are released last first", "core/endings.py",
+        "first = min(waiting, key=lambda run: (run.is_backfill, run.run_at), default=None)",
+        "first = max(waiting, key=lambda run: (not run.is_backfill, run.run_at), default=None)",
     ),
     Mutant(
-        "the queue is never released", "core/plan.py",
+        "the queue is never released", "core/endings.py",
         "    waiting = [run for run in runs if run.blocked_by is not None]\n", "    waiting = []\n",
     ),
     Mutant(
-        "a fresh tick leaves the retry in place", "core/plan.py",
-        "        self.decisions += map(Supersede, self._retries)\n", "",
+        "a fresh tick leaves the retry in place", "core/deciding.py",
+        "        self.decisions += map(Drop, self._retries)\n", "",
     ),
     Mutant(
         "max_runs is not counted", f"{STORE}/deciding.py",
@@ -197,24 +195,22 @@ MUTANTS = [
         "        if not gate_is_open(tx):\n            return Planned(0)\n", "",
     ),
     Mutant(
-        "the dead node's claims are not freed", f"{STORE}/running.py",
-        "            free(tx, (run.run_id, fence))\n", "            pass\n",
+        "the dead node's claims are not freed", f"{STORE}/ending.py",
+        "            free(tx, (row[1], row[-1]))\n", "            pass\n",
     ),
     Mutant(
-        "the dead node's started runs start again", f"{STORE}/running.py",
-        "        if run.status is Status.STARTED:\n            _end(",
-        "        if run.status is Status.STARTED and False:\n            _end(",
+        "the dead node's started runs start again", f"{STORE}/ending.py",
+        "        if row[3] == Status.STARTED:\n            end(",
+        "        if row[3] == Status.STARTED and False:\n            end(",
     ),
     Mutant(
         "a deletion leaves what waits", f"{STORE}/defining.py",
-        '            tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, told))\n'
-        "            tx.tell(RunCanceled(",
-        "            (RunCanceled(",
+        '            cancel_waiting(tx, schedule_id, run, "the schedule was deleted")\n',
+        "            pass\n",
     ),
     Mutant(
         "a pause is answered and not done", f"{STORE}/defining.py",
-        "    known = _held(tx, schedule_id)\n    if known.paused:\n        return False\n",
-        "    return True\n",
+        "    put_to_rest(tx, schedule_id, note=note or known.pause_note, until=until)\n", "",
     ),
     Mutant(
         "an edit calls what is on time missed", "core/plan.py",
@@ -222,7 +218,8 @@ MUTANTS = [
         "    decisions, due = [], Due(run_at, due_at(schedule, run_at, past))\n",
     ),
     Mutant(
-        "a queue of one", "core/plan.py", "QUEUE_LIMIT = 100", "QUEUE_LIMIT = 1",
+        "a queue of one", "core/deciding.py",
+        "self._waiting >= policy.queue_limit:\n", "self._waiting >= 1:\n",
     ),
     Mutant(
         "a poison definition stops the batch", f"{STORE}/planning.py",
@@ -263,6 +260,351 @@ MUTANTS = [
         "a gate that opens forgets what waited for room", f"{STORE}/defining.py",
         '"SELECT schedule_id FROM due WHERE run_at <= ?1 UNION',
         '"SELECT schedule_id FROM due WHERE due_at <= ?1 * 1000 UNION',
+    ),
+    # -- overlap: replace, queue_limit, max_active
+    Mutant(
+        "what is replaced is not asked to end", "core/endings.py",
+        "            decisions.append(AskToEnd(run))\n", "            pass\n",
+    ),
+    Mutant(
+        "what is replaced is not waited for", "core/endings.py",
+        "        left = run\n", "        left = None\n",
+    ),
+    Mutant(
+        "older ticks of a plan run beside the newest", "core/deciding.py",
+        '            self._unmake(place, "superseded")\n', "            pass\n",
+    ),
+    Mutant(
+        "what waits is not replaced", "core/deciding.py",
+        "make_way((*self._flying, *self._queue_only()))", "make_way(self._flying)",
+    ),
+    Mutant(
+        "a run that was asked to end is tried again", "core/endings.py",
+        "is_last = superseded or run.ending is not None or schedule is None",
+        "is_last = superseded or schedule is None",
+    ),
+    Mutant(
+        "a node does not hear that a run is to end", "engine/loop.py",
+        "            self._asked = self._asked or changed or blind\n", "",
+    ),
+    Mutant(
+        "a run that is asked to end is handed back", f"{STORE}/ending.py",
+        '        end(tx, row, Canceled("asked to end before it was launched"))\n', "        pass\n",
+    ),
+    Mutant(
+        "a queue that keeps the latest keeps the first", "core/deciding.py",
+        '            if policy.queue_keep == "first":\n', "            if True:\n",
+    ),
+    Mutant(
+        "a queue that keeps the latest drops the last", "core/deciding.py",
+        'self.decisions.append(Drop(waiting[0], "queue_full"))\n'
+        "            self._queue.remove(waiting[0])\n",
+        'self.decisions.append(Drop(waiting[-1], "queue_full"))\n'
+        "            self._queue.remove(waiting[-1])\n",
+    ),
+    Mutant(
+        "backfilled runs count for the limit of a queue", "core/deciding.py",
+        "sum(not run.is_backfill for run in self._queue)", "len(self._queue)",
+    ),
+    Mutant(
+        "one more is active than allowed", "core/deciding.py",
+        "flying < policy.max_active:", "flying <= policy.max_active:",
+    ),
+    Mutant(
+        "what is judged again may be one too many", "core/endings.py",
+        "len(others) < most:", "len(others) <= most:",
+    ),
+    # -- rate, disabled, pauses
+    Mutant(
+        "one more than the rate", "core/deciding.py",
+        "for at in past.rated) >= rate.most", "for at in past.rated) > rate.most",
+    ),
+    Mutant(
+        "the rate forgets what was decided", f"{STORE}/deciding.py",
+        "        if rate is not None and begun:\n", "        if rate is not None and begun > 1:\n",
+    ),
+    Mutant(
+        "an edit does not look at the rate", "core/plan.py",
+        'return Skip(tick, "rate") if is_rated(schedule.policy, past, now) else Launch(tick)',
+        "return Launch(tick)",
+    ),
+    Mutant(
+        "what the rate leaves out supersedes a retry", "core/deciding.py",
+        '            self.decisions.append(Skip(tick, "rate"))\n',
+        "            self.decisions += map(Drop, self._retries)\n"
+        '            self._retries.clear()\n            self.decisions.append(Skip(tick, "rate"))\n',
+    ),
+    Mutant(
+        "what is disabled starts", "core/plan.py",
+        "    if not schedule.policy.enabled:\n", "    if False:\n",
+    ),
+    Mutant(
+        "a disabled target is started", "core/plan.py",
+        'return None if schedule.target.is_enabled else "disabled_target"', "return None",
+    ),
+    Mutant(
+        "what is disabled is left out one by one", "core/plan.py",
+        "    last = _last_due_before(schedule, run_at, past, now + 1)\n"
+        "    found = Skip(_ticks(",
+        "    last = run_at\n    found = Skip(_ticks(",
+    ),
+    Mutant(
+        "a pause does not end by itself", f"{STORE}/planning.py",
+        "    go_on_after_rest(tx, resting)\n", "",
+    ),
+    Mutant(
+        "a pause that ends by itself catches up", f"{STORE}/defining.py",
+        "        _resume(tx, known, catchup=False)\n", "        _resume(tx, known, catchup=True)\n",
+        is_out_of_reach=True,  # the checker takes it for what a user asked for at that moment
+    ),
+    Mutant(
+        "a pause ends before its time", f"{STORE}/known.py",
+        "Due(until // 1000, until)", "Due(until // 1000, until - 600)",
+    ),
+    Mutant(
+        "a pause lasts for as long as nobody looks", f"{STORE}/defining.py",
+        "end if over else None, catchup=catchup", "None, catchup=catchup",
+    ),
+    Mutant(
+        "what waits starts, though it is disabled by now", f"{STORE}/claiming.py",
+        "        off = switched_off(schedule)\n", "        off = None\n",
+    ),
+    Mutant(
+        "a target tells of a run that a node has", f"{STORE}/ending.py",
+        "        raise RunIsHeld(run_id)\n", "        pass\n",
+    ),
+    Mutant(
+        "one failure more before a pause", f"{STORE}/ending.py",
+        "failures < policy.pause_after:", "failures <= policy.pause_after:",
+    ),
+    Mutant(
+        "failures are not forgotten when a schedule goes on", f"{STORE}/defining.py",
+        "SET consecutive_failures = 0 WHERE", "SET consecutive_failures = consecutive_failures WHERE",
+    ),
+    Mutant(
+        "a success does not end a row of failures", f"{STORE}/ending.py",
+        "last_exit = 0, consecutive_failures = 0\n", "last_exit = 0\n",
+    ),
+    # -- groups, priorities, deadlines
+    Mutant(
+        "one more in a group than places", f"{STORE}/claiming.py",
+        "left = places.get(name, 0) - used.get(name, 0)",
+        "left = places.get(name, 0) - used.get(name, 0) + 1",
+    ),
+    Mutant(
+        "a group forgets what it gave places to just now", f"{STORE}/claiming.py",
+        "            self._places[group] -= 1\n", "",
+    ),
+    Mutant(
+        "a run of a group is announced directly", "core/policies.py",
+        "waits = self.group or self.priority", "waits = self.priority",
+    ),
+    Mutant(
+        "a retry waits in the group that its schedule has left", f"{STORE}/ending.py",
+        "       grp = ?13, leased_by", "       leased_by",
+    ),
+    Mutant(
+        "an edit leaves what waits in its old group", f"{STORE}/defining.py",
+        "SET needs = ?1, priority = ?2, grp = ?3 ", "SET needs = ?1, priority = ?2 ",
+    ),
+    Mutant(
+        "the lowest priority first", "stores/sqlite/database.py",
+        "ORDER BY r.priority DESC,", "ORDER BY r.priority,",
+    ),
+    Mutant(
+        "a run is claimed past its deadline", "stores/sqlite/database.py",
+        "   AND (r.deadline_at IS NULL OR r.deadline_at > ?1)\n", "",
+    ),
+    Mutant(
+        "nothing that waits too long ends", f"{STORE}/ending.py",
+        "    for *row, group, reason in waiting:", "    for *row, group, reason in waiting[:0]:",
+    ),
+    Mutant(
+        "a deadline counts from when a tick was due", f"{STORE}/deciding.py",
+        "max(tick.due_at, now) + wait", "tick.due_at + wait",
+    ),
+    Mutant(
+        "a retry keeps its old deadline", f"{STORE}/ending.py",
+        "CASE WHEN ?9 = 1 THEN deadline_at ELSE ?10 END", "CASE WHEN ?10 > 0 THEN deadline_at END",
+    ),
+    Mutant(
+        "a target that is busy gives a new deadline", f"{STORE}/ending.py",
+        "CASE WHEN ?9 = 1 THEN deadline_at ELSE ?10 END", "?10",
+    ),
+    Mutant(
+        "nobody says that the group was full", f"{STORE}/ending.py",
+        '        return "group_full"\n', '        return "deadline"\n',
+    ),
+    Mutant(
+        "nobody says that the target was busy", f"{STORE}/ending.py",
+        '    if reason == "busy":\n', "    if False:\n",
+    ),
+    # -- conditions
+    Mutant(
+        "a condition is not asked", f"{STORE}/claiming.py",
+        "        when=schedule.when,\n", "",
+    ),
+    Mutant(
+        "a condition that says no is launched", "engine/dispatcher.py",
+        "            if answer is False:\n", "            if answer is None:\n",
+    ),
+    Mutant(
+        "a condition without an answer holds", "core/endings.py",
+        "        case _:\n            return None\n", "        case _:\n            return True\n",
+    ),
+    Mutant(
+        "a run whose condition gave no answer stays claimed", "engine/dispatcher.py",
+        "        if await self._announced([attempt]):\n",
+        "        if await self._store.announce(self._node, [attempt]):\n",
+    ),
+    Mutant(
+        "a run with a condition is announced directly", "core/schedules.py",
+        "self.target.starts_directly and self.when is None", "self.target.starts_directly",
+    ),
+    # -- what targets say, and users of runs
+    Mutant(
+        "what was accepted is awaited for an hour", "core/endings.py",
+        "        until = min(until, next_due - 1)\n", "        pass\n",
+    ),
+    Mutant(
+        "what was accepted has all the time", f"{STORE}/ending.py",
+        '    end(tx, row, Failed(error, "timeout", retryable=False))\n', "    _ = error\n",
+    ),
+    Mutant(
+        "what was accepted, and not told of, is tried again", f"{STORE}/ending.py",
+        'Failed(error, "timeout", retryable=False)', 'Failed(error, "timeout")',
+    ),
+    Mutant(
+        "a run that was asked to end is accepted", "core/endings.py",
+        "            if run.ending is not None:\n                return Ended(Status.CANCELED",
+        "            if False:\n                return Ended(Status.CANCELED",
+    ),
+    Mutant(
+        "a target that is busy uses up a retry", "core/endings.py",
+        "delays, tries = policy.retry.delays, run.attempt - run.deferrals",
+        "delays, tries = policy.retry.delays, run.attempt",
+    ),
+    Mutant(
+        "a target that is busy is asked at once", "core/endings.py",
+        'Retry(now + outcome.retry_in, "busy", is_deferral=True)', 'Retry(now, "busy", is_deferral=True)',
+    ),
+    Mutant(
+        "what is gone is tried again", "core/endings.py",
+        '            return Ended(Status.FAILED, "invalid_target", release)\n',
+        '            return Retry(now + 1000, "invalid_target")\n',
+    ),
+    Mutant(
+        "a retry varies by more than its jitter", "core/endings.py",
+        "policy.retry.jitter + 1)", "2 * policy.retry.jitter + 1)",
+    ),
+    Mutant(
+        "a waiting run cannot be canceled", f"{STORE}/ending.py",
+        "        cancel_waiting(tx, schedule_id, run, told)\n", "        pass\n",
+    ),
+    Mutant(
+        "a canceled run releases nobody", f"{STORE}/ending.py",
+        "        cancel_waiting(tx, schedule_id, run, told)\n        release_next(tx, schedule_id)\n",
+        "        cancel_waiting(tx, schedule_id, run, told)\n",
+    ),
+    Mutant(
+        "what a target tells is not recorded", f"{STORE}/ending.py",
+        "    if status is Status.STARTED:\n        end(tx, row, outcome)\n",
+        "    if status is Status.STARTED:\n        pass\n",
+    ),
+    # -- ticks that follow events
+    Mutant(
+        "an event has no tick", f"{STORE}/causing.py",
+        "    if due is not None and (known.run_at is None or due.run_at < known.run_at):\n",
+        "    if due is not None and known.run_at is None:\n",
+    ),
+    Mutant(
+        "an event moves the tick of another", "core/causes.py",
+        "found[cause] = Happened(past.happened[cause].at, past.happened[cause].count + 1)",
+        "found[cause] = Happened(max(now // 1000, until + 1), past.happened[cause].count + 1)",
+    ),
+    Mutant(
+        "an event is not counted that joins another", "core/causes.py",
+        "past.happened[cause].count + 1)", "past.happened[cause].count)",
+    ),
+    Mutant(
+        "an event undoes a tick that was decided", "core/causes.py",
+        "        if tick is not None and tick > until and trigger.has(tick, past):\n",
+        "        if tick is not None:\n",
+    ),
+    Mutant(
+        "a failure is followed as a success is", "core/causes.py",
+        '    Status.FAILED: ("failure", "completion"),\n',
+        '    Status.FAILED: ("success", "failure", "completion"),\n',
+    ),
+    Mutant(
+        "a schedule that names itself does not follow itself", f"{STORE}/causing.py",
+        "        for name in (*own, schedule_id):\n", "        for name in own or [schedule_id]:\n",
+    ),
+    Mutant(
+        "nothing follows a start", f"{STORE}/nodes.py",
+        "    if is_start:\n        cause_startup(tx)\n", "",
+    ),
+    Mutant(
+        "an event counts from what is decided, whatever its delay", "core/causes.py",
+        "until + 1 - delay", "until + 1",
+    ),
+    Mutant(
+        "a paused schedule takes no events", f"{STORE}/causing.py",
+        "        if schedule is None or known.deleted:\n",
+        "        if schedule is None or known.deleted or known.paused:\n",
+    ),
+    Mutant(
+        "an end that others follow is told alone", f"{STORE}/ending.py",
+        "    in_order = followed | {", "    in_order = {",
+    ),
+    # -- jitter around, backfills
+    Mutant(
+        "jitter around a tick is after it", "core/plan.py",
+        "    begin = at - jitter if around else at\n", "    begin = at\n",
+    ),
+    Mutant(
+        "a backfill runs what ran", "core/backfill.py",
+        "        case Status.SUCCESS | Status.FAILED:\n            return Refuse(",
+        "        case Status.SUCCESS | Status.FAILED:\n            return None\n            return Refuse(",
+    ),
+    Mutant(
+        "a backfill runs what a run stood for", "core/backfill.py",
+        "            refused = _refused(tick, shared)\n", "            refused = None\n",
+    ),
+    Mutant(
+        "a backfill runs what is undecided", "core/backfill.py",
+        "        if tick > until:\n", "        if tick > until + 60:\n",
+    ),
+    Mutant(
+        "a range still stands for what was backfilled", f"{STORE}/backfilling.py",
+        "    work.make_room(wanted)\n", "",
+    ),
+    Mutant(
+        "the rest of a range is forgotten", f"{STORE}/backfilling.py",
+        "                self._keep_rest(row, own, left)\n", "                pass\n",
+    ),
+    Mutant(
+        "a backfilled run stands in the way of ticks", "core/runs.py",
+        "        if self.is_backfill and self.status is Status.ENQUEUED and not self.leased:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a fresh tick ends what was backfilled", "core/deciding.py",
+        "if run.awaits_retry and not run.is_asked_for:", "if run.awaits_retry and not run.request_id:",
+    ),
+    Mutant(
+        "backfilled runs are released first", "core/endings.py",
+        "first = min(waiting, key=lambda run: (run.is_backfill, run.run_at), default=None)",
+        "first = min(waiting, key=lambda run: run.run_at, default=None)",
+    ),
+    Mutant(
+        "a backfilled run is not judged", "core/runs.py",
+        "self.due_at > self.created_at or self.is_backfill", "self.due_at > self.created_at",
+    ),
+    Mutant(
+        "a pause holds what was backfilled", "stores/sqlite/database.py",
+        "s.paused = 0 OR r.request_id <> '' OR r.triggered_by = 'backfill'",
+        "s.paused = 0 OR r.request_id <> ''",
     ),
 ]  # fmt: skip
 
@@ -308,11 +650,15 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--only", default="", help="those whose name has this in it")
+    parser.add_argument("--every", type=int, default=1, help="only one of so many: a sample")
     parser.add_argument("--contract", action="store_true", help="by the contract suite")
     given = parser.parse_args(arguments)
     simulation = [*SIMULATION, str(given.seeds)]
-    contract = [*CONTRACT, "-k", "Sqlite", str(ROOT / "tests" / "stores" / "test_contract.py")]
-    chosen = [mutant for mutant in MUTANTS if given.only in mutant.name]
+    suites = [
+        str(ROOT / "tests" / "stores" / f"test_{name}.py") for name in ("contract", "policies")
+    ]
+    contract = [*CONTRACT, "-k", "Sqlite", *suites]
+    chosen = [mutant for mutant in MUTANTS if given.only in mutant.name][:: given.every]
     if given.contract:
         chosen = [mutant for mutant in chosen if mutant.file.startswith((STORE, "core/plan"))]
 

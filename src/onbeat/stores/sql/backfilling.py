@@ -169,11 +169,12 @@ class _Backfilling:
         self._tx.tell(RangeShortened(self._id, run_id, ends, begins, count, reason))
 
     def _can_list(self, row: Covering) -> bool:
-        """Return whether the ticks of a range are surely those of the definition as it is now.
+        """Return whether the ticks of a range are surely those that the definition has now.
 
         Else nobody can tell which they were: they stay within what the range says.
         """
-        return row.revision == self._known.state.revision
+        same = row.revision == self._known.state.revision
+        return same and not self._schedule.trigger.needs_past
 
     def _last_without_row(self, instants: Sequence[int], own: Sequence[int]) -> int | None:
         for instant in reversed(instants):

@@ -121,7 +121,9 @@ class _Claiming:
         if run.deadline_at is not None and run.deadline_at <= self._tx.now:
             return False  # whoever looks for those ends it
         off = switched_off(schedule)
-        if off == "disabled_target" or (off is not None and not run.is_asked_for):
+        if off is not None and run.is_asked_for:  # who wants it knows that its schedule is
+            off = None if schedule.target.is_enabled else "disabled_target"
+        if off is not None:
             end_waiting(self._tx, row.schedule_id, run, off)
             release_next(self._tx, row.schedule_id)
             self._is_changed = True
