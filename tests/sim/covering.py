@@ -62,6 +62,12 @@ class Covering:
             tick = model.schedule.trigger.next_after(tick, model.past)
         return tick
 
+    def has_later(self, event):
+        """Whether a later tick has a row that is not of this transaction."""
+        rows = self.rows[event.schedule_id].values()
+        new = {each.run_id for each in self._life.tx.events if hasattr(each, "run_id")}
+        return any(row.run_at > event.run_at and row.run_id not in new for row in rows)
+
     # -- backfills
 
     def revive(self, event):

@@ -198,7 +198,8 @@ class Decisions:
 
         def replaced():
             later = [at for at in tx.began[event.schedule_id] if at > event.run_at]
-            life.require(later, "the newest tick replaces", f"{event}")
+            there = life.covering.has_later(event)  # one that has its row keeps it
+            life.require(later or there, "the newest tick replaces", f"{event}")
 
         tx.in_the_end.append(replaced)
 

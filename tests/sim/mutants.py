@@ -288,6 +288,10 @@ MUTANTS = [
         "            self._asked = self._asked or changed or blind\n", "",
     ),
     Mutant(
+        "a node forgets a run that it is to end", "engine/loop.py",
+        "self._asked = self._asked or not self.dispatcher.end(asked)", "self.dispatcher.end(asked)",
+    ),
+    Mutant(
         "a run that is asked to end is handed back", f"{STORE}/ending.py",
         '        end(tx, row, Canceled("asked to end before it was launched"))\n', "        pass\n",
     ),
@@ -355,7 +359,6 @@ MUTANTS = [
     Mutant(
         "a pause that ends by itself catches up", f"{STORE}/defining.py",
         "        _resume(tx, known, catchup=False)\n", "        _resume(tx, known, catchup=True)\n",
-        is_out_of_reach=True,  # the checker takes it for what a user asked for at that moment
     ),
     Mutant(
         "a pause ends before its time", f"{STORE}/known.py",
@@ -396,12 +399,17 @@ MUTANTS = [
         "            self._places[group] -= 1\n", "",
     ),
     Mutant(
+        "what was accepted leaves its place in the group", f"{STORE}/rows.py",
+        "          AND (leased_by IS NOT NULL OR status = 'STARTED')\n",
+        "          AND leased_by IS NOT NULL\n",
+    ),
+    Mutant(
         "a run of a group is announced directly", "core/policies.py",
         "waits = self.group or self.priority", "waits = self.priority",
     ),
     Mutant(
         "a retry waits in the group that its schedule has left", f"{STORE}/ending.py",
-        "       grp = ?13, leased_by", "       leased_by",
+        "       grp = ?13, leased_by", "       grp = coalesce(grp, ?13), leased_by",
     ),
     Mutant(
         "an edit leaves what waits in its old group", f"{STORE}/defining.py",

@@ -25,7 +25,7 @@ class SimNode:
         world.nodes += 1
         self.node = Node(f"node-{world.nodes}", "sim", frozenset({"command"}), LEASE)
         self.stalled_until, self.left, self.store, self.engine = 0.0, False, None, None
-        self.more_tasks, self.slowness = [], 0.0  # how long slow calls took, in all
+        self.more_tasks, self.slow_until = [], 0.0  # until when calls take very long
 
     async def start(self):
         self.store = await SqliteStore.open(
@@ -147,7 +147,8 @@ class _Calls:
         node = self._node
         quick = 0.0 if rng.random() < 0.5 else rng.choice([0.001, 0.02, 0.3])
         slow = rng.uniform(3, 8) if not node.world.quiet and rng.random() < 0.001 else 0
-        node.slowness += slow
+        if slow:
+            node.slow_until = max(node.slow_until, node.world.loop.time() + slow)
         await asyncio.sleep(quick + slow)
         stalled = node.stalled_until - node.world.loop.time()
         if stalled > 0:

@@ -67,7 +67,7 @@ class Targets:
             return await self._answer(attempt)
         node, world = self._node, self._world
         node.faults.reach("launch")
-        seen, slowness = self._see(attempt), node.slowness
+        seen = self._see(attempt)
         world.launched.append(seen)
         node.faults.reach("launched")
         try:
@@ -76,7 +76,7 @@ class Targets:
             seen.outcome = self._say(attempt)
         finally:
             seen.over = world.loop.time()
-            seen.was_well = node.is_well and node.slowness == slowness
+            seen.was_well = node.is_well and node.slow_until <= seen.began
         if isinstance(seen.outcome, Accepted):
             world.will_tell(attempt.run_id)
         return seen.outcome, "it failed" if isinstance(seen.outcome, Failed) else ""

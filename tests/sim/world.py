@@ -20,6 +20,7 @@ from tests.sim.users import Acknowledged, Users
 
 MINUTES = 10  # of faults and users; then a quiet time in which everything has to come right
 QUIET = 240.0
+LONGEST_STOP = 300.0  # what runs may take its time, and so may a store that fails
 
 
 class World:
@@ -125,9 +126,11 @@ class World:
         self.stopped_at = self.clock.now()
         stopping = self.loop.create_task(node.engine.stop(self.rng.choice([0.5, 30])))
         node.more_tasks.append(stopping)
+        latest = self.loop.time() + LONGEST_STOP
         while not stopping.done() and not node.faults.dead:
             await asyncio.sleep(0.1)
             node.check_alive()
+            assert self.loop.time() < latest, "a node that is told to stop does not"
         if stopping.done() and not isinstance(stopping.exception(), StoreFailed):
             stopping.result()  # else the next start decides what is left
 
