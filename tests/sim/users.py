@@ -25,7 +25,7 @@ SELECT schedule_id, coalesce(first_run_at, run_at), run_at FROM schedule_runs
  WHERE status = 'SKIPPED' ORDER BY first_run_at IS NULL, run_id DESC LIMIT 40
 """
 WHAT = {
-    "edit": 4, "retune": 3, "interfere": 2, "crowd": 0.4, "again": 2, "pause": 3, "resume": 5,
+    "edit": 6, "retune": 3, "interfere": 2, "crowd": 0.4, "again": 2, "pause": 3, "resume": 5,
     "delete": 2, "enqueue": 4, "gate": 2, "step": 1.2, "poison": 0.3, "cancel": 4, "report": 1,
     "backfill": 3, "set_group": 1,
 }  # fmt: skip

@@ -24,7 +24,11 @@ class Waiting:
             on = model.schedule.target.is_enabled and wanted
             life.require(on, "what is disabled starts nothing", f"claimed {run}")
         if not run.manual:
-            earlier = [other for other in life.queued(run.schedule_id) if other.run_at < run.run_at]
+            earlier = [
+                other
+                for other in life.queued(run.schedule_id)
+                if other.run_at < run.run_at and other.blocked_by != run.run_id
+            ]
             queues = life.models[run.schedule_id].policy.overlap == "queue" and run.alone
             behind = queues and earlier and not run.backfill
             life.require(not behind, "queue order", f"{run} before {earlier}")

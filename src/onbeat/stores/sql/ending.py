@@ -341,11 +341,15 @@ def end_runs_of(
 def free(tx: Transaction, fences: Sequence[Value]) -> None:
     """Free the runs of these ids and fences, one after the other; their schedules are held.
 
-    Those that were asked to end have done so: they were not launched.
+    Those that were asked to end have done so: they were not launched. One that is judged again when
+    it is claimed may not be in the way of another that waits any more.
     """
     for row in tx.each(ASKED, fences):
         end(tx, row, Canceled("asked to end before it was launched"))
-    tx.events += [RunHandedBack(*row) for row in tx.each(HAND_BACK, fences, (tx.now,))]
+    freed = [RunHandedBack(*row) for row in tx.each(HAND_BACK, fences, (tx.now,))]
+    tx.events += freed
+    for schedule_id in sorted({each.schedule_id for each in freed}):
+        release_next(tx, schedule_id)
 
 
 def expire(tx: Transaction, *, limit: int) -> int:
