@@ -9,6 +9,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -420,8 +421,8 @@ MUTANTS = [
         "ORDER BY r.priority DESC,", "ORDER BY r.priority,",
     ),
     Mutant(
-        "a run is claimed past its deadline", "stores/sqlite/database.py",
-        "   AND (r.deadline_at IS NULL OR r.deadline_at > ?1)\n", "",
+        "a run has twice its time to start", f"{STORE}/deciding.py",
+        "else max(tick.due_at, now) + wait\n", "else max(tick.due_at, now) + 2 * wait\n",
     ),
     Mutant(
         "nothing that waits too long ends", f"{STORE}/ending.py",
@@ -617,6 +618,7 @@ MUTANTS = [
 ]  # fmt: skip
 
 
+LONGEST = 600  # seconds: three times what all seeds take
 SIMULATION = ["-m", "tests.sim", "--stop", "--quiet", "--workers", "1", "--seeds"]
 CONTRACT = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
 
@@ -629,19 +631,22 @@ def kill(mutant, command):
         plant(mutant, source)
         paths = os.pathsep.join([str(source), str(ROOT)])
         environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [sys.executable, *command],
-            capture_output=True, text=True, check=False, cwd=folder, env=environment,
-        )  # fmt: skip
-    if done.returncode == 0:
+        with subprocess.Popen(
+            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, cwd=folder, env=environment, start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                printed, errors = process.communicate(timeout=LONGEST)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # with the workers that it has
+                return f"it was not through after {LONGEST} s"
+    if process.returncode == 0:
         return None
-    found = re.search(
-        r"seed \d+: [^:]+(?=:)|(?<=^FAILED )\S+(?: \S+\])?", done.stdout, re.MULTILINE
-    )
+    found = re.search(r"seed \d+: [^:]+(?=:)|(?<=^FAILED )\S+(?: \S+\])?", printed, re.MULTILINE)
     if found:
         return found[0]
-    last = done.stderr.strip().splitlines()
-    return f"it broke: {last[-1] if last else done.stdout[-200:]}"
+    last = errors.strip().splitlines()
+    return f"it broke: {last[-1] if last else printed[-200:]}"
 
 
 def plant(mutant, source):
