@@ -274,6 +274,12 @@ class TestCanceling:
         await world.end(attempt, outcome)
         assert (await world.row()).finished_at is not None
 
+    async def test_one_that_was_asked_to_end_and_never_launched_has_ended(self, world):
+        attempt = await world.going()
+        await world.store.cancel(attempt.run_id)
+        await world.store.hand_back([attempt])
+        assert await world.runs("status reason") == [("CANCELED", "canceled")]
+
     async def test_the_next_in_the_queue_has_its_turn(self, world):
         await world.going(overlap="queue")
         await world.tick()
