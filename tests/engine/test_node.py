@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from onbeat import Onbeat, every
 from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import plan
-from onbeat.core.runs import Run, Status, Succeeded
+from onbeat.core.runs import Failed, Run, Status, Succeeded
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.loop import Engine
 from onbeat.engine.planner import Allowance, Planner
@@ -548,3 +548,25 @@ def test_a_run_that_is_to_end_and_has_not_begun_is_looked_for_again():
         return is_looked_for, engine._asked
 
     assert played(story) == (True, False)
+
+
+def test_one_that_is_paused_while_nobody_tells_its_condition_is_free_to_be_looked_for_again():
+    async def story(store, clock):
+        class Mute(RecordingLauncher):
+            async def launch(self, attempt):
+                await store.pause("a-schedule")
+                return Failed("it was ended", "signal", retryable=False), ""
+
+        await store.register(NODE)
+        await store.upsert([a_schedule(when={"command": ["ready"]})])
+        clock.advance("1h")
+        await store.plan_due(lambda s, at, u, p, now: plan(s, at, u, p, now=now), limit=5)
+        dispatcher = Dispatcher(store, clock, NODE, {"command": Mute()}, concurrency=5)
+        await dispatcher.claim_once()
+        while dispatcher._probing:  # noqa: ASYNC110 - nobody else waits for it
+            await asyncio.sleep(0)
+        await dispatcher.record_once()
+        (row,) = await store.runs()
+        return row.status, row.leased_by
+
+    assert played(story) == ("ENQUEUED", None)
