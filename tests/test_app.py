@@ -123,7 +123,7 @@ async def runs(beat, names, schedule_id=None):
 
 
 async def events(beat):
-    return [event for _, _, event in await beat._open._store.events(limit=10_000)]
+    return [row.event for row in await beat._open._store.events(limit=10_000)]
 
 
 async def the_schedule(beat, schedule_id):

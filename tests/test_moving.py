@@ -68,7 +68,7 @@ async def everything(store):
     schedules = await store.schedules()
     runs = await store.runs(limit=1000)
     events = await store.events(limit=1000)
-    return schedules, [without_nul(run) for run in runs], [(at, event) for _, at, event in events]
+    return schedules, [without_nul(run) for run in runs], [(row.at, row.event) for row in events]
 
 
 def without_nul(run):

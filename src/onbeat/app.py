@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import onbeat
 from onbeat import logs
+from onbeat.access import LOCAL, Caller
 from onbeat.core.policies import read_policy
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.core.schedules import ID, Schedule, check_schedule, read_target
@@ -44,7 +45,8 @@ from onbeat.launchers.process import (
     forget_output,
     output_path,
 )
-from onbeat.ports import Clock, Launcher, Node, RunRow, ScheduleRow, Upserted
+from onbeat.ports import Clock, Launcher, Node, Upserted
+from onbeat.records import RunRow, ScheduleRow, WhichRuns
 from onbeat.service import Service, check_launch
 from onbeat.settings import Settings
 from onbeat.stores.sql.store import SqlStore
@@ -298,7 +300,7 @@ class Onbeat:
 
     async def runs(self, schedule_id: str | None = None, *, limit: int = 50) -> list[RunRow]:
         """Return runs, latest first."""
-        return await self.service.runs(schedule_id=schedule_id, limit=limit)
+        return await self.service.runs(WhichRuns(schedule_id), limit=limit)
 
     def wake(self) -> None:
         """Have the engine look again at once, such as when a clock of its own was set."""
@@ -327,11 +329,11 @@ class Onbeat:
 
 
 @asynccontextmanager
-async def client(settings: Settings) -> AsyncIterator[Service]:
+async def client(settings: Settings, caller: Caller = LOCAL) -> AsyncIterator[Service]:
     """Open a store for a while, to define, start and read; nothing is planned or launched."""
     beat = Onbeat(settings=settings)
     try:
-        yield await beat.open()
+        yield (await beat.open()).of(caller)
     finally:
         await beat.close()
 

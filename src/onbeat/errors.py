@@ -2,11 +2,14 @@
 
     OnbeatError
     ├── InvalidSchedule    a definition, or a text in one, is refused: the author corrects it
+    ├── InvalidFile        a file of definitions is refused, with every mistake in it and its line
     ├── InvalidSettings    a setting is refused: the operator corrects it
     ├── NoSuchSchedule     nothing has this id: the caller asks for another
     ├── NoSuchRun          nothing has this number
     ├── RunIsOver          it has ended: nothing can be done about it any more
     ├── RunIsHeld          a node has it, and will tell of its end itself
+    ├── ChangedSince       it is not as the caller last saw it: look again
+    ├── NotAllowed         the caller may not do this: somebody else can
     ├── StoreHeld          another node has this store: stop that one, or join as a client
     ├── StoreUnusable      the store cannot be opened as it is: an operator has to look
     ├── NodeForgotten      others took this node for dead: it ends what it runs and joins anew
@@ -21,6 +24,7 @@ from difflib import get_close_matches
 from functools import partial
 from reprlib import Repr
 from types import TracebackType
+from typing import NamedTuple
 
 
 class OnbeatError(Exception):
@@ -51,6 +55,35 @@ class InvalidSchedule(_Refused):
         """Return the same error as seen from further out: `path` is put before the field."""
         dot = "" if not self.field or self.field.startswith("[") else "."
         return InvalidSchedule(f"{path}{dot}{self.field}", self.problem, hint=self.hint)
+
+
+class Mistake(NamedTuple):
+    """One thing that is wrong in a file; it has no line if the file could not be read at all."""
+
+    line: int | None
+    field: str
+    problem: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        told = f"{self.field}: {self.problem}" if self.field else self.problem
+        return f"{told} ({self.hint})" if self.hint else told
+
+
+class InvalidFile(OnbeatError):  # noqa: N818 - it names what is wrong
+    """A file of definitions is refused, and nothing of it holds: `mistakes` are by their lines."""
+
+    def __init__(self, path: str, mistakes: Iterable[Mistake]) -> None:
+        self.path = path
+        self.mistakes = tuple(sorted(mistakes, key=lambda each: each.line or 0))
+        super().__init__(path, self.mistakes)
+
+    def __str__(self) -> str:
+        """Return each mistake on a line of its own, as editors and compilers write them."""
+        return "\n".join(
+            f"{self.path}: {each}" if each.line is None else f"{self.path}:{each.line}: {each}"
+            for each in self.mistakes
+        )
 
 
 class InvalidSettings(_Refused):
@@ -92,6 +125,24 @@ class RunIsHeld(OnbeatError):  # noqa: N818 - it names what is wrong
         super().__init__(
             f"run {run_id} is on a node, which tells of its end (onbeat cancel ends it)"
         )
+
+
+class ChangedSince(OnbeatError):  # noqa: N818 - it names what is wrong
+    """A schedule has another revision than the one that was to be changed."""
+
+    def __init__(self, schedule_id: str, expected: int | None, found: int | None) -> None:
+        self.schedule_id, self.found = schedule_id, found
+        there = "is not there" if found is None else f"has revision {found}"
+        wanted = "none was expected" if expected is None else f"{expected} was expected"
+        super().__init__(f"{schedule_id} {there}, {wanted}: nothing was changed (look again)")
+
+
+class NotAllowed(OnbeatError):  # noqa: N818 - it names what is wrong
+    """The caller may not do what they ask for."""
+
+    def __init__(self, problem: str, *, hint: str = "") -> None:
+        self.problem, self.hint = problem, hint
+        super().__init__(f"{problem} ({hint})" if hint else problem)
 
 
 class StoreHeld(OnbeatError):  # noqa: N818 - it names what is wrong

@@ -7,11 +7,23 @@ from typing import ClassVar
 
 import msgspec
 
+LATE = 1_000  # milliseconds behind its time from which on the start of a run is told as late
+# Reasons for which a tick did not run though it should have: nobody decided so beforehand.
+MISSES = frozenset({"missed", "deadline", "group_full", "queue_full", "busy"})
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="name", gc=False):
+
+class Event(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag_field="name", gc=False, kw_only=True
+):
     """Something that happened. `level` is how loudly a log tells of it."""
 
     level: ClassVar[str] = "info"
+    by: str = ""  # who had it done; empty: the engine, or whoever has the database itself
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether somebody may have asked to be notified of such things."""
+        return False
 
     @property
     def name(self) -> str:
@@ -67,6 +79,10 @@ class ScheduleParked(Event, frozen=True, tag="schedule.parked"):
     schedule_id: str
     error: str
 
+    @property
+    def is_notable(self) -> bool:
+        return True
+
 
 class RunEnqueued(Event, frozen=True, tag="run.enqueued"):
     """A tick, or a person, was given a run."""
@@ -91,6 +107,10 @@ class RunSkipped(Event, frozen=True, tag="run.skipped"):
     first_run_at: int | None = None
     tick_count: int = 1
     blocked_by: int | None = None
+
+    @property
+    def is_notable(self) -> bool:
+        return self.reason in MISSES
 
 
 class RunReleased(Event, frozen=True, tag="run.released"):
@@ -129,6 +149,11 @@ class RunStarted(Event, frozen=True, tag="run.started"):
     triggered_by: str = "timer"
     first_run_at: int | None = None
     tick_count: int = 1
+    late: int = 0  # by how many milliseconds it starts after it was due, from a second on
+
+    @property
+    def is_notable(self) -> bool:
+        return self.late > 0
 
     @property
     def was_just_decided(self) -> bool:
@@ -152,6 +177,11 @@ class RunSucceeded(Event, frozen=True, tag="run.succeeded"):
     run_id: int
     run_at: int
     attempt: int
+    failures: int = 0  # how many runs in a row had failed before this
+
+    @property
+    def is_notable(self) -> bool:
+        return self.failures > 0
 
 
 class RunRetrying(Event, frozen=True, tag="run.retrying"):
@@ -177,6 +207,11 @@ class RunFailed(Event, frozen=True, tag="run.failed"):
     attempt: int
     reason: str
     error: str = ""
+    failures: int = 1  # how many runs in a row have failed, with this one
+
+    @property
+    def is_notable(self) -> bool:
+        return True
 
 
 class RunAccepted(Event, frozen=True, tag="run.accepted"):

@@ -15,7 +15,21 @@ from onbeat.core.model import Past
 from onbeat.core.runs import Failed, Outcome, Run, Succeeded, TriggeredBy, run_key
 from onbeat.core.schedules import Schedule, Target, read_inputs
 from onbeat.core.why import Facts
-from onbeat.events import AnyEvent, Event
+from onbeat.events import Event
+from onbeat.records import (
+    Backfilled,
+    EventRow,
+    GroupRow,
+    NodeRow,
+    Overview,
+    RunRow,
+    ScheduleRow,
+    Which,
+    WhichRuns,
+)
+
+ALL, ALL_RUNS = Which(), WhichRuns()
+NOTHING_EXPECTED: Mapping[str, int | None] = {}
 
 PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
 """`(schedule, run_at, unfinished, past, now) -> Plan`: pure, called inside a transaction."""
@@ -31,13 +45,13 @@ class Clock(Protocol):
         """Return seconds that only ever grow, for measuring what has passed."""
 
 
-Role = Literal["plan", "run"]
+Role = Literal["plan", "run", "api"]
 ROLES: frozenset[Role] = frozenset({"plan", "run"})
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A process that decides ticks (role `plan`), launches what it offers (role `run`), or both.
+    """A process that plans (decides ticks), runs (launches what it offers) or has the API.
 
     `node_id` is made anew each time it joins; it is never a host's name.
     """
@@ -48,6 +62,7 @@ class Node:
     lease: int = 5_000  # how long it counts as alive after a heartbeat
     version: str = ""
     roles: frozenset[Role] = ROLES
+    address: str = ""  # where its API is, if it has one
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -134,126 +149,6 @@ class Beat:
     others_are_silent: bool = False  # some other node is: `rescue` decides its runs
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
-    """A node as it is kept."""
-
-    node_id: str
-    name: str
-    roles: frozenset[str]
-    offers: frozenset[str]
-    started_at: int
-    alive_until: int
-    version: str
-    tz: str
-    running: int  # how many runs it has started
-    is_stopping: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleRow:
-    """A schedule as it is kept, with its position and what became of its runs."""
-
-    schedule_id: str
-    definition: str
-    revision: int
-    source: str
-    user_id: str
-    paused: bool
-    pause_note: str
-    paused_until: int | None
-    created_at: int
-    updated_at: int
-    next_run_at: int | None  # the due row's
-    next_due_at: int | None
-    runs_used: int
-    iteration: int
-    last_run_at: int | None
-    last_success_at: int | None
-    last_failure_at: int | None
-    last_exit: int | None
-    last_missed_at: int | None
-    last_miss_reason: str | None
-    consecutive_failures: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A run as it is kept."""
-
-    run_id: int
-    schedule_id: str
-    run_at: int
-    request_id: str
-    due_at: int
-    status: str
-    reason: str | None
-    triggered_by: str
-    attempt: int
-    iteration: int
-    revision: int
-    tick_count: int
-    first_run_at: int | None
-    blocked_by: int | None
-    leased_by: str | None
-    fence: int
-    started_at: int | None
-    finished_at: int | None
-    exit_code: int | None
-    error: str | None
-    result: object
-    inputs: Mapping[str, object] | None
-    log_tail: str | None
-    created_at: int
-    updated_at: int
-    priority: int
-    grp: str | None
-    deadline_at: int | None
-    end_asked_at: int | None
-    deferrals: int
-    external_id: str | None
-    rendered: Mapping[str, object] | None
-
-    @property
-    def key(self) -> str:
-        """The idempotency key."""
-        return run_key(self.schedule_id, self.run_at, self.request_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Backfilled:
-    """What one step of a backfill did, and from where to go on."""
-
-    enqueued: int
-    refused: int
-    following: int | None  # None: that was all
-    waiting: int  # runs that were asked for so and have not ended: there is room for 100
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """A group as it is kept, and how full it is."""
-
-    name: str
-    places: int
-    used: int
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """What `status` tells of a store."""
-
-    now: int
-    gate_open: bool
-    schedules: int
-    paused: int
-    due: int  # ticks that are due and undecided
-    next_due_at: int | None
-    runs: Mapping[str, int]  # unfinished ones, by status
-    nodes: Sequence[NodeRow]
-
-
 class Store(Protocol):
     """Everything durable. Each call is one transaction: it happened whole, or not at all.
 
@@ -264,17 +159,34 @@ class Store(Protocol):
     clock: Clock  # by which `now` is told
     is_shared: bool  # whether several nodes may plan and run on it
 
+    def asked_by(self, who: str, *, only_of: str | None = None) -> "Store":
+        """Return the same store, whose events tell who asked for what they tell of.
+
+        With `only_of`, to whoever uses it there are no schedules but those of that owner.
+        """
+
     # -- definitions
 
     async def upsert(
-        self, schedules: Sequence[Schedule], *, source: str = "", user_id: str = ""
+        self,
+        schedules: Sequence[Schedule],
+        *,
+        source: str | None = None,
+        user_id: str = "",
+        remove: Collection[str] = (),
+        expected: Mapping[str, int | None] = NOTHING_EXPECTED,
     ) -> list[Upserted]:
-        """Define schedules, all or none. What changes nothing writes nothing.
+        """Define schedules and take others away, all or none. What changes nothing writes nothing.
 
         A new schedule's first tick is later than now; one that has only single times may be as late
         as its grace, and is else recorded as missed. When the timing changes, ticks planned up to
         now are decided by the old definition, and the next is later than now and than any decided.
         Pausing is not touched.
+
+        `source` is kept with what it said, as long as others only edit that, who have none. An id
+        of another owner than `only_of` is refused with NotAllowed. Where a revision is `expected`,
+        and there is another, or none where there should be, it is refused with ChangedSince; an
+        expected None is that it is not there.
         """
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
@@ -286,8 +198,11 @@ class Store(Protocol):
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
         """Go on from now. Ticks of the pause become one row, which runs only if `catchup` asks."""
 
-    async def delete(self, schedule_id: str) -> bool:
-        """Take a schedule away: waiting runs are canceled, started ones finish."""
+    async def delete(self, schedule_id: str, *, expected: int | None = None) -> bool:
+        """Take a schedule away: waiting runs are canceled, started ones finish.
+
+        If another revision than is `expected` is there, it is refused with ChangedSince.
+        """
 
     async def set_gate(self, *, is_open: bool) -> bool:
         """Turn the switch: behind a closed gate nothing is decided and nothing starts."""
@@ -412,21 +327,16 @@ class Store(Protocol):
 
     # -- reading: changes nothing
 
-    async def schedules(self, *, source: str | None = None) -> list[ScheduleRow]:
-        """Return the schedules there are, or those of one source, by id."""
+    async def schedules(
+        self, which: Which = ALL, *, after: str = "", limit: int | None = None
+    ) -> list[ScheduleRow]:
+        """Return schedules by id: those with an id later than `after`, up to `limit`."""
 
     async def schedule(self, schedule_id: str) -> ScheduleRow | None:
         """Return one schedule."""
 
-    async def runs(
-        self,
-        *,
-        schedule_id: str | None = None,
-        status: str | None = None,
-        before: int | None = None,
-        limit: int = 50,
-    ) -> list[RunRow]:
-        """Return runs, latest first: those with a `run_id` less than `before`."""
+    async def runs(self, which: WhichRuns = ALL_RUNS, *, limit: int = 50) -> list[RunRow]:
+        """Return runs, latest first."""
 
     async def run(self, run_id: int) -> RunRow | None:
         """Return one run."""
@@ -434,8 +344,16 @@ class Store(Protocol):
     async def facts(self, schedule_id: str, at: int | None) -> Facts:
         """Return what is known of a schedule and an instant: by default of its latest tick."""
 
-    async def events(self, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, AnyEvent]]:
-        """Return what happened since event row `after`: the row, its time, and the event."""
+    async def events(self, *, after: int = 0, limit: int = 1000) -> list[EventRow]:
+        """Return what happened since event row `after`, of up to `limit` transactions."""
+
+    async def newest_event(self, *, before: int | None = None) -> int:
+        """Return the number of the newest event row, or the newest that was written before then."""
+
+    async def audit(
+        self, *, schedule_id: str | None = None, before: int | None = None, limit: int = 50
+    ) -> list[EventRow]:
+        """Return what somebody had done, the latest first: of up to `limit` event rows."""
 
     async def overview(self) -> Overview:
         """Return what `status` tells."""

@@ -1,31 +1,41 @@
 """The use cases: what the command line, Python and every other surface can ask for.
 
-Surfaces translate; what is allowed and what it means is here, once.
+Surfaces translate and say who asks; what is allowed and what it means is here, once.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
+from onbeat.access import LOCAL, Caller, Scope, as_allowed
 from onbeat.core.backfill import Choice
-from onbeat.core.instants import rfc3339, rfc3339_ms
+from onbeat.core.instants import rfc3339_ms
+from onbeat.core.model import STARTUP
 from onbeat.core.policies import GROUP
 from onbeat.core.runs import Failed, Succeeded
-from onbeat.core.schedules import Schedule, Target, from_definition
+from onbeat.core.schedules import Schedule, Target, follows, from_definition
 from onbeat.core.why import Why, explain
-from onbeat.core.words import words
-from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, naming, shown
 from onbeat.ports import (
-    Backfilled,
-    GroupRow,
+    ALL,
+    ALL_RUNS,
+    NOTHING_EXPECTED,
+    Clock,
     Launcher,
     Launchers,
+    Store,
+    Upserted,
+)
+from onbeat.records import (
+    Backfilled,
+    EventRow,
+    GroupRow,
     NodeRow,
     Overview,
     RunRow,
     ScheduleRow,
-    Store,
-    Upserted,
+    Which,
+    WhichRuns,
 )
 
 MOST_RUNS = 10_000  # in one answer
@@ -43,19 +53,62 @@ class Service:
         *,
         new_id: Callable[[], str],
         wake: Callable[[], None] = lambda: None,
+        caller: Caller = LOCAL,
     ) -> None:
-        self._store, self._launchers, self._new_id, self._wake = store, launchers, new_id, wake
+        self._all, self._launchers, self._new_id, self._wake = store, launchers, new_id, wake
+        self._store = store.asked_by(caller.name, only_of=caller.only_of)
+        self.caller = caller
+
+    def of(self, caller: Caller) -> "Service":
+        """Return the same use cases as this caller may have them."""
+        return Service(
+            self._all, self._launchers, new_id=self._new_id, wake=self._wake, caller=caller
+        )
+
+    @property
+    def clock(self) -> Clock:
+        """By which the store tells the time."""
+        return self._store.clock
 
     async def define(
-        self, schedules: Sequence[Schedule], *, source: str = "", user_id: str = ""
+        self,
+        schedules: Sequence[Schedule],
+        *,
+        source: str | None = None,
+        user_id: str = "",
+        remove: Collection[str] = (),
+        expected: Mapping[str, int | None] = NOTHING_EXPECTED,
     ) -> list[Upserted]:
-        """Define schedules, all or none; what changes nothing writes nothing."""
+        """Define schedules and take others away, all or none; what changes nothing writes nothing.
+
+        The contract of the rest is `Store.upsert`.
+        """
+        self._needs("define")
+        allowed: list[Schedule] = []
         for schedule in schedules:
             with naming(schedule.schedule_id):
+                allowed.append(as_allowed(self.caller, schedule))
                 self.check(schedule)
-        done = await self._store.upsert(schedules, source=source, user_id=user_id)
+        await self._check_followed(allowed)
+        done = await self._store.upsert(
+            allowed,
+            source=source,
+            user_id=self.caller.owner or user_id,
+            remove=remove,
+            expected=expected,
+        )
         self._wake()
         return done
+
+    async def _check_followed(self, schedules: Sequence[Schedule]) -> None:
+        """Refuse to follow schedules that are not there for whoever asks."""
+        if self.caller.only_of is None:
+            return
+        own = {schedule.schedule_id for schedule in schedules}
+        others = {name for each in schedules for name in follows(each)} - own - {STARTUP}
+        there = await self._store.schedules(Which(ids=sorted(others))) if others else []
+        if missing := others - {row.schedule_id for row in there}:
+            raise NoSuchSchedule(min(missing), [row.schedule_id for row in there])
 
     def check(self, schedule: Schedule) -> None:
         """Refuse a schedule whose target, or condition, could never be launched."""
@@ -92,6 +145,10 @@ class Service:
         request_id: str | None = None,
     ) -> RunRow:
         """Start a run now, beside the schedule's ticks. The same `request_id` is the same run."""
+        self._needs("define")
+        self._needs("operate")
+        self._needs("operate")
+        self._needs("operate")
         found = await self._store.enqueue(
             schedule_id, request_id=request_id or self._new_id(), inputs=inputs
         )
@@ -161,9 +218,12 @@ class Service:
         self._wake()
         return changed
 
-    async def schedules(self, *, source: str | None = None) -> list[ScheduleRow]:
-        """Return every schedule, or those of one source, by id."""
-        return await self._store.schedules(source=source)
+    async def schedules(
+        self, which: Which = ALL, *, after: str = "", limit: int | None = None
+    ) -> list[ScheduleRow]:
+        """Return schedules by id: those later than `after`, up to `limit`."""
+        self._needs("read")
+        return await self._store.schedules(which, after=after, limit=limit)
 
     async def schedule(self, schedule_id: str) -> ScheduleRow:
         """Return one schedule."""
@@ -177,24 +237,17 @@ class Service:
         """Return one schedule, if it is there."""
         return await self._store.schedule(schedule_id)
 
-    async def runs(
-        self,
-        *,
-        schedule_id: str | None = None,
-        status: str | None = None,
-        before: int | None = None,
-        limit: int = 50,
-    ) -> list[RunRow]:
+    async def runs(self, which: WhichRuns = ALL_RUNS, *, limit: int = 50) -> list[RunRow]:
         """Return runs, latest first."""
-        found = await self._store.runs(
-            schedule_id=schedule_id, status=status, before=before, limit=min(limit, MOST_RUNS)
-        )
-        if schedule_id is not None and not found:  # one that was deleted still has its history
-            await self.schedule(schedule_id)
+        self._needs("read")
+        found = await self._store.runs(which, limit=min(limit, MOST_RUNS))
+        if which.schedule_id is not None and not found:  # one that was deleted has its history
+            await self.schedule(which.schedule_id)
         return found
 
     async def run(self, run_id: int) -> RunRow:
         """Return one run."""
+        self._needs("read")
         found = await self._store.run(run_id)
         if found is None:
             raise NoSuchRun(run_id)
@@ -202,15 +255,53 @@ class Service:
 
     async def why(self, schedule_id: str, at: int | None = None) -> Why:
         """Say why a schedule ran, or did not, at an instant: by default of its latest tick."""
+        self._needs("read")
         return explain(await self._store.facts(schedule_id, at))
 
     async def ask_to_stop(self, node_ids: Collection[str]) -> int:
         """Have nodes stop in good order; return how many are there to hear of it."""
+        self._needs("admin")
         return await self._store.ask_to_stop(node_ids)
 
     async def overview(self) -> Overview:
         """Return how things stand."""
+        self._needs("read")
         return await self._store.overview()
+
+    async def nodes(self) -> list[NodeRow]:
+        """Return the nodes there are, the oldest first."""
+        self._needs("read")
+        self._needs_all()
+        return await self._store.nodes()
+
+    async def audit(
+        self, *, schedule_id: str | None = None, before: int | None = None, limit: int = 50
+    ) -> list[EventRow]:
+        """Return what somebody had done, the latest first."""
+        self._needs("read")
+        return await self._store.audit(
+            schedule_id=schedule_id, before=before, limit=min(limit, MOST_RUNS)
+        )
+
+    async def events(self, *, after: int, limit: int = 1000) -> list[EventRow]:
+        """Return what happened since event row `after`, of up to `limit` transactions."""
+        self._needs("read")
+        return await self._store.events(after=after, limit=limit)
+
+    async def newest_event(self, *, before: int | None = None) -> int:
+        """Return the number of the newest event row, or the newest that was written before then."""
+        self._needs("read")
+        return await self._store.newest_event(before=before)
+
+    def _needs(self, scope: Scope) -> None:
+        if not self.caller.may(scope):
+            problem = f"{self.caller.name or 'this caller'} may {self.caller.scope}, not {scope}"
+            raise NotAllowed(problem, hint=f"a token with scope {scope}")
+
+    def _needs_all(self) -> None:
+        if self.caller.only_of is not None:
+            problem = f"this is about everybody's schedules, not only {self.caller.only_of}'s"
+            raise NotAllowed(problem, hint="a token without an owner")
 
 
 def check_launch(schedule: Schedule, launchers: Launchers) -> None:
@@ -233,117 +324,3 @@ def _launcher_of(target: Target, launchers: Launchers) -> Launcher:
             target.kind, "nothing launches it", hint=f"known: {', '.join(launchers)}"
         )
     return launcher
-
-
-def schedule_fields(row: ScheduleRow) -> dict[str, object]:
-    """Return a schedule as JSON tells it."""
-    try:
-        told: str | None = words(from_definition(row.schedule_id, row.definition).trigger)
-    except InvalidSchedule as refused:
-        told = f"cannot be read: {refused}"
-    return {
-        "schedule_id": row.schedule_id,
-        "words": told,
-        "definition": _json(row.definition),
-        "revision": row.revision,
-        "source": row.source,
-        "user_id": row.user_id,
-        "paused": row.paused,
-        "pause_note": row.pause_note,
-        "paused_until": _millisecond(row.paused_until),
-        "next_run_at": _second(row.next_run_at),
-        "next_due_at": _millisecond(row.next_due_at),
-        "iteration": row.iteration,
-        "runs_used": row.runs_used,
-        "last_run_at": _millisecond(row.last_run_at),
-        "last_success_at": _millisecond(row.last_success_at),
-        "last_failure_at": _millisecond(row.last_failure_at),
-        "last_exit": row.last_exit,
-        "last_missed_at": _millisecond(row.last_missed_at),
-        "last_miss_reason": row.last_miss_reason,
-        "consecutive_failures": row.consecutive_failures,
-        "created_at": _millisecond(row.created_at),
-        "updated_at": _millisecond(row.updated_at),
-    }
-
-
-def run_fields(row: RunRow) -> dict[str, object]:
-    """Return a run as JSON tells it."""
-    return {
-        "run_id": row.run_id,
-        "schedule_id": row.schedule_id,
-        "run_at": _second(row.run_at),
-        "due_at": _millisecond(row.due_at),
-        "status": row.status,
-        "reason": row.reason,
-        "triggered_by": row.triggered_by,
-        "attempt": row.attempt,
-        "iteration": row.iteration,
-        "revision": row.revision,
-        "tick_count": row.tick_count,
-        "first_run_at": _second(row.first_run_at),
-        "blocked_by": row.blocked_by,
-        "priority": row.priority,
-        "group": row.grp,
-        "deadline_at": _millisecond(row.deadline_at),
-        "end_asked_at": _millisecond(row.end_asked_at),
-        "deferrals": row.deferrals,
-        "external_id": row.external_id,
-        "idempotency_key": row.key,
-        "request_id": row.request_id,
-        "started_at": _millisecond(row.started_at),
-        "finished_at": _millisecond(row.finished_at),
-        "exit_code": row.exit_code,
-        "error": row.error,
-        "result": row.result,
-        "inputs": row.inputs,
-        "rendered": row.rendered,
-        "created_at": _millisecond(row.created_at),
-        "updated_at": _millisecond(row.updated_at),
-    }
-
-
-def overview_fields(found: Overview) -> dict[str, object]:
-    """Return how things stand as JSON tells it."""
-    return {
-        "now": rfc3339_ms(found.now),
-        "gate": "open" if found.gate_open else "closed",
-        "schedules": found.schedules,
-        "paused": found.paused,
-        "due": found.due,
-        "next_due_at": _millisecond(found.next_due_at),
-        "runs": dict(found.runs),
-        "nodes": [node_fields(node, found.now) for node in found.nodes],
-    }
-
-
-def node_fields(row: NodeRow, now: int) -> dict[str, object]:
-    """Return a node as JSON tells it."""
-    return {
-        "node_id": row.node_id,
-        "name": row.name,
-        "roles": sorted(row.roles),
-        "offers": sorted(row.offers),
-        "running": row.running,
-        "alive": row.alive_until > now,
-        "stopping": row.is_stopping,
-        "started_at": rfc3339_ms(row.started_at),
-        "alive_until": rfc3339_ms(row.alive_until),
-        "version": row.version,
-        "tz": row.tz,
-    }
-
-
-def _second(t: int | None) -> str | None:
-    return None if t is None else rfc3339(t)
-
-
-def _millisecond(t: int | None) -> str | None:
-    return None if t is None else rfc3339_ms(t)
-
-
-def _json(text: str) -> object:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.MsgspecError:
-        return text

@@ -17,9 +17,9 @@ from onbeat.engine.loop import Engine
 from onbeat.engine.planner import Allowance, Planner
 from onbeat.errors import StoreUnusable
 from onbeat.ports import Finished, Node
-from onbeat.service import run_fields
 from onbeat.settings import Settings
 from onbeat.stores.sqlite import SqliteStore
+from onbeat.telling import run_fields
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 NODE = Node("node-1", "here", frozenset({"command"}))

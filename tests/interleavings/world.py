@@ -16,6 +16,7 @@ import psycopg
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.errors import NoSuchSchedule
 from onbeat.ports import Finished, Node
+from onbeat.records import WhichRuns
 from onbeat.stores import postgres
 from onbeat.stores.postgres import PostgresStore
 from onbeat.stores.postgres.transaction import Known
@@ -117,7 +118,7 @@ class World:
         (held["going"],) = await self.plan(store)
         self.clock.advance("1h")
         await self.plan(store)
-        held["queued"] = (await store.runs(schedule_id="report", limit=1))[0].run_id
+        held["queued"] = (await store.runs(WhichRuns("report"), limit=1))[0].run_id
         asked = {"claimed": ONE, "unwanted": ONE, "going": TWO, "held": TWO, "free": None}
         for request_id, node in asked.items():
             await self.call(store, "enqueue", "report", request_id=request_id)

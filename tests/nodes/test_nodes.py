@@ -62,7 +62,7 @@ def test_one_node_decides_and_another_launches(postgres_url):
             await planner.define(a_schedule("job", every="1s", run={"python": "work"}))
             await until(lambda: len(called) >= 2)
             events = await planner._opened._store.events(limit=1000)
-            started = {e.node_id for _, _, e in events if isinstance(e, RunStarted)}
+            started = {row.event.node_id for row in events if isinstance(row.event, RunStarted)}
             return started == {one}, [sorted(row.offers) for row in rows.values()]
 
     right, offers = asyncio.run(story())

@@ -14,6 +14,7 @@ import pytest
 from onbeat.core.plan import plan
 from onbeat.core.runs import Succeeded
 from onbeat.ports import Finished, Node
+from onbeat.records import WhichRuns
 from onbeat.stores.postgres import PostgresStore
 from onbeat.stores.sqlite import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
@@ -182,7 +183,7 @@ class World:
 
     async def rows(self, schedule_id=None):
         """Return runs, the first first."""
-        return (await self.store.runs(schedule_id=schedule_id, limit=100_000))[::-1]
+        return (await self.store.runs(WhichRuns(schedule_id), limit=100_000))[::-1]
 
     async def row(self):
         """Return the only run there is."""
@@ -200,8 +201,8 @@ class World:
     async def told(self):
         """Return the events since this was last asked."""
         rows = await self.store.events(after=self._told, limit=100_000)
-        self._told = max((row for row, _, _ in rows), default=self._told)
-        return [event for _, _, event in rows]
+        self._told = max((row.event_id for row in rows), default=self._told)
+        return [row.event for row in rows]
 
     async def names_told(self):
         return [event.name for event in await self.told()]

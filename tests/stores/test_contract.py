@@ -33,6 +33,7 @@ from onbeat.events import (
     ScheduleParked,
 )
 from onbeat.ports import Beat, Finished
+from onbeat.records import Which, WhichRuns
 from onbeat.testing import a_schedule
 from tests.stores.conftest import Sqlite, a_node, planned
 
@@ -98,7 +99,9 @@ class TestDefining:
         await world.store.upsert([a_schedule("a"), a_schedule("b")], source="one.yaml")
         await world.store.upsert([a_schedule("c")], source="other.yaml")
         await world.store.delete("b")
-        assert [row.schedule_id for row in await world.store.schedules(source="one.yaml")] == ["a"]
+        assert [
+            row.schedule_id for row in await world.store.schedules(Which(source="one.yaml"))
+        ] == ["a"]
         assert [row.schedule_id for row in await world.store.schedules()] == ["a", "c"]
 
     async def test_a_definition_is_kept_with_its_source_its_user_and_its_time(self, world):
@@ -874,7 +877,9 @@ class TestAnnouncing:
         assert (row.status, row.attempt) == ("STARTED", 1)
         assert row.started_at == row.updated_at == world.clock.now() == row.created_at + SECOND
         assert await world.told() == [
-            RunStarted("report", row.run_id, row.run_at, 1, world.node.node_id, row.fence)
+            RunStarted(
+                "report", row.run_id, row.run_at, 1, world.node.node_id, row.fence, late=SECOND
+            )
         ]
 
     async def test_an_attempt_is_counted_once_however_often_it_is_announced(self, world):
@@ -1540,7 +1545,7 @@ class TestReading:
         for _ in range(5):
             await world.tick("1h")
         pages, before = [], None
-        while page := await world.store.runs(before=before, limit=2):
+        while page := await world.store.runs(WhichRuns(before=before), limit=2):
             pages.append([row.run_at - at("12:00") for row in page])
             before = page[-1].run_id
         assert pages == [[5 * 3600, 4 * 3600], [3 * 3600, 2 * 3600], [3600]]
@@ -1549,7 +1554,7 @@ class TestReading:
         await world.store.upsert([a_schedule("a"), a_schedule("b")])
         await world.tick("1h")
         await world.tick("1h")
-        (found,) = await world.store.runs(schedule_id="a", status="SKIPPED")
+        (found,) = await world.store.runs(WhichRuns("a", "SKIPPED"))
         assert (found.schedule_id, found.run_at) == ("a", at("14:00"))
         assert await world.store.run(found.run_id) == found
         assert await world.store.run(found.run_id + 100) is None
@@ -1560,14 +1565,14 @@ class TestReading:
         world.clock.advance("1m")
         await world.store.pause("report")
         created, paused = (await world.store.events())[-2:]
-        assert (created[1], created[2].name) == (created_at, "schedule.created")
-        assert (paused[1], paused[2].name) == (created_at + MINUTE, "schedule.paused")
-        assert await world.store.events(after=created[0]) == [paused]
-        assert await world.store.events(after=paused[0]) == []
+        assert (created.at, created.event.name) == (created_at, "schedule.created")
+        assert (paused.at, paused.event.name) == (created_at + MINUTE, "schedule.paused")
+        assert await world.store.events(after=created.event_id) == [paused]
+        assert await world.store.events(after=paused.event_id) == []
 
     async def test_a_listener_hears_what_is_written_and_nothing_else(self, world):
         await live_through_everything(world)
-        assert world.heard == [event for _, _, event in await world.store.events(limit=100_000)]
+        assert world.heard == [row.event for row in await world.store.events(limit=100_000)]
 
     async def test_the_overview_tells_what_there_is(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b"), a_schedule("c", every="30m")])
@@ -1585,8 +1590,9 @@ class TestReading:
     async def test_the_events_of_a_run_agree_with_its_row(self, world):
         await live_through_everything(world)
         last = {
-            event.run_id: event.name for _, _, event in await world.store.events(limit=100_000)
-            if event.name.startswith("run.")
+            row.event.run_id: row.row.event.name
+            for row in await world.store.events(limit=100_000)
+            if row.event.name.startswith("run.")
         }  # fmt: skip
         rows = await world.rows()
         assert {row.run_id: row.status for row in rows} == {
@@ -1606,7 +1612,7 @@ class TestPruning:
         assert await world.runs("run_at") == [at("15:00")]
         (pruned,) = await world.told()
         assert (pruned.name, pruned.runs) == ("history.pruned", 2)
-        times = [time for _, time, _ in await world.store.events()]
+        times = [row.at for row in await world.store.events()]
         assert min(times) >= at("14:30") * 1000
 
     async def test_what_never_started_is_history_too(self, world):
@@ -1730,7 +1736,7 @@ class Walk:
         steps = [self.wait] * 3 + [self.plan, self.start] * 4 + [self.end] * 3
         steps += [self.abandon, self.restart, self.pause, self.resume, self.gate, self.edit]
         await self.chance.choice(steps)()
-        started = await self.world.store.runs(status="STARTED")
+        started = await self.world.store.runs(WhichRuns(status="STARTED"))
         assert len(started) <= 1, "a schedule that does not allow overlap has one run going"
 
     async def wait(self):

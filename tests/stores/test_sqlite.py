@@ -14,6 +14,7 @@ from onbeat.core.runs import Succeeded
 from onbeat.core.schedules import definition
 from onbeat.errors import NoSuchSchedule, StoreFailed, StoreHeld, StoreUnusable
 from onbeat.ports import Finished, Node, Rescued
+from onbeat.records import WhichRuns
 from onbeat.stores.sql import nodes
 from onbeat.stores.sqlite import SqliteStore, who_holds
 from onbeat.stores.sqlite.database import APPLICATION
@@ -298,7 +299,7 @@ class TestZoneData:
             store = await opened(path, clock, inline=True)
             await store.register(NODE)
             await store.plan_due(planned, limit=9)
-            runs = await store.runs(schedule_id="zoned")
+            runs = await store.runs(WhichRuns("zoned"))
             await store.close()
             return [(run.run_at, run.triggered_by) for run in runs]
 

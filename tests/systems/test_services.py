@@ -153,7 +153,7 @@ def test_what_happens_to_a_timer_is_told_as_events(world):
         world.commands.exit_code = 0
         await world.let_pass("1m")
         found = await world.beat._opened._store.events()
-        return [event for _, _, event in found if getattr(event, "schedule_id", "") == "hourly"]
+        return [row.event for row in found if getattr(row.event, "schedule_id", "") == "hourly"]
 
     events = world.play(story)
     assert [event.name for event in events] == [

@@ -16,15 +16,17 @@ from pathlib import Path
 import click
 
 from onbeat import __version__, app, logs
-from onbeat.app import Onbeat, holder
+from onbeat.app import Onbeat, check_target, holder
 from onbeat.cli import FAILED, UNAVAILABLE
-from onbeat.cli.define import apply_definitions, read_file
+from onbeat.cli.apply import apply_definitions
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment
 from onbeat.errors import StoreUnusable
-from onbeat.ports import NodeRow, Overview
-from onbeat.service import Service, node_fields, overview_fields
+from onbeat.records import NodeRow, Overview
+from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.sources.yaml import read_file
+from onbeat.telling import node_fields, overview_fields
 
 FILE = Path("onbeat.yaml")
 START_LIMIT = 20.0  # seconds in which a node in the background has to be up
@@ -70,7 +72,9 @@ def up(settings: Settings, file: Path | None, detach: bool, as_json: bool) -> No
 async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> None:
     beat = Onbeat(settings=settings)
     stopped = beat.catch_signals()
-    definitions = None if file is None else read_file(file)  # before anything is touched
+    definitions = (
+        None if file is None else read_file(file, check_target)
+    )  # before anything is touched
     service = await beat.open()
     try:
 

@@ -11,9 +11,10 @@ from onbeat.core.durations import parse_duration
 from onbeat.core.instants import parse_instant
 from onbeat.core.runs import Failed, Status, Succeeded
 from onbeat.errors import InvalidSchedule, InvalidSettings, RunIsOver
-from onbeat.ports import RunRow
-from onbeat.service import Service, run_fields
+from onbeat.records import RunRow, WhichRuns
+from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.telling import run_fields
 
 MOST = 10_000  # unfinished runs of one schedule that are canceled at once
 
@@ -106,7 +107,7 @@ def cancel(settings: Settings, which: tuple[str, ...], note: str, as_json: bool)
 async def _unfinished(service: Service, name: str) -> list[RunRow]:
     await service.schedule(name)
     found = [
-        await service.runs(schedule_id=name, status=status, limit=MOST)
+        await service.runs(WhichRuns(name, status), limit=MOST)
         for status in (Status.ENQUEUED, Status.STARTED)
     ]
     return [run for runs in found for run in runs]

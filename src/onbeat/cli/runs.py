@@ -15,9 +15,10 @@ from onbeat.cli.define import tell_if_closed, write_runs
 from onbeat.cli.session import JSON, ask, is_number, with_settings, write_json
 from onbeat.core.runs import Status
 from onbeat.errors import InvalidSettings, NoSuchRun, shown
-from onbeat.ports import RunRow
-from onbeat.service import Service, run_fields
+from onbeat.records import RunRow, WhichRuns
+from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.telling import run_fields
 
 LOOK_EVERY = 0.1
 
@@ -46,7 +47,7 @@ def runs(
     """Show runs, of one schedule or of all, latest first."""
 
     async def look(service: Service) -> tuple[list[RunRow], int]:
-        found = await service.runs(schedule_id=name, status=status, before=before, limit=limit)
+        found = await service.runs(WhichRuns(name, status, before=before), limit=limit)
         return found, (await service.overview()).now
 
     found, now = ask(settings, look)
@@ -152,7 +153,7 @@ async def _find(service: Service, which: str, *, wait: bool = False) -> RunRow:
     if is_number(which):
         return await service.run(int(which))
     told = False
-    while not (found := await service.runs(schedule_id=which, limit=100)):
+    while not (found := await service.runs(WhichRuns(which), limit=100)):
         if not wait:
             raise NoSuchRun(which)
         if not told:
@@ -176,7 +177,7 @@ async def _until_ended(service: Service, run: RunRow) -> RunRow:
 async def _following(service: Service, run: RunRow) -> RunRow:
     """Wait for the next run of the same schedule that starts, and return it."""
     while True:
-        found = await service.runs(schedule_id=run.schedule_id, limit=100)
+        found = await service.runs(WhichRuns(run.schedule_id), limit=100)
         later = [other for other in found if other.run_id > run.run_id and other.attempt]
         if later:
             return later[-1]

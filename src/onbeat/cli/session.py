@@ -1,6 +1,7 @@
 """What the verbs share: the settings they take, the store they open, and how they fail."""
 
 import asyncio
+import getpass
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,9 +13,11 @@ from typing import NoReturn, TypeVar
 import click
 import msgspec
 
+from onbeat.access import Caller
 from onbeat.app import client
 from onbeat.cli import FAILED, INVALID_DEFINITION, UNAVAILABLE, USAGE
 from onbeat.errors import (
+    InvalidFile,
     InvalidSchedule,
     InvalidSettings,
     OnbeatError,
@@ -52,6 +55,9 @@ def with_settings(*flags: str) -> Callable[[Callable[..., None]], Callable[..., 
                     flags=given, environment=os.environ, file=config, folder=Path()
                 )
                 verb(settings, **options)
+            except InvalidFile as refused:
+                tell_mistakes(refused, as_json=bool(options.get("as_json")))
+                sys.exit(INVALID_DEFINITION)
             except OnbeatError as refused:
                 fail(refused)
             except UnicodeEncodeError:
@@ -75,6 +81,17 @@ def _write_no_more() -> None:
     """Let go of what could not be written: it would be tried again, and fail, at the very end."""
     with suppress(OSError):  # a test may have put something else in its place
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def tell_mistakes(refused: InvalidFile, *, as_json: bool) -> None:
+    """Write everything that is wrong with a file: for people on stderr, as JSON on stdout."""
+    if as_json:
+        write_json([{"file": refused.path} | each._asdict() for each in refused.mistakes])
+        return
+    click.echo(f"{refused}", err=True)
+    n = len(refused.mistakes)
+    told = f"{n} mistake{'s' * (n != 1)} in {refused.path}: nothing was changed"
+    click.echo(f"onbeat: {told}", err=True)
 
 
 def fail(refused: OnbeatError) -> NoReturn:
@@ -102,10 +119,19 @@ def ask(settings: Settings, work: Callable[[Service], Awaitable[T]], *, create: 
         raise StoreUnusable(f"{path} {what} ({hint})")
 
     async def session() -> T:
-        async with client(settings) as service:
+        async with client(settings, caller()) as service:
             return await work(service)
 
     return asyncio.run(session())
+
+
+def caller() -> Caller:
+    """Return who calls from the command line, as events tell of it: they have the database."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        name = str(os.getuid())
+    return Caller(f"cli:{name}", "admin", is_local=True)
 
 
 def is_number(which: str) -> bool:

@@ -22,7 +22,8 @@ class HttpLauncher:
 
     `environment` has the values that a header may name as `${env:NAME}`: whoever may define a
     schedule can have them sent anywhere. `timeout` is in milliseconds, for runs that have none.
-    With `public_only` no address of a private network is ever spoken to.
+    With `public_only` no address of a private network is ever spoken to; a target may ask for the
+    same.
     """
 
     def __init__(
@@ -37,12 +38,13 @@ class HttpLauncher:
     ) -> None:
         self._version, self._environment = version, environment
         self._concurrency, self._timeout = concurrency, timeout
-        self._reach, self._resolve = Reach(public_only=public_only), resolve
-        self._sender: Sender | None = None
+        self._public_only, self._resolve = public_only, resolve
+        # Those to public addresses have connections of their own, which nothing else is sent over.
+        self._senders: dict[bool, Sender] = {}
 
     def check(self, target: Target) -> None:
         method, place, *_ = read_target(target)
-        self._reach.check(place)
+        Reach(public_only=self._is_public_only(target)).check(place)
         if method not in WITH_BODY:
             asking(place, target.inputs)
 
@@ -55,7 +57,7 @@ class HttpLauncher:
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         longest = self._timeout if attempt.timeout is None else attempt.timeout
-        return await self._opened().send(attempt, longest)
+        return await self._opened(attempt.target).send(attempt, longest)
 
     def kill(self, run_ids: Collection[int]) -> None:
         """Nothing more can be done: the request was aborted when its launch was cancelled."""
@@ -65,19 +67,23 @@ class HttpLauncher:
 
     async def close(self) -> None:
         """Close all connections. A launch that comes later opens new ones."""
-        if self._sender is not None:
-            await self._sender.close()
+        for sender in self._senders.values():
+            await sender.close()
 
-    def _opened(self) -> "Sender":
-        if self._sender is None:
+    def _is_public_only(self, target: Target) -> bool:
+        return self._public_only or bool(target.fields.get("public_only"))
+
+    def _opened(self, target: Target) -> "Sender":
+        public_only = self._is_public_only(target)
+        if public_only not in self._senders:
             # A tenth of a second, which only those who send anything have to wait for.
             from onbeat.launchers.http.sending import Sender  # noqa: PLC0415
 
-            self._sender = Sender(
+            self._senders[public_only] = Sender(
                 version=self._version,
                 environment=self._environment,
                 concurrency=self._concurrency,
-                reach=self._reach,
+                reach=Reach(public_only=public_only),
                 resolve=self._resolve,
             )
-        return self._sender
+        return self._senders[public_only]

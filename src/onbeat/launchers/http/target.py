@@ -63,13 +63,17 @@ class Place(NamedTuple):
 def read_target(target: Target) -> tuple[str, Place, list[tuple[str, str]], bool]:
     """Return the method, place and headers of a target, and whether it tells of its end."""
     given = target.fields
-    check_names(given, {"http", "method", "headers", "inputs", "feedback"})
+    check_names(given, {"http", "method", "headers", "inputs", "feedback", "public_only"})
     method, feedback = given.get("method", "POST"), given.get("feedback", True)
     if not isinstance(method, str) or method not in METHODS:
         problem = f"no method is called {shown(method)}"
         raise InvalidSchedule("method", problem, hint=meant(method, METHODS))
     if not isinstance(feedback, bool):
         raise InvalidSchedule("feedback", f"{shown(feedback)} is no answer", hint="true or false")
+    public_only = given.get("public_only", False)
+    if not isinstance(public_only, bool):
+        problem = f"{shown(public_only)} is no answer"
+        raise InvalidSchedule("public_only", problem, hint="true or false")
     for field in ("headers", "inputs"):
         if not isinstance(given.get(field), Mapping | None):
             problem = f"{shown(given[field])} is no set of names"

@@ -13,7 +13,9 @@ THEIRS = frozenset({"next_run_id", "moved_to"})  # what another says of itself
 GO_ON = """
 SELECT setval('run_ids', (SELECT coalesce(max(run_id), 0) + 1 FROM schedule_runs), false),
        setval(pg_get_serial_sequence('events', 'event_id'),
-              (SELECT coalesce(max(event_id), 0) + 1 FROM events), false)
+              (SELECT coalesce(max(event_id), 0) + 1 FROM events), false),
+       setval(pg_get_serial_sequence('outbox', 'message_id'),
+              (SELECT coalesce(max(message_id), 0) + 1 FROM outbox), false)
 """
 
 
@@ -27,7 +29,7 @@ def take_in(connection: Connection, tables: Iterator[Table]) -> dict[str, int]:
             if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None:
                 hint = "give it a database of its own"
                 raise StoreUnusable(f"there is something in it already: {table} has rows ({hint})")
-        connection.execute("TRUNCATE events")
+        connection.execute("TRUNCATE events, outbox, tokens")
         connection.execute("DELETE FROM meta WHERE name <> ALL($1)", (sorted(OURS),))
         moved = {table[0]: _copy(connection, table) for table in tables}
         connection.execute(GO_ON)

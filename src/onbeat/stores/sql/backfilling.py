@@ -11,7 +11,7 @@ from onbeat.core.schedules import from_definition
 from onbeat.core.ticks import Ticks
 from onbeat.errors import InvalidSchedule
 from onbeat.events import RangeShortened, RunBackfilled, RunEnqueued
-from onbeat.ports import Backfilled
+from onbeat.records import Backfilled
 from onbeat.stores.sql.known import Known, existing, held
 from onbeat.stores.sql.transaction import Transaction
 

@@ -22,6 +22,7 @@ from onbeat.stores.sql.rows import (
     WaitingRow,
     end_waiting,
     full_groups,
+    late_by,
     may_start,
     unfinished_of,
 )
@@ -177,7 +178,15 @@ def announce(tx: Transaction, node: Node, attempts: Sequence[Attempt]) -> list[A
     held = {run_id for (run_id,) in tx.each(ANNOUNCE, _fences(attempts), (tx.now, node.node_id))}
     announced = [attempt for attempt in attempts if attempt.run_id in held]
     tx.events += [
-        RunStarted(a.schedule_id, a.run_id, a.run_at, a.attempt, node.node_id, a.fence)
+        RunStarted(
+            a.schedule_id,
+            a.run_id,
+            a.run_at,
+            a.attempt,
+            node.node_id,
+            a.fence,
+            late=late_by(tx, a.due_at),
+        )
         for a in announced
     ]
     return announced

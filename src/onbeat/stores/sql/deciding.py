@@ -16,7 +16,7 @@ from onbeat.core.schedules import Schedule
 from onbeat.events import RunEnqueued, RunSkipped, RunStarted
 from onbeat.ports import Attempt, Node
 from onbeat.stores.sql.ending import carry_out_about
-from onbeat.stores.sql.rows import State
+from onbeat.stores.sql.rows import State, late_by
 from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
 
 
@@ -194,7 +194,7 @@ class _Writing:
             self._told.append(
                 RunStarted(
                     schedule_id, run_id, tick.run_at, 1, node.node_id, 1, tick.due_at, by,
-                    tick.first_run_at, tick.count,
+                    tick.first_run_at, tick.count, late_by(self._tx, tick.due_at),
                 )
             )  # fmt: skip
             self._attempts.append(

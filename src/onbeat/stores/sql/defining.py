@@ -4,7 +4,7 @@ Whatever moves a due row here first decides the ticks that were planned up to no
 falls between two definitions and none of the past is fired.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from onbeat.core.decisions import Decision, Due
 from onbeat.core.endings import to_release
@@ -19,7 +19,7 @@ from onbeat.core.plan import (
 )
 from onbeat.core.runs import Reason, Run, Status, run_key
 from onbeat.core.schedules import Schedule, definition, from_definition
-from onbeat.errors import InvalidSchedule
+from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed
 from onbeat.events import (
     GateChanged,
     GroupChanged,
@@ -29,10 +29,10 @@ from onbeat.events import (
     ScheduleDeleted,
     ScheduleResumed,
 )
-from onbeat.ports import Upserted
+from onbeat.ports import NOTHING_EXPECTED, Upserted
 from onbeat.stores.sql.causing import keep_follows
 from onbeat.stores.sql.deciding import Decided, carry_out
-from onbeat.stores.sql.known import Known, existing, find, find_all, held, put_to_rest
+from onbeat.stores.sql.known import Known, existing, find, find_all, held, is_foreign, put_to_rest
 from onbeat.stores.sql.rows import (
     KEEP,
     State,
@@ -46,9 +46,10 @@ from onbeat.stores.sql.rows import (
 from onbeat.stores.sql.transaction import Transaction, as_json
 
 CREATE = """
-INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
-    ON CONFLICT (schedule_id) DO UPDATE SET source = ?2, user_id = ?3, definition = ?4,
+INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, updated_at,
+       base)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?4)
+    ON CONFLICT (schedule_id) DO UPDATE SET source = ?2, user_id = ?3, definition = ?4, base = ?4,
        revision = ?5, paused = 0, pause_note = '', paused_until = NULL, deleted_at = NULL,
        created_at = ?6, updated_at = ?6
 """
@@ -60,7 +61,7 @@ INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
        last_run_at = NULL, last_success_at = NULL, last_failure_at = NULL, last_exit = NULL,
        last_missed_at = NULL, last_miss_reason = NULL, consecutive_failures = 0
 """
-
+KEEP_SOURCE = "UPDATE schedules SET source = ?1, base = ?2 WHERE schedule_id = ?3"
 
 ENQUEUE = """
 INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, triggered_by,
@@ -86,18 +87,36 @@ REOPENED_AT_ONCE = 1000  # schedules, when the gate opens: that many are held in
 
 
 def upsert(
-    tx: Transaction, schedules: Sequence[Schedule], *, source: str, user_id: str
+    tx: Transaction,
+    schedules: Sequence[Schedule],
+    *,
+    source: str | None,
+    user_id: str,
+    remove: Collection[str] = (),
+    expected: Mapping[str, int | None] = NOTHING_EXPECTED,
 ) -> list[Upserted]:
     """Define schedules. The contract is `Store.upsert`."""
     tx.keep_gate()
     tx.hold_definitions()
-    tx.hold([schedule.schedule_id for schedule in schedules])
+    tx.hold([*(schedule.schedule_id for schedule in schedules), *remove])
+    for schedule_id, revision in expected.items():
+        _check_revision(tx, schedule_id, revision)
+    for schedule_id in remove:
+        delete(tx, schedule_id)
     done = [_upsert(tx, schedule, source, user_id) for schedule in schedules]
     pairs = zip(schedules, done, strict=True)
     changed = [schedule for schedule, each in pairs if each.change != "unchanged"]
     keep_follows(tx, changed)
     _keep_groups(tx, changed)
     return done
+
+
+def _check_revision(tx: Transaction, schedule_id: str, expected: int | None) -> None:
+    known = find(tx, schedule_id)
+    is_there = known is not None and not known.deleted and not is_foreign(tx, known.state.user_id)
+    found = known.state.revision if known is not None and is_there else None
+    if found != expected:
+        raise ChangedSince(schedule_id, expected, found)
 
 
 def _keep_groups(tx: Transaction, schedules: Sequence[Schedule]) -> None:
@@ -122,11 +141,17 @@ def set_group(tx: Transaction, name: str, *, places: int) -> bool:
     return True
 
 
-def _upsert(tx: Transaction, schedule: Schedule, source: str, user_id: str) -> Upserted:
+def _upsert(tx: Transaction, schedule: Schedule, source: str | None, user_id: str) -> Upserted:
     known, text = find(tx, schedule.schedule_id), definition(schedule)
+    if known is not None and is_foreign(tx, known.state.user_id):
+        problem = f"{schedule.schedule_id} is another owner's"
+        raise NotAllowed(problem, hint="take another id")
     if known is None or known.deleted:
-        return _create(tx, schedule, known, text=text, source=source, user_id=user_id)
-    if known.text == text and known.source == source:
+        return _create(tx, schedule, known, text=text, source=source or "", user_id=user_id)
+    is_new_source = source is not None and (known.source, known.base) != (source, text)
+    if known.text == text:
+        if is_new_source:
+            tx.run(KEEP_SOURCE, (source, text, schedule.schedule_id))
         return Upserted(schedule.schedule_id, "unchanged", known.state.revision)
     before = known.schedule()
     revision = known.state.revision + 1
@@ -136,10 +161,12 @@ def _upsert(tx: Transaction, schedule: Schedule, source: str, user_id: str) -> U
     if known.text != text:
         _keep_for_later(tx, known, known.text)
     tx.run(
-        "UPDATE schedules SET definition = ?1, source = ?2, revision = ?3, updated_at = ?4 "
-        "WHERE schedule_id = ?5",
-        (text, source, revision, tx.now, schedule.schedule_id),
+        "UPDATE schedules SET definition = ?1, revision = ?2, updated_at = ?3 "
+        "WHERE schedule_id = ?4",
+        (text, revision, tx.now, schedule.schedule_id),
     )
+    if is_new_source:
+        tx.run(KEEP_SOURCE, (source, text, schedule.schedule_id))
     policy = schedule.policy
     tx.run(
         "UPDATE schedule_runs INDEXED BY unfinished_runs SET needs = ?1, priority = ?2, grp = ?3 "
@@ -268,9 +295,11 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
     return True
 
 
-def delete(tx: Transaction, schedule_id: str) -> bool:
+def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) -> bool:
     """Delete a schedule. The contract is `Store.delete`."""
     known = held(tx, schedule_id)
+    if expected is not None and expected != known.state.revision:
+        raise ChangedSince(schedule_id, expected, known.state.revision)
     schedule = known.schedule()
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     if schedule is not None:

@@ -35,13 +35,14 @@ from onbeat.events import (
 )
 from onbeat.ports import Finished, Node
 from onbeat.stores.sql.causing import cause, hold_with_followers
-from onbeat.stores.sql.known import put_to_rest
+from onbeat.stores.sql.known import is_foreign, put_to_rest
 from onbeat.stores.sql.rows import (
     RUN_OF_SCHEDULE,
     as_run,
     cancel_waiting,
     definition_of,
     end_waiting,
+    failures_of,
     full_groups,
     gate_is_open,
     plain,
@@ -88,6 +89,16 @@ NOTE_SUCCESS = """
 UPDATE schedule_state
    SET last_run_at = ?1, last_success_at = ?1, last_exit = 0, consecutive_failures = 0
  WHERE schedule_id IN ({?text})
+"""
+
+# Mostly there is none, which an index knows that has only those.
+ANY_FAILING = """
+SELECT 1 FROM schedule_state INDEXED BY failing_schedules WHERE consecutive_failures > 0 LIMIT 1
+"""
+
+FAILING = """
+SELECT schedule_id, consecutive_failures FROM schedule_state
+ WHERE consecutive_failures > 0 AND schedule_id IN ({?text})
 """
 
 NOTE_FAILURE = """
@@ -159,6 +170,11 @@ SELECT DISTINCT schedule_id FROM (
 
 FOLLOWED = "SELECT DISTINCT followed FROM follows WHERE followed IN (?1[])"
 
+WHOSE_RUN = """
+SELECT r.schedule_id, s.user_id FROM schedule_runs r LEFT JOIN schedules s USING (schedule_id)
+ WHERE r.run_id = ?1
+"""
+
 ONE = f"SELECT {RUN_OF_SCHEDULE}, fence FROM schedule_runs WHERE run_id = ?1"
 
 
@@ -200,14 +216,28 @@ def _succeed(tx: Transaction, finished: Sequence[Finished], others: list[Finishe
     tx.run("RELEASE successes")
     if all_alone:
         attempts = [each.attempt for each in finished]
-        tx.many(NOTE_SUCCESS, [attempt.schedule_id for attempt in attempts], (tx.now,))
-        tx.events += [RunSucceeded(a.schedule_id, a.run_id, a.run_at, a.attempt) for a in attempts]
+        ids = [attempt.schedule_id for attempt in attempts]
+        failing = _failing(tx, ids)
+        tx.many(NOTE_SUCCESS, ids, (tx.now,))
+        tx.events += [
+            RunSucceeded(
+                a.schedule_id, a.run_id, a.run_at, a.attempt, failing.pop(a.schedule_id, 0)
+            )
+            for a in attempts
+        ]
         return [attempt.run_id for attempt in attempts]
     if len(finished) == 1:
         others += finished
         return []
     half = len(finished) // 2
     return [*_succeed(tx, finished[:half], others), *_succeed(tx, finished[half:], others)]
+
+
+def _failing(tx: Transaction, schedule_ids: Sequence[str]) -> dict[str, int]:
+    """Return how many runs in a row have failed of those schedules whose last one did."""
+    if tx.one(ANY_FAILING) is None:
+        return {}
+    return dict(tx.each(FAILING, schedule_ids))
 
 
 def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> None:
@@ -237,39 +267,34 @@ def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> N
         waits_as = (schedule.target.needs, policy.priority, policy.group)  # it may be edited since
         tx.run(TRY_AGAIN, (*held, found.reason, error, exit_code, tail, *again, *waits_as))
         tx.tell(RunRetrying(*ids, run.attempt, found.due_at, found.reason, error or ""))
-        _pause_after(tx, schedule_id, policy, _failures(tx, schedule_id))
+        _pause_after(tx, schedule_id, policy, failures_of(tx, schedule_id))
     else:
         told = (found.status, found.reason, error, exit_code, tail, tx.now, _result(outcome))
         tx.run(END, (*held, *told))
+        failures = failures_of(tx, schedule_id)
         if found.status is Status.SUCCESS:
             tx.many(NOTE_SUCCESS, [schedule_id], (tx.now,))
         elif found.status is Status.FAILED:
             tx.run(NOTE_FAILURE, (tx.now, exit_code, schedule_id))
-        tx.tell(_told_of_end(ids, run.attempt, found, error or ""))
+        failures += found.status is Status.FAILED
+        tx.tell(_told_of_end(ids, run.attempt, found, error or "", failures))
         if found.status is Status.FAILED:
-            _pause_after(tx, schedule_id, policy, _failures(tx, schedule_id))
+            _pause_after(tx, schedule_id, policy, failures)
         release(tx, schedule_id, found.release)
         cause(tx, schedule_id, found.status)
 
 
 def _told_of_end(
-    ids: tuple[str, int, int], attempt: int, found: Ended, error: str
+    ids: tuple[str, int, int], attempt: int, found: Ended, error: str, failures: int
 ) -> RunSucceeded | RunCanceled | RunSkipped | RunFailed:
     if found.status is Status.SUCCESS:
-        return RunSucceeded(*ids, attempt)
+        return RunSucceeded(*ids, attempt, failures)
     reason = str(found.reason)
     if found.status is Status.CANCELED:
         return RunCanceled(*ids, error, reason)
     if found.status is Status.SKIPPED:
         return RunSkipped(*ids, reason)
-    return RunFailed(*ids, attempt, reason, error)
-
-
-def _failures(tx: Transaction, schedule_id: str) -> int:
-    row = tx.one(
-        "SELECT consecutive_failures FROM schedule_state WHERE schedule_id = ?1", (schedule_id,)
-    )
-    return 0 if row is None else int(row[0])
+    return RunFailed(*ids, attempt, reason, error, failures)
 
 
 def _pause_after(tx: Transaction, schedule_id: str, policy: Policy, failures: int) -> None:
@@ -457,8 +482,8 @@ def _ask_to_end(
 
 def _held_run(tx: Transaction, run_id: int) -> Row:
     """Hold the schedule of a run, and those that follow it; return the run."""
-    row = tx.one("SELECT schedule_id FROM schedule_runs WHERE run_id = ?1", (run_id,))
-    if row is None:
+    row = tx.one(WHOSE_RUN, (run_id,))
+    if row is None or is_foreign(tx, row[1] or ""):
         raise NoSuchRun(run_id)
     hold_with_followers(tx, [row[0]])
     found = tx.one(ONE, (run_id,))

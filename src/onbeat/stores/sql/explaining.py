@@ -7,7 +7,7 @@ from onbeat.core.runs import Status
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.core.why import Facts, GroupFacts, NodeFacts, RunFacts, Spell
 from onbeat.errors import InvalidSchedule
-from onbeat.stores.sql.known import Known, existing, find
+from onbeat.stores.sql.known import Known, existing, find, is_foreign
 from onbeat.stores.sql.reading import nodes
 from onbeat.stores.sql.transaction import Row, Transaction
 
@@ -57,7 +57,9 @@ META = "SELECT name, value FROM meta WHERE name IN ('gate_closed_at', 'history_f
 
 def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
     """Return what is known. The contract is `Store.facts`."""
-    known = find(tx, schedule_id) or existing(tx, schedule_id)
+    known = find(tx, schedule_id)
+    if known is None or is_foreign(tx, known.state.user_id):
+        known = existing(tx, schedule_id)
     if at is None:
         at = _latest(tx, known)
     spells = _spells(tx, known)

@@ -14,7 +14,7 @@ SCHEDULE = """
 SELECT s.schedule_id, s.definition, s.paused, s.pause_note, s.paused_until, s.deleted_at, s.source,
        d.run_at,
        t.decided_until, t.decided_run_at, t.iteration, t.runs_used,
-       s.created_at, s.revision, s.user_id, t.spread_until, t.rated, t.happened
+       s.created_at, s.revision, s.user_id, t.spread_until, t.rated, t.happened, s.base
   FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
  WHERE s.schedule_id = ?1
 """
@@ -34,7 +34,8 @@ class Known:
         self.source: str = source
         # Of the due row, which one that is paused has only if it is to go on by itself.
         self.run_at: int | None = None if self.paused else run_at
-        self.state = State(*row[8:])
+        self.state = State(*row[8:-1])
+        self.base: str | None = row[-1]  # what its source said when it last defined it
 
     def schedule(self) -> Schedule | None:
         """Return what it says, or None if that cannot be read."""
@@ -71,10 +72,21 @@ def held(tx: Transaction, schedule_id: str) -> Known:
 def existing(tx: Transaction, schedule_id: str) -> Known:
     """Return a schedule, which has to be there."""
     known = find(tx, schedule_id)
-    if known is None or known.deleted:
-        ids = tx.all("SELECT schedule_id FROM schedules WHERE deleted_at IS NULL LIMIT 10000")
-        raise NoSuchSchedule(schedule_id, [row[0] for row in ids])
+    if known is None or known.deleted or is_foreign(tx, known.state.user_id):
+        raise NoSuchSchedule(schedule_id, _names_like(tx))
     return known
+
+
+def is_foreign(tx: Transaction, user_id: str) -> bool:
+    """Return whether what has this owner is not there for whoever asks."""
+    return tx.only_of is not None and tx.only_of != user_id
+
+
+def _names_like(tx: Transaction) -> list[str]:
+    """Return the ids that may have been meant."""
+    sql = "SELECT schedule_id FROM schedules WHERE deleted_at IS NULL {own}LIMIT 10000"
+    own, values = ("", ()) if tx.only_of is None else ("AND user_id = ?1 ", (tx.only_of,))
+    return [row[0] for row in tx.all(sql.format(own=own), values)]
 
 
 def put_to_rest(tx: Transaction, schedule_id: str, *, note: str, until: int | None = None) -> None:

@@ -36,8 +36,8 @@ SELECT DISTINCT schedule_id FROM schedule_runs INDEXED BY unfinished_runs
 """
 
 ENTER = """
-INSERT INTO nodes (node_id, name, roles, offers, started_at, alive_until, version, tz)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+INSERT INTO nodes (node_id, name, roles, offers, started_at, alive_until, version, tz, address)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 """
 
 ITS_ROW = "SELECT 1 FROM nodes WHERE node_id = ?1 FOR UPDATE"
@@ -78,7 +78,7 @@ def register(tx: Transaction, node: Node, found: Rescued) -> Rescued:
     tx.run(
         ENTER,
         (node.node_id, node.name, as_json(sorted(node.roles)), as_json(sorted(node.offers)),
-         tx.now, tx.now + node.lease, node.version, VERSION),
+         tx.now, tx.now + node.lease, node.version, VERSION, node.address),
     )  # fmt: skip
     tx.tell(NodeStarted(node.node_id, node.name, found.lost, found.handed_back))
     if is_start:

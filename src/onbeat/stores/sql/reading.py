@@ -1,24 +1,33 @@
 """Reading what is kept. Nothing here changes anything, but for what `prune` removes."""
 
+from collections.abc import Sequence
+
 import msgspec
 
-from onbeat.events import AnyEvent, HistoryPruned, decode_events
-from onbeat.ports import GroupRow, NodeRow, Overview, RunRow, ScheduleRow
+from onbeat.events import GateChanged, HistoryPruned, decode_events
+from onbeat.ports import ALL
+from onbeat.records import (
+    EventRow,
+    GroupRow,
+    NodeRow,
+    Overview,
+    RunRow,
+    ScheduleRow,
+    Which,
+    WhichRuns,
+)
 from onbeat.stores.sql.rows import GROUPS, KEEP, gate_is_open
-from onbeat.stores.sql.transaction import Row, Transaction
+from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value
 
-ALL_SCHEDULES = """
+SCHEDULES = """
 SELECT s.schedule_id, s.definition, s.revision, s.source, s.user_id, s.paused, s.pause_note,
        s.paused_until, s.created_at, s.updated_at, CASE WHEN s.paused = 0 THEN d.run_at END,
        CASE WHEN s.paused = 0 THEN d.due_at END, t.runs_used, t.iteration, t.last_run_at,
        t.last_success_at, t.last_failure_at, t.last_exit, t.last_missed_at, t.last_miss_reason,
-       t.consecutive_failures
+       t.consecutive_failures, s.base
   FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
  WHERE s.deleted_at IS NULL
- ORDER BY s.schedule_id
 """
-ONE_SCHEDULE = ALL_SCHEDULES.replace("WHERE", "WHERE s.schedule_id = ?1 AND")
-SCHEDULES_OF = ALL_SCHEDULES.replace("WHERE", "WHERE s.source = ?1 AND")
 
 NEXT_DUE = """
 SELECT min(at) FROM (
@@ -31,11 +40,22 @@ SELECT min(at) FROM (
      WHERE deadline_at IS NOT NULL AND leased_by IS NULL AND finished_at IS NULL) AS next
 """
 
-RUN_COLUMNS = ", ".join(RunRow.__dataclass_fields__)
+RUNS = f"SELECT {', '.join(RunRow.__dataclass_fields__)} FROM schedule_runs WHERE TRUE"
+
+OF_OWNER = "schedule_id IN (SELECT schedule_id FROM schedules WHERE user_id = {})"
+
+AUDIT = """
+SELECT event_id, at, body FROM events
+ WHERE asked_by IS NOT NULL AND event_id < ?1 ORDER BY event_id DESC LIMIT ?2
+"""
+
+SEARCHED = [f"lower(s.{column}) LIKE {{0}} ESCAPE '\\'" for column in ("schedule_id", "definition")]
+
+FAR = 2**62
 
 NODES = """
 SELECT n.node_id, n.name, n.roles, n.offers, n.started_at, n.alive_until, n.version, n.tz,
-       coalesce(r.running, 0), n.stop_asked
+       coalesce(r.running, 0), n.stop_asked, n.address
   FROM nodes n LEFT JOIN (
        SELECT leased_by, count(*) AS running FROM schedule_runs
         WHERE finished_at IS NULL AND status = 'STARTED' GROUP BY leased_by) r
@@ -63,47 +83,143 @@ DELETE FROM {table} WHERE schedule_id IN (
 """
 
 
-def schedules(tx: Transaction, *, source: str | None = None) -> list[ScheduleRow]:
-    """Return the schedules there are, or those of one source."""
-    rows = tx.all(ALL_SCHEDULES) if source is None else tx.all(SCHEDULES_OF, (source,))
-    return [_schedule(row) for row in rows]
+def schedules(
+    tx: Transaction, which: Which = ALL, *, after: str = "", limit: int | None = None
+) -> list[ScheduleRow]:
+    """Return schedules, by id. The contract is `Store.schedules`."""
+    asked = _Asked()
+    asked.if_given("s.source = {}", which.source)
+    asked.if_given("s.user_id = {}", which.owner)
+    asked.if_given("s.user_id = {}", tx.only_of)
+    asked.if_given("s.schedule_id > {}", after or None)
+    asked.if_given("s.paused = {}", None if which.paused is None else int(which.paused))
+    if which.failing is not None:
+        asked.add("t.consecutive_failures " + ("> 0" if which.failing else "= 0"))
+    if which.ids is not None:
+        asked.add("s.schedule_id IN ({}[])", list(which.ids))
+    if which.search:
+        like = f"%{_escaped(which.search.lower())}%"
+        asked.add(f"({' OR '.join(SEARCHED)})", like)
+    bounded = "" if limit is None else f"LIMIT {asked.number(limit)}"
+    sql = f"{SCHEDULES} {asked.where} ORDER BY s.schedule_id {bounded}"
+    return [_schedule(row) for row in tx.all(sql, asked.values)]
 
 
 def schedule(tx: Transaction, schedule_id: str) -> ScheduleRow | None:
     """Return one schedule."""
-    row = tx.one(ONE_SCHEDULE, (schedule_id,))
-    return None if row is None else _schedule(row)
+    found = schedules(tx, Which(ids=[schedule_id]))
+    return found[0] if found else None
 
 
-def runs(
-    tx: Transaction,
-    *,
-    schedule_id: str | None,
-    status: str | None,
-    before: int | None,
-    limit: int,
-) -> list[RunRow]:
+def runs(tx: Transaction, which: WhichRuns, *, limit: int) -> list[RunRow]:
     """Return runs, latest first."""
-    asked = {"schedule_id =": schedule_id, "status =": status, "run_id <": before}
-    given = {clause: value for clause, value in asked.items() if value is not None}
-    where = " AND ".join(f"{clause} ?{n}" for n, clause in enumerate(given, 2)) or "TRUE"
-    sql = f"SELECT {RUN_COLUMNS} FROM schedule_runs WHERE {where} ORDER BY run_id DESC LIMIT ?1"
-    return [_run(row) for row in tx.all(sql, (limit, *given.values()))]
+    asked = _Asked()
+    asked.if_given("schedule_id = {}", which.schedule_id)
+    asked.if_given("status = {}", which.status)
+    asked.if_given("reason = {}", which.reason)
+    asked.if_given("triggered_by = {}", which.triggered_by)
+    asked.if_given("run_at >= {}", which.since)
+    asked.if_given("run_at < {}", which.until)
+    asked.if_given("run_id < {}", which.before)
+    asked.if_given(OF_OWNER, tx.only_of)
+    bounded = asked.number(limit)
+    sql = f"{RUNS} {asked.where} ORDER BY run_id DESC LIMIT {bounded}"
+    return [_run(row) for row in tx.all(sql, asked.values)]
 
 
 def run(tx: Transaction, run_id: int) -> RunRow | None:
     """Return one run."""
-    row = tx.one(f"SELECT {RUN_COLUMNS} FROM schedule_runs WHERE run_id = ?1", (run_id,))
+    asked = _Asked()
+    asked.add("run_id = {}", run_id)
+    asked.if_given(OF_OWNER, tx.only_of)
+    row = tx.one(f"{RUNS} {asked.where}", asked.values)
     return None if row is None else _run(row)
 
 
-def events(tx: Transaction, *, after: int, limit: int) -> list[tuple[int, int, AnyEvent]]:
+class _Asked:
+    """What a question asks for, as a WHERE goes on, and the values of it."""
+
+    def __init__(self) -> None:
+        self._clauses: list[str] = []
+        self.values: list[Value | Sequence[Value]] = []
+
+    def if_given(self, clause: str, value: Value) -> None:
+        if value is not None:
+            self.add(clause, value)
+
+    def add(self, clause: str, *values: Value | Sequence[Value]) -> None:
+        self._clauses.append(clause.format(*map(self.number, values)))
+
+    def number(self, value: Value | Sequence[Value]) -> str:
+        self.values.append(value)
+        return f"?{len(self.values)}"
+
+    @property
+    def where(self) -> str:
+        return "".join(f" AND {clause}" for clause in self._clauses)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def events(tx: Transaction, *, after: int, limit: int) -> list[EventRow]:
     """Return what happened: what concerns one schedule in the order of commits."""
     rows = tx.all(
         "SELECT event_id, at, body FROM events WHERE event_id > ?1 ORDER BY event_id LIMIT ?2",
         (after, limit),
     )
-    return [(event_id, at, event) for event_id, at, body in rows for event in decode_events(body)]
+    return _own(tx, _events(rows))
+
+
+def newest_event(tx: Transaction, *, before: int | None) -> int:
+    """Return the newest event row. The contract is `Store.newest_event`."""
+    row = tx.one(
+        "SELECT event_id FROM (SELECT event_id, at FROM events ORDER BY event_id DESC LIMIT 100000)"
+        " AS e WHERE at < ?1 ORDER BY event_id DESC LIMIT 1",
+        (FAR if before is None else before,),
+    )
+    return 0 if row is None else int(row[0])
+
+
+def audit(
+    tx: Transaction, *, schedule_id: str | None, before: int | None, limit: int
+) -> list[EventRow]:
+    """Return what somebody had done. The contract is `Store.audit`."""
+    found: list[EventRow] = []
+    before = FAR if before is None else before
+    while len(found) < limit:
+        rows = tx.all(AUDIT, (before, limit))
+        some = _own(tx, _events(rows))
+        found += [each for each in some if schedule_id in (None, about(each))]
+        if len(rows) < limit:
+            break
+        before = rows[-1][0]
+    return found[:limit]
+
+
+def _events(rows: Sequence[Row]) -> list[EventRow]:
+    return [
+        EventRow(event_id, n, at, event)
+        for event_id, at, body in rows
+        for n, event in enumerate(decode_events(body))
+    ]
+
+
+def about(row: EventRow) -> str | None:
+    """Return the schedule that an event is about, if it is about one."""
+    found: str | None = getattr(row.event, "schedule_id", None)
+    return found
+
+
+def _own(tx: Transaction, found: list[EventRow]) -> list[EventRow]:
+    """Return those events that whoever asks may hear of: of their schedules, and of the gate."""
+    if tx.only_of is None:
+        return found
+    ids = {about(each) for each in found} - {None}
+    sql = "SELECT schedule_id FROM schedules WHERE user_id = ?1 AND schedule_id IN (?2[])"
+    own = {row[0] for row in tx.all(sql, (tx.only_of, sorted(ids, key=str)))} if ids else set()
+    return [each for each in found if isinstance(each.event, GateChanged) or about(each) in own]
 
 
 def next_due(tx: Transaction, *, after: int) -> int | None:
@@ -116,12 +232,23 @@ def next_due(tx: Transaction, *, after: int) -> int | None:
 
 def overview(tx: Transaction) -> Overview:
     """Return what `status` tells."""
+    own = "" if tx.only_of is None else OF_OWNER.format("?1")
+    whose: Bindings = () if tx.only_of is None else (tx.only_of,)
     counted = tx.one(
-        "SELECT count(*), coalesce(sum(paused), 0) FROM schedules WHERE deleted_at IS NULL"
+        "SELECT count(*), coalesce(sum(paused), 0) FROM schedules WHERE deleted_at IS NULL "
+        f"AND {own or 'TRUE'}",
+        whose,
     )
-    due = tx.one("SELECT count(*) FILTER (WHERE due_at <= ?1), min(due_at) FROM due", (tx.now,))
+    now = f"?{len(whose) + 1}"
+    due = tx.one(
+        f"SELECT count(*) FILTER (WHERE due_at <= {now}), min(due_at) FROM due "
+        f"WHERE {own or 'TRUE'}",
+        (*whose, tx.now),
+    )
     unfinished = tx.all(
-        "SELECT status, count(*) FROM schedule_runs WHERE finished_at IS NULL GROUP BY status"
+        "SELECT status, count(*) FROM schedule_runs WHERE finished_at IS NULL "
+        f"AND {own or 'TRUE'} GROUP BY status",
+        whose,
     )
     assert counted is not None, "a count has a row"
     assert due is not None, "a count has a row"
@@ -133,7 +260,7 @@ def overview(tx: Transaction) -> Overview:
         due=due[0],
         next_due_at=due[1],
         runs=dict(unfinished),
-        nodes=nodes(tx),
+        nodes=nodes(tx) if tx.only_of is None else [],
     )
 
 

@@ -12,7 +12,7 @@ from onbeat.core.model import Past
 from onbeat.core.runs import Reason, Run, Status, TriggeredBy
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.errors import InvalidSchedule
-from onbeat.events import RunCanceled, RunFailed, RunReleased, RunSkipped
+from onbeat.events import LATE, RunCanceled, RunFailed, RunReleased, RunSkipped
 from onbeat.ports import Node
 from onbeat.stores.sql.transaction import Row, Transaction, Value
 
@@ -163,7 +163,7 @@ def end_waiting(
         tx.tell(RunSkipped(*ids, reason, blocked_by=blocker))
     else:
         tx.run(NOTE_ENDED_RETRY, (tx.now, schedule_id))
-        tx.tell(RunFailed(*ids, run.attempt, reason))
+        tx.tell(RunFailed(*ids, run.attempt, reason, failures=failures_of(tx, schedule_id)))
 
 
 def cancel_waiting(tx: Transaction, schedule_id: str, run: Run, told: str) -> None:
@@ -232,6 +232,20 @@ def may_start(tx: Transaction, node: Node) -> bool:
     tx.keep_gate()
     there = tx.one("SELECT 1 FROM nodes WHERE node_id = ?1 FOR KEY SHARE", (node.node_id,))
     return there is not None and gate_is_open(tx)
+
+
+def late_by(tx: Transaction, due_at: int) -> int:
+    """Return by how much what starts now is late, if that is worth telling."""
+    behind = tx.now - due_at
+    return behind if behind >= LATE else 0
+
+
+def failures_of(tx: Transaction, schedule_id: str) -> int:
+    """Return how many runs of a schedule have failed in a row."""
+    row = tx.one(
+        "SELECT consecutive_failures FROM schedule_state WHERE schedule_id = ?1", (schedule_id,)
+    )
+    return 0 if row is None else int(row[0])
 
 
 def plain(text: str) -> str:

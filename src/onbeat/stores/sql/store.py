@@ -2,29 +2,37 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from copy import copy
+from typing import Protocol, Self, TypeVar
 
 from onbeat.core.backfill import Choice
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.core.schedules import Schedule
 from onbeat.core.why import Facts
-from onbeat.events import AnyEvent
 from onbeat.ports import (
+    ALL,
+    ALL_RUNS,
+    NOTHING_EXPECTED,
     Attempt,
-    Backfilled,
     Beat,
     Clock,
     Finished,
-    GroupRow,
     Node,
-    NodeRow,
-    Overview,
     PlanFunction,
     Planned,
     Rescued,
+    Upserted,
+)
+from onbeat.records import (
+    Backfilled,
+    EventRow,
+    GroupRow,
+    NodeRow,
+    Overview,
     RunRow,
     ScheduleRow,
-    Upserted,
+    Which,
+    WhichRuns,
 )
 from onbeat.stores.sql import (
     backfilling,
@@ -43,7 +51,7 @@ T = TypeVar("T")
 # Everything that a store has. A table, when it is moved, is its name, its columns and its rows.
 TABLES = (
     "meta", "nodes", "groups", "schedules", "past_definitions", "schedule_state", "follows", "due",
-    "schedule_runs", "events",
+    "schedule_runs", "events", "tokens", "outbox",
 )  # fmt: skip
 Table = tuple[str, Sequence[str], Iterator[Row]]
 
@@ -67,28 +75,60 @@ class SqlStore(ABC):
         self._work, self.clock = worker, clock
         self.store_id = store_id  # made with the database, and told to the processes it starts
 
+        self._by = ""
+        self._only_of: str | None = None
+
+    def asked_by(self, who: str, *, only_of: str | None = None) -> Self:
+        same = copy(self)
+        same._by, same._only_of = who, only_of  # noqa: SLF001 - it is the same class
+        return same
+
+    async def _write(self, call: Call[T]) -> T:
+        return await self._work.write(self._asked(call))
+
+    async def _read(self, call: Call[T]) -> T:
+        return await self._work.read(self._asked(call))
+
+    def _asked(self, call: Call[T]) -> Call[T]:
+        """Have a call know who asks for it, if that is anybody."""
+        by, only_of = self._by, self._only_of
+        if not by and only_of is None:
+            return call
+
+        def asked(tx: Transaction) -> T:
+            tx.by, tx.only_of = by, only_of
+            return call(tx)
+
+        return asked
+
     # -- definitions
 
     async def upsert(
-        self, schedules: Sequence[Schedule], *, source: str = "", user_id: str = ""
+        self,
+        schedules: Sequence[Schedule],
+        *,
+        source: str | None = None,
+        user_id: str = "",
+        remove: Collection[str] = (),
+        expected: Mapping[str, int | None] = NOTHING_EXPECTED,
     ) -> list[Upserted]:
-        return await self._work.write(
-            lambda tx: defining.upsert(tx, schedules, source=source, user_id=user_id)
+        return await self._write(
+            lambda tx: defining.upsert(
+                tx, schedules, source=source, user_id=user_id, remove=remove, expected=expected
+            )
         )
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
-        return await self._work.write(
-            lambda tx: defining.pause(tx, schedule_id, note=note, until=until)
-        )
+        return await self._write(lambda tx: defining.pause(tx, schedule_id, note=note, until=until))
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
-        return await self._work.write(lambda tx: defining.resume(tx, schedule_id, catchup=catchup))
+        return await self._write(lambda tx: defining.resume(tx, schedule_id, catchup=catchup))
 
-    async def delete(self, schedule_id: str) -> bool:
-        return await self._work.write(lambda tx: defining.delete(tx, schedule_id))
+    async def delete(self, schedule_id: str, *, expected: int | None = None) -> bool:
+        return await self._write(lambda tx: defining.delete(tx, schedule_id, expected=expected))
 
     async def set_gate(self, *, is_open: bool) -> bool:
-        return await self._work.write(lambda tx: defining.set_gate(tx, is_open=is_open))
+        return await self._write(lambda tx: defining.set_gate(tx, is_open=is_open))
 
     async def enqueue(
         self, schedule_id: str, *, request_id: str, inputs: Mapping[str, object] | None = None
@@ -97,14 +137,14 @@ class SqlStore(ABC):
             run_id = defining.enqueue(tx, schedule_id, request_id=request_id, inputs=inputs)
             return _there(tx, run_id)
 
-        return await self._work.write(call)
+        return await self._write(call)
 
     async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
         def call(tx: Transaction) -> RunRow:
             ending.cancel(tx, run_id, note=note)
             return _there(tx, run_id)
 
-        return await self._work.write(call)
+        return await self._write(call)
 
     async def report(self, run: int | str, outcome: Succeeded | Failed) -> RunRow:
         def call(tx: Transaction) -> RunRow:
@@ -112,22 +152,22 @@ class SqlStore(ABC):
             ending.report(tx, run_id, outcome)
             return _there(tx, run_id)
 
-        return await self._work.write(call)
+        return await self._write(call)
 
     async def preview_backfill(
         self, schedule_id: str, *, first: int, last: int, limit: int
     ) -> list[Choice]:
-        return await self._work.read(
+        return await self._read(
             lambda tx: backfilling.preview(tx, schedule_id, first=first, last=last, limit=limit)
         )
 
     async def backfill(self, schedule_id: str, *, first: int, last: int, limit: int) -> Backfilled:
-        return await self._work.write(
+        return await self._write(
             lambda tx: backfilling.backfill(tx, schedule_id, first=first, last=last, limit=limit)
         )
 
     async def set_group(self, name: str, *, places: int) -> bool:
-        return await self._work.write(lambda tx: defining.set_group(tx, name, places=places))
+        return await self._write(lambda tx: defining.set_group(tx, name, places=places))
 
     # -- the engine
 
@@ -144,93 +184,94 @@ class SqlStore(ABC):
     async def close(self) -> None: ...
 
     async def heartbeat(self, node: Node) -> Beat:
-        return await self._work.write(lambda tx: nodes.heartbeat(tx, node))
+        return await self._write(lambda tx: nodes.heartbeat(tx, node))
 
     async def rescue(self, node: Node) -> Rescued | None:
-        return await self._work.write(lambda tx: nodes.rescue(tx, node))
+        return await self._write(lambda tx: nodes.rescue(tx, node))
 
     async def disown(self, node: Node, known: Collection[tuple[int, int]], *, before: int) -> int:
-        return await self._work.write(lambda tx: nodes.disown(tx, node, known, before=before))
+        return await self._write(lambda tx: nodes.disown(tx, node, known, before=before))
 
     async def unregister(self, node: Node) -> None:
-        await self._work.write(lambda tx: nodes.unregister(tx, node))
+        await self._write(lambda tx: nodes.unregister(tx, node))
 
     async def ask_to_stop(self, node_ids: Collection[str]) -> int:
-        return await self._work.write(lambda tx: nodes.ask_to_stop(tx, node_ids))
+        return await self._write(lambda tx: nodes.ask_to_stop(tx, node_ids))
 
     async def plan_due(
         self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
     ) -> Planned:
-        return await self._work.write(
+        return await self._write(
             lambda tx: planning.plan_due(tx, plan, limit=limit, node=node, slots=slots)
         )
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
-        return await self._work.write(lambda tx: claiming.claim(tx, node, limit=limit))
+        return await self._write(lambda tx: claiming.claim(tx, node, limit=limit))
 
     async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
-        return await self._work.write(lambda tx: claiming.announce(tx, node, attempts))
+        return await self._write(lambda tx: claiming.announce(tx, node, attempts))
 
     async def decline(self, attempts: Sequence[Attempt]) -> None:
-        await self._work.write(lambda tx: claiming.decline(tx, attempts))
+        await self._write(lambda tx: claiming.decline(tx, attempts))
 
     async def to_end(self, node: Node) -> list[tuple[int, int]]:
-        return await self._work.read(lambda tx: claiming.to_end(tx, node))
+        return await self._read(lambda tx: claiming.to_end(tx, node))
 
     async def expire(self, *, limit: int) -> int:
-        return await self._work.write(lambda tx: ending.expire(tx, limit=limit))
+        return await self._write(lambda tx: ending.expire(tx, limit=limit))
 
     async def hand_back(self, attempts: Sequence[Attempt]) -> None:
-        await self._work.write(lambda tx: claiming.hand_back(tx, attempts))
+        await self._write(lambda tx: claiming.hand_back(tx, attempts))
 
     async def finish(self, finished: Sequence[Finished]) -> list[int]:
-        return await self._work.write(lambda tx: ending.finish(tx, finished))
+        return await self._write(lambda tx: ending.finish(tx, finished))
 
     async def next_due(self, *, after: int) -> int | None:
-        return await self._work.read(lambda tx: reading.next_due(tx, after=after))
+        return await self._read(lambda tx: reading.next_due(tx, after=after))
 
     # -- reading
 
-    async def schedules(self, *, source: str | None = None) -> list[ScheduleRow]:
-        return await self._work.read(lambda tx: reading.schedules(tx, source=source))
+    async def schedules(
+        self, which: Which = ALL, *, after: str = "", limit: int | None = None
+    ) -> list[ScheduleRow]:
+        return await self._read(lambda tx: reading.schedules(tx, which, after=after, limit=limit))
 
     async def schedule(self, schedule_id: str) -> ScheduleRow | None:
-        return await self._work.read(lambda tx: reading.schedule(tx, schedule_id))
+        return await self._read(lambda tx: reading.schedule(tx, schedule_id))
 
-    async def runs(
-        self,
-        *,
-        schedule_id: str | None = None,
-        status: str | None = None,
-        before: int | None = None,
-        limit: int = 50,
-    ) -> list[RunRow]:
-        return await self._work.read(
-            lambda tx: reading.runs(
-                tx, schedule_id=schedule_id, status=status, before=before, limit=limit
-            )
-        )
+    async def runs(self, which: WhichRuns = ALL_RUNS, *, limit: int = 50) -> list[RunRow]:
+        return await self._read(lambda tx: reading.runs(tx, which, limit=limit))
 
     async def run(self, run_id: int) -> RunRow | None:
-        return await self._work.read(lambda tx: reading.run(tx, run_id))
+        return await self._read(lambda tx: reading.run(tx, run_id))
 
     async def facts(self, schedule_id: str, at: int | None) -> Facts:
-        return await self._work.read(lambda tx: explaining.facts(tx, schedule_id, at))
+        return await self._read(lambda tx: explaining.facts(tx, schedule_id, at))
 
-    async def events(self, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, AnyEvent]]:
-        return await self._work.read(lambda tx: reading.events(tx, after=after, limit=limit))
+    async def events(self, *, after: int = 0, limit: int = 1000) -> list[EventRow]:
+        return await self._read(lambda tx: reading.events(tx, after=after, limit=limit))
+
+    async def newest_event(self, *, before: int | None = None) -> int:
+        return await self._read(lambda tx: reading.newest_event(tx, before=before))
+
+    async def audit(
+        self, *, schedule_id: str | None = None, before: int | None = None, limit: int = 50
+    ) -> list[EventRow]:
+        return await self._read(
+            lambda tx: reading.audit(tx, schedule_id=schedule_id, before=before, limit=limit)
+        )
 
     async def overview(self) -> Overview:
-        return await self._work.read(reading.overview)
+        return await self._read(reading.overview)
 
     async def nodes(self) -> list[NodeRow]:
-        return await self._work.read(reading.nodes)
+        return await self._read(reading.nodes)
 
     async def groups(self) -> list[GroupRow]:
-        return await self._work.read(reading.groups)
+        return await self._read(reading.groups)
 
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
-        return await self._work.write(lambda tx: reading.prune(tx, before=before, limit=limit))
+        return await self._write(lambda tx: reading.prune(tx, before=before, limit=limit))
 
 
 def _there(tx: Transaction, run_id: int) -> RunRow:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from onbeat.events import Event, encode_events
 
@@ -31,16 +32,19 @@ T = TypeVar("T")
 class Transaction(ABC):
     """What a call may do: read, write, and tell what happened.
 
-    `now` is read once, or again when what was to be held was waited for.
+    `now` is read once, or again when what was to be held was waited for. `by` is who asked for it,
+    and `only_of` whose schedules that is about: to them there are no others.
     """
 
-    __slots__ = ("events", "now")
+    __slots__ = ("by", "events", "now", "only_of")
 
     is_shared: ClassVar[bool]  # whether other nodes plan and run on the same database
 
     def __init__(self, now: int) -> None:
         self.now = now
         self.events: list[Event] = []
+        self.by = ""
+        self.only_of: str | None = None
 
     @property
     def due_from(self) -> int:
@@ -117,11 +121,15 @@ class Transaction(ABC):
 
     def write_events(self) -> None:
         """Write what was told, as one row."""
-        if self.events:
-            self.run(
-                "INSERT INTO events (at, body) VALUES (?1, ?2)",
-                (self.now, encode_events(self.events)),
-            )
+        if not self.events:
+            return
+        if self.by:
+            self.events = [replace(event, by=self.by) for event in self.events]
+        is_notable = any(event.is_notable for event in self.events)
+        self.run(
+            "INSERT INTO events (at, body, asked_by, to_notify) VALUES (?1, ?2, ?3, ?4)",
+            (self.now, encode_events(self.events), self.by or None, 1 if is_notable else None),
+        )
 
 
 Call = Callable[[Transaction], T]

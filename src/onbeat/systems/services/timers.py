@@ -19,6 +19,7 @@ from onbeat.core.schedules import Schedule, check_schedule, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.core.zones import zone
 from onbeat.errors import InvalidSchedule, meant, naming, shown
+from onbeat.records import Which
 from onbeat.service import Service
 from onbeat.systems.wording import check_fields, told_in
 
@@ -60,7 +61,7 @@ async def define_timers(service: Service, given: Fields) -> Timers:
             schedules.append(schedule)
     await service.define(schedules, source=SOURCE)
     there = {schedule.schedule_id for schedule in schedules}
-    for row in await service.schedules(source=SOURCE):
+    for row in await service.schedules(Which(source=SOURCE)):
         if row.schedule_id not in there:
             await service.delete(row.schedule_id)
     targets = {name: found.targets[name] for name in there}

@@ -19,9 +19,10 @@ from onbeat.core.schedules import (
     read_schedule,
 )
 from onbeat.errors import InvalidSchedule, NoSuchSchedule, meant, shown
-from onbeat.ports import ScheduleRow
-from onbeat.service import Service, schedule_fields
+from onbeat.records import ScheduleRow
+from onbeat.service import Service
 from onbeat.systems.wording import check_fields, told_in
+from onbeat.telling import schedule_fields
 
 SOURCE = "workflows"  # whose schedules these are, in the store
 RUN_LAUNCHER = "run-launcher"  # the name of the function that starts a workflow

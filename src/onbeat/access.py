@@ -1,0 +1,86 @@
+"""Who asks, and what they may: every surface says who, the service says whether."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from msgspec.structs import replace
+
+from onbeat.core.schedules import Schedule, Target
+from onbeat.errors import NotAllowed
+
+Scope = Literal["read", "operate", "define", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may what those before it may
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever asks for something.
+
+    One with an `owner` sees and touches nothing but the schedules of that owner, and what they
+    define is that owner's; an admin's `owner` is only whose the things are that they define.
+    """
+
+    name: str  # as events tell of it
+    scope: Scope = "read"
+    owner: str = ""  # empty: everybody's
+    is_local: bool = False  # they have the database itself: nothing could be kept from them
+
+    def may(self, scope: Scope) -> bool:
+        """Return whether they may do what needs this scope."""
+        return SCOPES.index(scope) <= SCOPES.index(self.scope)
+
+    @property
+    def only_of(self) -> str | None:
+        """Whose schedules they are shown, or None for all."""
+        return self.owner if self.owner and self.scope != "admin" else None
+
+
+LOCAL = Caller("", "admin", is_local=True)
+
+
+def as_allowed(caller: Caller, schedule: Schedule) -> Schedule:
+    """Return a schedule as this caller may define it, or refuse it with NotAllowed.
+
+    What comes from outside names no code to import. Without the scope admin it starts requests
+    only, to public addresses and without secrets.
+    """
+    if caller.is_local:
+        return schedule
+    target = _as_allowed(caller, schedule.target)
+    when = None if schedule.when is None else _as_allowed(caller, schedule.when)
+    return replace(schedule, target=target, when=when)
+
+
+def _as_allowed(caller: Caller, target: Target) -> Target:
+    if target.kind == "python" and target.needs == target.kind:
+        problem = "what comes from outside names no code to import"
+        raise NotAllowed(problem, hint="a registered name, or a file on the machine")
+    if caller.may("admin"):
+        return target
+    if target.kind not in FOR_DEFINERS:
+        problem = f"a {target.kind} target can be defined by admins only"
+        raise NotAllowed(problem, hint="http, or a token with scope admin")
+    if any(map(REFERENCE.search, _texts(target.fields))):
+        problem = "a reference to a secret can be defined by admins only"
+        raise NotAllowed(problem, hint="leave it out, or a token with scope admin")
+    return Target(target.kind, {**target.fields, "public_only": True}, target.is_enabled)
+
+
+def _texts(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for name, each in value.items():
+                yield from (name, *_texts(each))
+        case list() | tuple():
+            for each in value:
+                yield from _texts(each)
+        case _:
+            return
+
+
+FOR_DEFINERS = frozenset({"http"})  # the kinds of target that need no admin
+REFERENCE = re.compile(r"\$\{env:|secret://")

@@ -1,0 +1,169 @@
+"""What is kept, as values: one class for each kind of row that a store returns."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onbeat.core.runs import run_key
+from onbeat.events import AnyEvent
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node as it is kept."""
+
+    node_id: str
+    name: str
+    roles: frozenset[str]
+    offers: frozenset[str]
+    started_at: int
+    alive_until: int
+    version: str
+    tz: str
+    running: int  # how many runs it has started
+    is_stopping: bool = False
+    address: str = ""  # where its API is, if it has one
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A schedule as it is kept, with its position and what became of its runs."""
+
+    schedule_id: str
+    definition: str
+    revision: int
+    source: str
+    user_id: str
+    paused: bool
+    pause_note: str
+    paused_until: int | None
+    created_at: int
+    updated_at: int
+    next_run_at: int | None  # the due row's
+    next_due_at: int | None
+    runs_used: int
+    iteration: int
+    last_run_at: int | None
+    last_success_at: int | None
+    last_failure_at: int | None
+    last_exit: int | None
+    last_missed_at: int | None
+    last_miss_reason: str | None
+    consecutive_failures: int
+    base: str | None = None  # the definition as its source last gave it, if that is a file
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether others have edited it since its source defined it."""
+        return self.base is not None and self.base != self.definition
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as it is kept."""
+
+    run_id: int
+    schedule_id: str
+    run_at: int
+    request_id: str
+    due_at: int
+    status: str
+    reason: str | None
+    triggered_by: str
+    attempt: int
+    iteration: int
+    revision: int
+    tick_count: int
+    first_run_at: int | None
+    blocked_by: int | None
+    leased_by: str | None
+    fence: int
+    started_at: int | None
+    finished_at: int | None
+    exit_code: int | None
+    error: str | None
+    result: object
+    inputs: Mapping[str, object] | None
+    log_tail: str | None
+    created_at: int
+    updated_at: int
+    priority: int
+    grp: str | None
+    deadline_at: int | None
+    end_asked_at: int | None
+    deferrals: int
+    external_id: str | None
+    rendered: Mapping[str, object] | None
+
+    @property
+    def key(self) -> str:
+        """The idempotency key."""
+        return run_key(self.schedule_id, self.run_at, self.request_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What one step of a backfill did, and from where to go on."""
+
+    enqueued: int
+    refused: int
+    following: int | None  # None: that was all
+    waiting: int  # runs that were asked for so and have not ended: there is room for 100
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group as it is kept, and how full it is."""
+
+    name: str
+    places: int
+    used: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What `status` tells of a store."""
+
+    now: int
+    gate_open: bool
+    schedules: int
+    paused: int
+    due: int  # ticks that are due and undecided
+    next_due_at: int | None
+    runs: Mapping[str, int]  # unfinished ones, by status
+    nodes: Sequence[NodeRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which schedules are meant: those for which everything holds that is said here."""
+
+    source: str | None = None
+    owner: str | None = None
+    paused: bool | None = None
+    failing: bool | None = None  # whether the last run failed
+    search: str = ""  # a part of the id, or of the definition
+    ids: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhichRuns:
+    """Which runs are meant: those for which everything holds that is said here."""
+
+    schedule_id: str | None = None
+    status: str | None = None
+    reason: str | None = None
+    triggered_by: str | None = None
+    since: int | None = None  # seconds: planned at, or after
+    until: int | None = None  # seconds: planned before
+    before: int | None = None  # with a smaller `run_id`
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Something that happened, as it is kept: `event_id` is of its transaction, `n` within that."""
+
+    event_id: int
+    n: int
+    at: int
+    event: AnyEvent

@@ -1,0 +1,42 @@
+-- asked_by: who had a transaction made, if a person or a program did. to_notify: somebody may want to
+-- hear of what is told here.
+ALTER TABLE events ADD COLUMN asked_by TEXT;
+ALTER TABLE events ADD COLUMN to_notify INTEGER;
+CREATE INDEX events_asked_for ON events (event_id) WHERE asked_by IS NOT NULL;
+CREATE INDEX events_to_notify ON events (event_id) WHERE to_notify IS NOT NULL;
+
+-- What the source of a schedule said when it last defined it: others may have edited it since.
+ALTER TABLE schedules ADD COLUMN base TEXT;
+CREATE INDEX schedules_of_user ON schedules (user_id) WHERE user_id <> '';
+CREATE INDEX failing_schedules ON schedule_state (schedule_id) WHERE consecutive_failures > 0;
+
+-- Where the API of a node is, if it has one.
+ALTER TABLE nodes ADD COLUMN address TEXT NOT NULL DEFAULT '';
+
+-- Who may come in. kind: token, link (to be used once) or session. Of a secret only its digest is kept.
+CREATE TABLE tokens (
+    token_id TEXT PRIMARY KEY,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    digest TEXT NOT NULL UNIQUE,
+    scope TEXT NOT NULL,
+    owner TEXT NOT NULL DEFAULT '',
+    created_at INTEGER NOT NULL,
+    created_by TEXT NOT NULL DEFAULT '',
+    expires_at INTEGER,
+    used_at INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- Messages on their way out. state: waiting, sending, sent, failed or in_doubt.
+CREATE TABLE outbox (
+    message_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    channel TEXT NOT NULL,
+    body TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'waiting',
+    attempts INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,
+    sent_at INTEGER,
+    error TEXT
+) STRICT;
+CREATE INDEX outbox_due ON outbox (due_at) WHERE state IN ('waiting', 'sending');
