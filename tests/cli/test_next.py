@@ -134,7 +134,7 @@ schedules:
     )
     refused = onbeat("-f", str(file), "bad")
     assert refused.exit_code == 4
-    assert f"{file}.schedules.bad.cron.minute: '61' is no minute" in refused.stderr
+    assert f"{file}:8: schedules.bad.cron.minute: '61' is no minute" in refused.stderr
     assert onbeat("-f", str(file), "backups").exit_code == 4
 
 
@@ -221,7 +221,7 @@ def test_a_schedule_that_is_refused_does_not_hide_the_others(tmp_path):
     done = onbeat("-f", str(file), *AFTER)
     assert done.exit_code == 4
     assert done.stdout == "good  Thu 2026-01-01 01:30:00 +00:00  every 90 minutes\n"
-    assert [line.partition(".schedules.")[2][:12] for line in done.stderr.splitlines()] == [
+    assert [line.partition(": schedules.")[2][:12] for line in done.stderr.splitlines()] == [
         "bad.cron.min",
         "worse.daily:",
     ]

@@ -181,11 +181,12 @@ def test_a_broken_file_changes_nothing_and_every_wrong_schedule_is_told_of(two):
     done = onbeat("apply", write(BROKEN, "broken.yaml"))
     assert (done.exit_code, done.stdout) == (4, "")
     wrong = ["no-length.every", "no-minute.cron.minute", "no-launcher.run.kommand", "no-list.run.command"]  # fmt: skip
-    lines = done.stderr.splitlines()
+    *lines, last = done.stderr.splitlines()
     assert len(lines) == len(wrong)
-    for line, name in zip(lines, wrong, strict=True):
-        assert line.startswith(f"onbeat: broken.yaml.schedules.{name}: ")
+    for i, (line, name) in enumerate(zip(lines, wrong, strict=True)):
+        assert line.startswith(f"broken.yaml:{i + 4}: schedules.{name}: ")
     assert "did you mean 'command'?" in lines[2]
+    assert last == "onbeat: 4 mistakes in broken.yaml: nothing was changed"
     assert rows() == before
 
 
@@ -198,8 +199,24 @@ def test_a_broken_file_makes_no_database(text):
 
 
 def test_a_file_that_is_not_there_or_not_yaml_is_refused():
-    assert "none.yaml" in refused(4, "apply", "none.yaml")
-    assert "line 1" in refused(4, "apply", write("schedules: ["))
+    for name, problem in (
+        ("none.yaml", "none.yaml: cannot be read"),
+        (write("schedules: ["), "onbeat.yaml:"),
+    ):
+        done = onbeat("apply", name)
+        assert (done.exit_code, done.stdout) == (4, "")
+        assert done.stderr.startswith(problem)
+        assert done.stderr.endswith(f"onbeat: 1 mistake in {name}: nothing was changed\n")
+
+
+def test_the_mistakes_of_a_file_are_told_in_json_too():
+    done = onbeat("apply", write(BROKEN, "broken.yaml"), "--json")
+    assert (done.exit_code, done.stderr) == (4, "")
+    first = json.loads(done.stdout)[0]
+    assert first == {
+        "file": "broken.yaml", "line": 4, "field": "schedules.no-length.every", "problem": "'1x' is not a duration",
+        "hint": "such as 45s, 90m, 1h30m, 1d or PT90M, the largest unit first",
+    }  # fmt: skip
 
 
 def test_an_empty_file_defines_nothing():

@@ -19,7 +19,7 @@ VERBS = {
     "status": ("onbeat.cli.node:status", "Show which nodes are up, what is due and what runs."),
     "nodes": ("onbeat.cli.node:nodes", "Show the nodes, and what each of them does."),
     "next": ("onbeat.cli.next:next_ticks", "Show the coming ticks of a trigger."),
-    "apply": ("onbeat.cli.define:apply_", "Define the schedules of a file."),
+    "apply": ("onbeat.cli.apply:apply_", "Define the schedules of a file."),
     "list": ("onbeat.cli.define:list_", "Show every schedule."),
     "show": ("onbeat.cli.define:show", "Show one schedule."),
     "delete": ("onbeat.cli.define:delete", "Take schedules away."),

@@ -1,24 +1,21 @@
-"""`onbeat init`, `apply`, `list`, `show` and `delete`: the schedules there are."""
+"""`onbeat init`, `list`, `show` and `delete`: the schedules there are."""
 
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import click
-import msgspec
 
-from onbeat.app import check_target
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment, took
 from onbeat.core.runs import Status
-from onbeat.core.schedules import Schedule, from_definition
+from onbeat.core.schedules import from_definition
 from onbeat.core.words import words
-from onbeat.errors import InvalidSchedule, naming, shown
-from onbeat.ports import Overview, RunRow, ScheduleRow, Upserted
-from onbeat.service import Service, run_fields, schedule_fields
+from onbeat.errors import InvalidSchedule
+from onbeat.records import Overview, RunRow, ScheduleRow, WhichRuns
+from onbeat.service import Service
 from onbeat.settings import Settings
-from onbeat.sources.yaml import read_definitions
+from onbeat.telling import run_fields, schedule_fields
 
 FILE = Path("onbeat.yaml")
 
@@ -58,83 +55,6 @@ def init(file: Path, as_json: bool) -> None:
         click.echo(f"wrote {file}: onbeat up runs it")
 
 
-@click.command("apply")
-@click.argument("file", type=click.Path(path_type=Path), default=FILE)
-@JSON
-@with_settings()
-def apply_(settings: Settings, file: Path, as_json: bool) -> None:
-    """Define the schedules of a file: all of them, or none if one is wrong."""
-    definitions = read_file(file)  # before anything is touched
-    done = ask(settings, lambda service: apply_definitions(service, definitions), create=True)
-    tell_of_names(definitions)
-    if as_json:
-        write_json([msgspec.to_builtins(each) for each in done])
-        return
-    for each in done:
-        if each.change != "unchanged":
-            click.echo(f"{each.change} {each.schedule_id}, revision {each.revision}")
-    same = sum(each.change == "unchanged" for each in done)
-    if same:
-        click.echo(f"{same} unchanged")
-    if not done:
-        click.echo(f"{file} defines no schedules")
-
-
-class File(NamedTuple):
-    """What a file defines, and where that is from."""
-
-    path: Path
-    schedules: list[Schedule]
-
-
-def read_file(path: Path) -> File:
-    """Read the schedules of a file; tell of everything that is wrong with it at once."""
-    with naming(str(path)):
-        definitions = read_definitions(path)
-    found: list[Schedule] = []
-    refused: list[InvalidSchedule] = []
-    for name in definitions.schedules:
-        try:
-            with naming(str(path)):
-                schedule = definitions.schedule(name)
-                with naming(f"schedules.{name}"):
-                    check_target(schedule)
-            found.append(schedule)
-        except InvalidSchedule as wrong:
-            refused.append(wrong)
-    if refused:
-        *others, last = refused
-        for each in others:
-            click.echo(f"onbeat: {each}", err=True)
-        raise last
-    return File(path, found)
-
-
-async def apply_definitions(service: Service, file: File) -> list[Upserted]:
-    """Define the schedules of a file, all or none; tell of those that are no longer in it."""
-    source = str(file.path.resolve())
-    done = await service.define(file.schedules, source=source)
-    there = {schedule.schedule_id for schedule in file.schedules}
-    gone = [
-        row.schedule_id
-        for row in await service.schedules(source=source)
-        if row.schedule_id not in there
-    ]
-    if gone:
-        click.echo(f"no longer in {file.path}, and going on: {', '.join(gone)}", err=True)
-        click.echo(f"(onbeat delete {' '.join(gone)} takes them away)", err=True)
-    return done
-
-
-def tell_of_names(file: File) -> None:
-    """Say on stderr which functions cannot be imported: a program has to register them."""
-    for schedule in file.schedules:
-        if schedule.target.needs.startswith("python:"):
-            name = schedule.target.fields["python"]
-            told = f"{schedule.schedule_id} waits for a program that registers {shown(name)}"
-            click.echo(f"{told} (module:function is imported)", err=True)
-
-
 @click.command("list")
 @JSON
 @with_settings()
@@ -166,7 +86,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
 
     async def look(service: Service) -> tuple[ScheduleRow, list[RunRow], Overview]:
         row = await service.schedule(name)
-        runs = await service.runs(schedule_id=name, limit=5)
+        runs = await service.runs(WhichRuns(name), limit=5)
         return row, runs, await service.overview()
 
     row, runs, overview = ask(settings, look)

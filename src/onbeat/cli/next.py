@@ -15,7 +15,7 @@ from onbeat.core.nights import YEAR, night_notes
 from onbeat.core.ticks import Trigger
 from onbeat.core.words import WEEKDAYS, words
 from onbeat.core.zones import DAY, Zone, zone
-from onbeat.errors import InvalidSchedule, naming
+from onbeat.errors import InvalidFile, InvalidSchedule, naming
 from onbeat.sources.yaml import Definitions, read_definitions
 
 
@@ -67,14 +67,13 @@ def next_ticks(
                 where = definitions.zone_of(name) if tz is None else tz
                 _show_one(definitions.trigger(name), where, t, n, as_json=as_json)
                 return
-        _show_all(definitions, str(file), tz, t, n, as_json=as_json)
-    except InvalidSchedule as refused:
-        _say(refused)
+        _show_all(definitions, tz, t, n, as_json=as_json)
+    except InvalidFile as refused:
+        click.echo(f"{refused}", err=True)
         sys.exit(INVALID_DEFINITION)
-
-
-def _say(refused: InvalidSchedule) -> None:
-    click.echo(f"onbeat: {refused}", err=True)
+    except InvalidSchedule as refused:
+        click.echo(f"onbeat: {refused}", err=True)
+        sys.exit(INVALID_DEFINITION)
 
 
 def _now() -> int:
@@ -87,16 +86,14 @@ def _instant(text: str, tz: str | None) -> int:
         return parse_instant(text) if tz is None else resolve(canonical_time(text), zone(tz))
 
 
-def _show_all(
-    definitions: Definitions, file: str, tz: str | None, t: int, n: int, *, as_json: bool
-) -> None:
+def _show_all(definitions: Definitions, tz: str | None, t: int, n: int, *, as_json: bool) -> None:
     """Show a line of each schedule; those that are refused are told of on stderr."""
     triggers: dict[str, Trigger] = {}
     for name in definitions.schedules:
         try:
             triggers[name] = definitions.trigger(name)
-        except InvalidSchedule as refused:
-            _say(refused.under(file))
+        except InvalidFile as refused:
+            click.echo(f"{refused}", err=True)
     if as_json:
         told = {name: _told(trigger, t, n) for name, trigger in triggers.items()}
         click.echo(msgspec.json.encode(told))
