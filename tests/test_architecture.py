@@ -110,7 +110,7 @@ def test_a_system_knows_the_use_cases_and_the_core_and_no_other_system():
     for path in sorted((PACKAGE / "systems").rglob("*.py")):
         own = path.relative_to(PACKAGE).parts[1]
         for module in imports(path):
-            known = ("core", "errors", "ports", "records", "service", "systems.wording", f"systems.{own}")
+            known = ("core", "errors", "ports", "records", "service", "telling", "systems.wording", f"systems.{own}")
             if module.startswith("onbeat."):
                 assert module.removeprefix("onbeat.").startswith(known), f"{path}: {module}"
 

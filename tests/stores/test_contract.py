@@ -1590,7 +1590,7 @@ class TestReading:
     async def test_the_events_of_a_run_agree_with_its_row(self, world):
         await live_through_everything(world)
         last = {
-            row.event.run_id: row.row.event.name
+            row.event.run_id: row.event.name
             for row in await world.store.events(limit=100_000)
             if row.event.name.startswith("run.")
         }  # fmt: skip
