@@ -20,6 +20,7 @@ VERBS = {
     "nodes": ("onbeat.cli.node:nodes", "Show the nodes, and what each of them does."),
     "next": ("onbeat.cli.next:next_ticks", "Show the coming ticks of a trigger."),
     "apply": ("onbeat.cli.apply:apply_", "Define the schedules of a file."),
+    "schema": ("onbeat.cli.apply:schema", "Write the JSON Schema of a file of schedules."),
     "list": ("onbeat.cli.define:list_", "Show every schedule."),
     "show": ("onbeat.cli.define:show", "Show one schedule."),
     "delete": ("onbeat.cli.define:delete", "Take schedules away."),

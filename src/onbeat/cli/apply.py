@@ -1,4 +1,4 @@
-"""`onbeat apply`: schedules from a file."""
+"""`onbeat apply` and `schema`: schedules from a file, and what may stand in one."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import msgspec
 
 from onbeat.app import check_target
 from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.core.schema import schema_of_file, schema_of_schedule
 from onbeat.errors import shown
 from onbeat.ports import Upserted
 from onbeat.records import Which
@@ -62,3 +63,16 @@ def tell_of_names(file: File) -> None:
             name = schedule.target.fields["python"]
             told = f"{schedule.schedule_id} waits for a program that registers {shown(name)}"
             click.echo(f"{told} (module:function is imported)", err=True)
+
+
+@click.command()
+@click.option("--schedule", "one", is_flag=True, help="Of one schedule, not of a file.")
+@JSON
+def schema(one: bool, as_json: bool) -> None:
+    """Write the JSON Schema of a file of schedules, for editors and other programs.
+
+    With --json it is on one line.
+    """
+    found = schema_of_schedule() if one else schema_of_file()
+    text = msgspec.json.encode(found)
+    click.echo(text if as_json else msgspec.json.format(text, indent=2))
