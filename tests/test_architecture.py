@@ -29,10 +29,11 @@ LAYERS = [
     {"events"},
     {"records", "access"},
     {"ports"},
-    {"engine"},
+    {"engine", "tokens"},
     {"service", "telling"},
     {"settings", "logs", "testing", "sources", "launchers", "stores", "systems"},
     {"app"},
+    {"web"},
     {"cli", "__main__"},
 ]
 ADAPTERS = {"launchers", "stores", "sources"}

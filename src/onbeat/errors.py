@@ -6,6 +6,7 @@
     ├── InvalidSettings    a setting is refused: the operator corrects it
     ├── NoSuchSchedule     nothing has this id: the caller asks for another
     ├── NoSuchRun          nothing has this number
+    ├── NoSuchToken        nothing that lets anybody in has this name
     ├── RunIsOver          it has ended: nothing can be done about it any more
     ├── RunIsHeld          a node has it, and will tell of its end itself
     ├── ChangedSince       it is not as the caller last saw it: look again
@@ -108,6 +109,15 @@ class NoSuchRun(OnbeatError):  # noqa: N818 - it names what is wrong
         if isinstance(which, str):
             told = f"no run has the key {shown(which)}" if is_key else f"no run of {which} is there"
         super().__init__(told)
+
+
+class NoSuchToken(OnbeatError):  # noqa: N818 - it names what is wrong
+    """No token and no session has this name or id."""
+
+    def __init__(self, which: str, known: Iterable[str] = ()) -> None:
+        near = get_close_matches(which, list(known), n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        super().__init__(f"no token is called {shown(which)}{hint}")
 
 
 class RunIsOver(OnbeatError):  # noqa: N818 - it names what is wrong

@@ -312,12 +312,41 @@ class HistoryPruned(Event, frozen=True, tag="history.pruned"):
     runs: int
 
 
+class TokenCreated(Event, frozen=True, tag="token.created"):
+    """Somebody was given a token, or a link that opens one session. No event has a secret."""
+
+    token_id: str
+    kind: str
+    scope: str
+    owner: str = ""
+    expires_at: int | None = None
+
+
+class TokenRevoked(Event, frozen=True, tag="token.revoked"):
+    """A token, or a session, lets nobody in any more; nor do those that it was used to open."""
+
+    token_id: str
+    kind: str
+    scope: str
+    owner: str = ""
+
+
+class SessionOpened(Event, frozen=True, tag="session.opened"):
+    """A link was used: a browser may come in."""
+
+    token_id: str
+    link_id: str
+    scope: str
+    owner: str = ""
+    expires_at: int | None = None
+
+
 AnyEvent = (
     ScheduleCreated | ScheduleChanged | SchedulePaused | ScheduleResumed | ScheduleDeleted
     | ScheduleParked | RunEnqueued | RunSkipped | RunReleased | RunClaimed | RunStarted
     | RunHandedBack | RunSucceeded | RunRetrying | RunFailed | RunCanceled | NodeStarted
     | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunEndAsked
-    | RunBackfilled | RangeShortened | GroupChanged
+    | RunBackfilled | RangeShortened | GroupChanged | TokenCreated | TokenRevoked | SessionOpened
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ INSTANTS = {
     "first_run_at": rfc3339,
     "due_at": rfc3339_ms,
     "history_from": rfc3339_ms,
+    "expires_at": rfc3339_ms,
 }
 UNTOLD = {"name", "definition"}  # too long for a line
 

@@ -25,6 +25,7 @@ from onbeat.records import (
     RunRow,
     ScheduleRow,
     Which,
+    TokenRow,
     WhichRuns,
 )
 
@@ -370,6 +371,31 @@ class Store(Protocol):
     async def close(self) -> None:
         """Let go of the store."""
 
+
+    # -- who may come in
+
+    async def add_token(self, token: TokenRow, digest: str) -> bool:
+        """Keep something that lets its bearer in; return False if its id is taken."""
+
+    async def tokens(self) -> list[TokenRow]:
+        """Return tokens and open sessions, by id. Links are not told of."""
+
+    async def token_of(self, digest: str) -> TokenRow | None:
+        """Return what the secret with this digest is: neither expired nor used up."""
+
+    async def open_session(
+        self, link: str, session: str, session_id: str, *, expires_in: int
+    ) -> TokenRow | None:
+        """Use a link up and open a session with its rights; the texts are the secrets' digests.
+
+        Of several who come with one link, one gets a session and the others None.
+        """
+
+    async def revoke_token(self, token_id: str) -> TokenRow | None:
+        """Let nobody in by it any more, nor by links and sessions made with it; return it."""
+
+    async def signing_key(self, fresh: str) -> str:
+        """Return the key that everybody who has this database signs with: `fresh` if none is."""
 
 class Launcher(Protocol):
     """The adapter that starts one kind of target."""

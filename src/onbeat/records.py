@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from onbeat.core.runs import run_key
 from onbeat.events import AnyEvent
@@ -167,3 +168,24 @@ class EventRow:
     n: int
     at: int
     event: AnyEvent
+
+
+TokenKind = Literal["token", "link", "session"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """Something that lets its bearer in, as it is kept: never the secret itself.
+
+    A `link` is a code that opens one `session` in a browser, and is used up by that.
+    """
+
+    token_id: str
+    kind: TokenKind
+    name: str
+    scope: str
+    owner: str = ""
+    created_at: int = 0
+    created_by: str = ""
+    expires_at: int | None = None  # from then on it lets nobody in
+    used_at: int | None = None  # of a link

@@ -38,6 +38,7 @@ from onbeat.records import (
     WhichRuns,
 )
 
+from onbeat.tokens import Tokens
 MOST_RUNS = 10_000  # in one answer
 MOST_PLACES = 10_000  # of a group
 MOST_BACKFILLED = 10_000  # ticks in one stretch
@@ -55,14 +56,21 @@ class Service:
         wake: Callable[[], None] = lambda: None,
         caller: Caller = LOCAL,
     ) -> None:
+        tokens: Tokens | None = None,
         self._all, self._launchers, self._new_id, self._wake = store, launchers, new_id, wake
         self._store = store.asked_by(caller.name, only_of=caller.only_of)
         self.caller = caller
 
+        self.tokens = (tokens or Tokens(store)).of(caller)
     def of(self, caller: Caller) -> "Service":
         """Return the same use cases as this caller may have them."""
         return Service(
-            self._all, self._launchers, new_id=self._new_id, wake=self._wake, caller=caller
+            self._all,
+            self._launchers,
+            new_id=self._new_id,
+            wake=self._wake,
+            caller=caller,
+            tokens=self.tokens,
         )
 
     @property

@@ -10,6 +10,7 @@ from onbeat.errors import (
     InvalidSettings,
     NoSuchRun,
     NoSuchSchedule,
+    NoSuchToken,
     NotAllowed,
     OnbeatError,
     RunIsHeld,
@@ -46,7 +47,7 @@ def as_problem(refused: OnbeatError) -> Problem:
     match refused:
         case InvalidSchedule() | InvalidSettings():
             return problem(422, refused.problem, field=refused.field, hint=refused.hint)
-        case NoSuchSchedule() | NoSuchRun():
+        case NoSuchSchedule() | NoSuchRun() | NoSuchToken():
             return problem(404, str(refused))
         case NotAllowed():
             return problem(403, refused.problem, hint=refused.hint)

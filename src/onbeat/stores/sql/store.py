@@ -32,6 +32,7 @@ from onbeat.records import (
     RunRow,
     ScheduleRow,
     Which,
+    TokenRow,
     WhichRuns,
 )
 from onbeat.stores.sql import (
@@ -44,6 +45,7 @@ from onbeat.stores.sql import (
     planning,
     reading,
 )
+    tokens,
 from onbeat.stores.sql.transaction import Call, Row, Transaction
 
 T = TypeVar("T")
@@ -277,4 +279,28 @@ class SqlStore(ABC):
 def _there(tx: Transaction, run_id: int) -> RunRow:
     row = reading.run(tx, run_id)
     assert row is not None, "what was just written is there"
+    # -- who may come in
+
+    async def add_token(self, token: TokenRow, digest: str) -> bool:
+        return await self._write(lambda tx: tokens.add(tx, token, digest))
+
+    async def tokens(self) -> list[TokenRow]:
+        return await self._read(tokens.listed)
+
+    async def token_of(self, digest: str) -> TokenRow | None:
+        return await self._read(lambda tx: tokens.of_digest(tx, digest))
+
+    async def open_session(
+        self, link: str, session: str, session_id: str, *, expires_in: int
+    ) -> TokenRow | None:
+        return await self._write(
+            lambda tx: tokens.open_session(tx, link, session, session_id, expires_in=expires_in)
+        )
+
+    async def revoke_token(self, token_id: str) -> TokenRow | None:
+        return await self._write(lambda tx: tokens.revoke(tx, token_id))
+
+    async def signing_key(self, fresh: str) -> str:
+        return await self._write(lambda tx: tokens.signing_key(tx, fresh))
+
     return row

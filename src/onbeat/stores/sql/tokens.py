@@ -1,0 +1,115 @@
+"""Who may come in: tokens, links and sessions. Of a secret there is only its digest."""
+
+from dataclasses import replace
+
+from onbeat.events import SessionOpened, TokenCreated, TokenRevoked
+from onbeat.records import TokenRow
+from onbeat.stores.sql.transaction import Row, Transaction
+
+COLUMNS = ", ".join(TokenRow.__dataclass_fields__)
+
+ADD = f"""
+INSERT INTO tokens ({COLUMNS}, digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+    ON CONFLICT DO NOTHING
+"""
+
+# Who uses it up is the one that finds it unused: another waits, and then finds it used.
+USE_UP = f"""
+UPDATE tokens SET used_at = ?2
+ WHERE digest = ?1 AND kind = 'link' AND used_at IS NULL AND expires_at > ?2
+RETURNING {COLUMNS}
+"""
+
+OF_DIGEST = f"""
+SELECT {COLUMNS} FROM tokens
+ WHERE digest = ?1 AND used_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)
+"""
+
+LISTED = f"""
+SELECT {COLUMNS} FROM tokens
+ WHERE kind = 'token' OR (kind = 'session' AND expires_at > ?1) ORDER BY token_id
+"""
+
+# What expires by itself is forgotten; a token that has expired is shown until it is revoked.
+FORGET = "DELETE FROM tokens WHERE kind <> 'token' AND expires_at <= ?1"
+
+REVOKE = f"DELETE FROM tokens WHERE token_id = ?1 AND kind <> 'link' RETURNING {COLUMNS}"
+
+REVOKE_MADE_WITH = f"""
+DELETE FROM tokens WHERE kind <> 'token' AND created_by = ?1 RETURNING {COLUMNS}
+"""
+
+
+def add(tx: Transaction, token: TokenRow, digest: str) -> bool:
+    """Keep a token. The contract is `Store.add_token`."""
+    tx.run(FORGET, (tx.now,))
+    if not _insert(tx, token, digest):
+        return False
+    tx.tell(TokenCreated(token.token_id, token.kind, token.scope, token.owner, token.expires_at))
+    return True
+
+
+def _insert(tx: Transaction, token: TokenRow, digest: str) -> bool:
+    return bool(
+        tx.run(
+            ADD,
+            (token.token_id, token.kind, token.name, token.scope, token.owner, token.created_at,
+             token.created_by, token.expires_at, token.used_at, digest),
+        )
+    )  # fmt: skip
+
+
+def listed(tx: Transaction) -> list[TokenRow]:
+    """Return tokens and open sessions, by id."""
+    return [TokenRow(*row) for row in tx.all(LISTED, (tx.now,))]
+
+
+def of_digest(tx: Transaction, digest: str) -> TokenRow | None:
+    """Return what a secret is. The contract is `Store.token_of`."""
+    return _token(tx.one(OF_DIGEST, (digest, tx.now)))
+
+
+def open_session(
+    tx: Transaction, link: str, session: str, session_id: str, *, expires_in: int
+) -> TokenRow | None:
+    """Use a link up and open a session. The contract is `Store.open_session`."""
+    used = _token(tx.one(USE_UP, (link, tx.now)))
+    if used is None:
+        return None
+    opened = replace(
+        used,
+        token_id=session_id,
+        kind="session",
+        created_at=tx.now,
+        expires_at=tx.now + expires_in,
+        used_at=None,
+    )
+    is_new = _insert(tx, opened, session)
+    assert is_new, "a random id is nobody else's"
+    tx.tell(SessionOpened(session_id, used.token_id, opened.scope, opened.owner, opened.expires_at))
+    return opened
+
+
+def revoke(tx: Transaction, token_id: str) -> TokenRow | None:
+    """Let nobody in by a token any more. The contract is `Store.revoke_token`."""
+    gone = _token(tx.one(REVOKE, (token_id,)))
+    if gone is None:
+        return None
+    made = tx.all(REVOKE_MADE_WITH, (f"{gone.kind}:{gone.name}",)) if gone.kind == "token" else []
+    for each in (gone, *(TokenRow(*row) for row in made)):
+        tx.tell(TokenRevoked(each.token_id, each.kind, each.scope, each.owner))
+    return gone
+
+
+def signing_key(tx: Transaction, fresh: str) -> str:
+    """Return the key to sign with. The contract is `Store.signing_key`."""
+    tx.run(
+        "INSERT INTO meta (name, value) VALUES ('signing_key', ?1) ON CONFLICT DO NOTHING", (fresh,)
+    )
+    found = tx.one("SELECT value FROM meta WHERE name = 'signing_key'")
+    assert found is not None, "what was just written is there"
+    return str(found[0])
+
+
+def _token(row: Row | None) -> TokenRow | None:
+    return None if row is None else TokenRow(*row)

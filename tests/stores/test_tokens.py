@@ -1,0 +1,130 @@
+"""What every store promises of tokens, links and sessions."""
+
+import asyncio
+
+import pytest
+
+from onbeat.events import SessionOpened, TokenCreated, TokenRevoked
+from onbeat.records import TokenRow
+
+MINUTE = 60_000
+
+
+def a_token(token_id="ci", kind="token", **fields):
+    return TokenRow(token_id, kind, fields.pop("name", token_id), "operate", **fields)
+
+
+def a_link(world, **fields):
+    return a_token("link:1", "link", name="who", expires_at=world.clock.now() + MINUTE, **fields)
+
+
+async def open_session(store, link="code", session="cookie", session_id="session:1"):
+    return await store.open_session(link, session, session_id, expires_in=MINUTE)
+
+
+async def test_a_token_is_found_by_its_digest_and_by_no_other(world):
+    token = a_token(owner="ann", created_at=1, created_by="cli:me")
+    assert await world.store.add_token(token, "digest")
+    assert await world.store.token_of("digest") == token
+    assert await world.store.token_of("diges") is None
+    assert await world.store.tokens() == [token]
+
+
+async def test_an_id_is_given_once(world):
+    assert await world.store.add_token(a_token(), "first")
+    assert not await world.store.add_token(a_token(), "second")
+    assert await world.store.token_of("second") is None
+    assert await world.names_told() == ["token.created"]
+
+
+async def test_a_token_lets_nobody_in_from_the_moment_it_expires(world):
+    await world.store.add_token(a_token(expires_at=world.clock.now() + MINUTE), "digest")
+    world.clock.advance(MINUTE - 1)
+    assert await world.store.token_of("digest") is not None
+    world.clock.advance(1)
+    assert await world.store.token_of("digest") is None
+    assert [row.token_id for row in await world.store.tokens()] == ["ci"]  # it is still shown
+
+
+async def test_a_revoked_token_is_gone_with_the_links_and_sessions_made_with_it(world):
+    await world.store.add_token(a_token(), "digest")
+    await world.store.add_token(a_link(world, created_by="token:ci"), "code")
+    await open_session(world.store)
+    await world.store.add_token(a_token("other", created_by="token:ci"), "stays")
+    assert (await world.store.revoke_token("ci")).token_id == "ci"
+    assert [await world.store.token_of(each) for each in ("digest", "code", "cookie")] == [None] * 3
+    assert [row.token_id for row in await world.store.tokens()] == ["other"]
+    assert await world.store.revoke_token("ci") is None
+
+
+async def test_a_link_is_used_once_and_its_session_has_its_rights(world):
+    link = a_link(world, owner="ann", created_by="token:ci")
+    await world.store.add_token(link, "code")
+    opened = await open_session(world.store)
+    assert (opened.scope, opened.owner, opened.created_by) == ("operate", "ann", "token:ci")
+    assert await world.store.token_of("cookie") == opened
+    assert await world.store.token_of("code") is None
+    assert await open_session(world.store, session="again", session_id="session:2") is None
+
+
+async def test_a_link_that_has_expired_opens_nothing(world):
+    await world.store.add_token(a_link(world), "code")
+    world.clock.advance(MINUTE)
+    assert await open_session(world.store) is None
+
+
+async def test_a_token_is_no_link(world):
+    await world.store.add_token(a_token(expires_at=world.clock.now() + MINUTE), "digest")
+    assert await open_session(world.store, link="digest") is None
+
+
+@pytest.mark.parametrize("n", range(5))
+async def test_of_two_who_come_with_one_link_at_once_one_gets_a_session(world, n):
+    await world.store.add_token(a_link(world), "code")
+    others = [await world.second() for _ in range(3)]
+    found = await asyncio.gather(
+        *(
+            open_session(store, session=f"cookie-{i}", session_id=f"session:{i}")
+            for i, store in enumerate([world.store, *others])
+        )
+    )
+    assert sum(each is not None for each in found) == 1
+    assert len(await world.store.tokens()) == 1
+    assert (await world.names_told()).count("session.opened") == 1
+
+
+async def test_links_and_sessions_that_have_expired_are_forgotten(world):
+    await world.store.add_token(a_link(world), "code")
+    await open_session(world.store)
+    world.clock.advance(MINUTE)
+    assert await world.store.tokens() == []
+    await world.store.add_token(a_token("session:1"), "digest")
+    assert [row.kind for row in await world.store.tokens()] == ["token"]
+
+
+async def test_events_tell_who_gave_what_and_never_a_secret(world):
+    store, until = world.store.asked_by("cli:me"), world.clock.now() + MINUTE
+    await store.add_token(a_token(owner="ann"), "digest-of-token")
+    await store.add_token(a_link(world), "digest-of-link")
+    await open_session(store, "digest-of-link", "digest-of-session")
+    await store.revoke_token("ci")
+    told = await world.told()
+    assert told == [
+        TokenCreated("ci", "token", "operate", "ann", by="cli:me"),
+        TokenCreated("link:1", "link", "operate", expires_at=until, by="cli:me"),
+        SessionOpened("session:1", "link:1", "operate", expires_at=until, by="cli:me"),
+        TokenRevoked("ci", "token", "operate", "ann", by="cli:me"),
+    ]
+    assert "digest-of" not in str(told)
+
+
+async def test_the_owner_of_some_schedules_hears_nothing_of_tokens(world):
+    await world.store.add_token(a_token(owner="ann"), "digest")
+    assert await world.store.asked_by("", only_of="ann").events() == []
+
+
+async def test_everybody_signs_with_one_key(world):
+    stores = [world.store, *[await world.second() for _ in range(3)]]
+    found = await asyncio.gather(*(each.signing_key(f"key {i}") for i, each in enumerate(stores)))
+    assert len(set(found)) == 1
+    assert await world.store.signing_key("another") == found[0]

@@ -1,0 +1,201 @@
+"""Who may come in: secrets that are shown once, rights that do not grow, ends that hold."""
+
+import asyncio
+import re
+
+import pytest
+
+from onbeat.access import Caller
+from onbeat.errors import InvalidSettings, NoSuchToken, NotAllowed
+from onbeat.stores.sqlite import SqliteStore
+from onbeat.testing import ManualClock
+from onbeat.tokens import REMEMBERED, SESSION_LASTS, Tokens
+
+MINUTE = 60_000
+
+
+@pytest.fixture
+def runner():
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def world(runner, tmp_path):
+    clock = ManualClock()
+    store = runner.run(SqliteStore.open(tmp_path / "onbeat.db", clock=clock, inline=True))
+    yield World(runner, clock, store)
+    runner.run(store.close())
+
+
+class World:
+    def __init__(self, runner, clock, store):
+        self.run, self.clock, self.store = runner.run, clock, store
+        self.tokens = Tokens(store, clock)
+
+    def a_token(self, name="ci", scope="operate", **fields):
+        return self.run(self.tokens.create(name, scope, **fields))
+
+    def caller(self, secret, kind="token"):
+        return self.run(self.tokens.authenticate(secret, kind))
+
+
+def test_a_token_says_who_comes_with_it_and_what_they_may(world):
+    row, secret = world.a_token(owner="ann")
+    assert world.caller(secret) == Caller("token:ci", "operate", "ann")
+    assert (row.name, row.expires_at) == ("ci", None)
+
+
+def test_a_secret_is_recognisable_and_has_256_random_bits(world):
+    secrets = {world.a_token(f"t{i}")[1] for i in range(20)}
+    assert len(secrets) == 20
+    assert all(re.fullmatch(r"onbeat_[A-Za-z0-9_-]{43}", each) for each in secrets)
+
+
+def test_the_database_has_nothing_of_a_secret(world, tmp_path):
+    _, secret = world.a_token()
+    code = world.run(world.tokens.link())
+    session = world.run(world.tokens.session(code))
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    for each in (secret, code, session.secret):
+        assert each.rpartition("_")[2].encode() not in kept
+        assert each.encode() not in kept
+    assert b"token.created" in kept  # it was not looked for in vain
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s[:-1],
+        lambda s: s + "A",
+        str.upper,
+        lambda s: f" {s}",
+        lambda s: f"{s}\n",
+        lambda s: "",
+    ],
+)
+def test_nearly_a_secret_lets_nobody_in(world, change):
+    _, secret = world.a_token()
+    assert world.caller(change(secret)) is None
+
+
+def test_each_secret_is_good_for_its_own_kind_alone(world):
+    _, token = world.a_token()
+    code = world.run(world.tokens.link())
+    session = world.run(world.tokens.session(world.run(world.tokens.link()))).secret
+    found = {
+        kind: [world.caller(each, kind) is not None for each in (token, code, session)]
+        for kind in ("token", "link", "session")
+    }
+    assert found == {
+        "token": [True, False, False],
+        "link": [False, True, False],
+        "session": [False, False, True],
+    }
+
+
+def test_an_expired_token_is_refused_even_if_it_is_remembered(world):
+    _, secret = world.a_token(expires_in=1_000)
+    assert world.caller(secret) is not None
+    world.clock.advance(1_000)
+    assert world.caller(secret) is None
+
+
+def test_a_revoked_token_is_refused_at_once_here_and_soon_elsewhere(world):
+    _, secret = world.a_token()
+    elsewhere = Tokens(world.store, world.clock)
+    assert world.run(elsewhere.authenticate(secret)) is not None
+    assert world.caller(secret) is not None
+    world.run(world.tokens.of(Caller("boss", "admin")).revoke("ci"))
+    assert world.caller(secret) is None
+    world.clock.advance(int(REMEMBERED * 1000))
+    assert world.run(elsewhere.authenticate(secret)) is None
+
+
+def test_the_database_is_not_asked_for_each_request(world):
+    _, secret = world.a_token()
+    assert world.caller(secret) is not None
+    world.run(world.store.revoke_token("ci"))  # by another process
+    assert world.caller(secret) is not None
+    world.clock.advance(int(REMEMBERED * 1000))
+    assert world.caller(secret) is None
+
+
+def test_what_is_remembered_is_bounded(world, monkeypatch):
+    monkeypatch.setattr("onbeat.tokens.MOST_REMEMBERED", 3)
+    for i in range(10):
+        world.caller(world.a_token(f"t{i}")[1])
+    assert len(world.tokens._remembered._rows) == 3
+
+
+def test_a_link_opens_one_session_with_the_rights_of_whoever_asked_for_it(world):
+    ann = Caller("token:ann", "define", "ann")
+    code = world.run(world.tokens.of(ann).link())
+    session = world.run(world.tokens.session(code))
+    assert world.caller(session.secret, "session") == Caller("session:token:ann", "define", "ann")
+    assert world.run(world.tokens.session(code)) is None
+    world.clock.advance(SESSION_LASTS)
+    assert world.caller(session.secret, "session") is None
+
+
+def test_a_link_lasts_ten_minutes(world):
+    code = world.run(world.tokens.link())
+    world.clock.advance("10m")
+    assert world.run(world.tokens.session(code)) is None
+
+
+def test_a_session_can_be_ended(world):
+    session = world.run(world.tokens.session(world.run(world.tokens.link())))
+    assert world.caller(session.secret, "session") is not None
+    assert world.run(world.tokens.end_session(session.secret))
+    assert world.caller(session.secret, "session") is None
+    assert not world.run(world.tokens.end_session(session.secret))
+
+
+def test_a_link_gives_no_more_rights_than_its_maker_has(world):
+    tokens = world.tokens.of(Caller("token:ci", "operate"))
+    with pytest.raises(NotAllowed):
+        world.run(tokens.link("admin"))
+    session = world.run(tokens.session(world.run(tokens.link("read"))))
+    assert world.caller(session.secret, "session").scope == "read"
+
+
+@pytest.mark.parametrize("scope", ["read", "operate", "define"])
+def test_only_admins_give_and_take_tokens(world, scope):
+    tokens = world.tokens.of(Caller("token:ci", scope))
+    for ask in (lambda: tokens.create("x", "read"), tokens.all, lambda: tokens.revoke("x")):
+        with pytest.raises(NotAllowed):
+            world.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": "a b"}, "name: 'a b' is no name of a token (letters, digits and . _ @ -, at most 100)"),
+        ({"name": "session:1"}, "name: 'session:1' is no name of a token (letters, digits and . _ @ -, at most 100)"),
+        ({"name": ""}, "name: '' is no name of a token (letters, digits and . _ @ -, at most 100)"),
+        ({"scope": "reed"}, "scope: 'reed' is no scope (did you mean 'read'?)"),
+        ({"owner": "a\nb"}, "owner: 'a\\nb' is no name of an owner (letters, digits and . _ @ : / + -, at most 200)"),
+        ({"expires_in": 0}, "expires: it is out of bounds (1s to 36500d)"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(world, given, told):
+    with pytest.raises(InvalidSettings) as refused:
+        world.a_token(**given)
+    assert str(refused.value) == told
+
+
+def test_a_name_is_given_once_until_it_is_revoked(world):
+    world.a_token()
+    with pytest.raises(InvalidSettings, match="there is a token 'ci'"):
+        world.a_token()
+    world.run(world.tokens.revoke("ci"))
+    world.a_token()
+
+
+def test_who_is_not_there_cannot_be_revoked(world):
+    world.a_token("nightly")
+    with pytest.raises(
+        NoSuchToken, match=r"no token is called 'nightli' \(did you mean 'nightly'\?\)"
+    ):
+        world.run(world.tokens.revoke("nightli"))
