@@ -1,0 +1,141 @@
+"""What an edit does to the ticks of the coming week, and to the fields."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onbeat.core.effect import FEW, LEFT_OUT, WEEK, Difference, Effect, differences, effect_of
+from onbeat.core.instants import parse_instant, rfc3339
+from onbeat.core.model import Past
+from onbeat.testing import a_schedule
+from tests.core.strategies import accepted, cron_texts, zones_and_instants
+
+MONDAY = parse_instant("2026-01-05T00:00:00Z") * 1000
+DAYS = 86_400
+
+
+def effect(old, new, *, now=MONDAY, **more):
+    before, after = (None if each is None else a_schedule(**each) for each in (old, new))
+    return effect_of(before, after, now=now, **more)
+
+
+def times(ticks):
+    return [rfc3339(tick)[5:16] for tick in ticks]
+
+
+def test_a_new_schedule_gains_all_its_ticks_and_one_that_goes_loses_them():
+    found = effect(None, {"cron": "0 9 * * MON-FRI"})
+    assert (found.gained, found.lost) == (5, 0)
+    assert times(found.first_gained) == ["01-05T09:00", "01-06T09:00", "01-07T09:00"]
+    found = effect({"cron": "0 9 * * MON-FRI"}, None)
+    assert (found.gained, found.lost) == (0, 5)
+    assert times(found.first_lost) == ["01-05T09:00", "01-06T09:00", "01-07T09:00"]
+
+
+def test_another_hour_loses_as_many_as_it_gains():
+    found = effect({"cron": "0 9 * * *"}, {"cron": "0 10 * * *"})
+    assert (found.gained, found.lost) == (7, 7)
+    assert times(found.first_gained)[0] == "01-05T10:00"
+    assert times(found.first_lost)[0] == "01-05T09:00"
+
+
+def test_twice_as_often_gains_only_those_in_between():
+    found = effect({"every": "1h"}, {"every": "30m"})
+    assert (found.gained, found.lost) == (7 * 24, 0)
+
+
+def test_what_changes_no_tick_has_no_effect():
+    assert effect({"every": "60m"}, {"every": "1h", "timeout": "5m"}) == Effect()
+    assert effect({"daily": "09:00"}, {"cron": "0 9 * * *"}) == Effect()
+    assert effect(None, None) == Effect()
+
+
+def test_only_ticks_that_are_still_to_come_count():
+    assert effect(None, {"at": "2026-01-05T00:00:00Z"}) == Effect()
+    assert effect(None, {"at": "2026-01-05T00:00:01Z"}).gained == 1
+    assert effect(None, {"at": "2026-01-12T00:00:00Z"}).gained == 1
+    assert effect(None, {"at": "2026-01-12T00:00:01Z"}) == Effect()
+
+
+@pytest.mark.parametrize(
+    "off", [{"enabled": False}, {"run": {"command": ["ls"], "enabled": False}}]
+)
+def test_what_is_disabled_starts_nothing(off):
+    assert effect({"every": "1h"}, {"every": "1h"} | off).lost == 7 * 24
+    assert effect({"every": "1h"} | off, {"every": "1h"}).gained == 7 * 24
+    assert effect({"every": "1h"} | off, {"every": "2h"} | off) == Effect()
+
+
+def test_runs_that_are_used_up_give_no_ticks():
+    few = {"every": "1h", "max_runs": 5}
+    assert effect({"every": "1h"}, few).lost == 7 * 24 - 5
+    assert effect({"every": "1h"}, few, past=Past(runs_used=3)).lost == 7 * 24 - 2
+    assert effect(few, {"every": "1h", "max_runs": 30}).gained == 25
+
+
+def test_ticks_that_follow_runs_are_left_out_and_it_says_so():
+    found = effect(None, {"any": [{"daily": "09:00"}, {"after": {"success": "1h"}}]})
+    assert (found.gained, found.is_known) == (7, False)
+    assert effect({"startup": "1m"}, {"startup": "2m"}) == Effect(is_known=False)
+
+
+ZONED = zones_and_instants()
+
+
+@given(cron_texts(), cron_texts(), ZONED, st.integers(1, 3 * DAYS))
+def test_it_is_the_difference_of_the_two_sets_of_ticks(one, other, zoned, horizon):
+    (zone, at), texts = zoned, (one, other)
+    if any(accepted(text, zone) is None for text in texts):
+        return
+    schedules = [a_schedule(cron=text, timezone=zone) for text in texts]
+    found = effect_of(*schedules, now=at * 1000, horizon=horizon)
+    old, new = (set(each.trigger.between(at + 1, at + 1 + horizon)) for each in schedules)
+    assert (found.gained, found.lost) == (len(new - old), len(old - new))
+    assert found.first_gained == tuple(sorted(new - old)[:FEW])
+    assert found.first_lost == tuple(sorted(old - new)[:FEW])
+
+
+def test_a_thousand_ordinary_crons_and_one_of_every_second_take_a_second():
+    pairs = [
+        ({"cron": f"{i % 60} {i % 24} * * MON-FRI", "timezone": "Europe/Berlin"},
+         {"cron": f"{(i + 7) % 60} {i % 12} * * *", "timezone": "Europe/Berlin"})
+        for i in range(1000)
+    ]  # fmt: skip
+    schedules = [(a_schedule(**old), a_schedule(**new)) for old, new in pairs]
+    started = time.process_time()
+    for old, new in schedules:
+        effect_of(old, new, now=MONDAY)
+    assert time.process_time() - started < 2  # 0.4 s when quiet
+    started = time.process_time()
+    found = effect({"cron": "* * * * * *"}, {"every": "2s"})
+    assert (found.gained, found.lost) == (0, WEEK // 2)
+    assert time.process_time() - started < 0.5
+
+
+def test_fields_that_differ_are_told_by_their_path():
+    old = a_schedule(every="1h", run={"command": ["ls", "-l"], "env": {"A": "x"}}, timeout="5m")
+    new = a_schedule(
+        every="2h", run={"command": ["ls", "-a"], "env": {"A": "x", "B": "y"}}, retry=["1m"]
+    )
+    assert differences(old, new) == [
+        Difference("every", "1h", "2h"),
+        Difference("run.command[1]", "-l", "-a"),
+        Difference("run.env.B", LEFT_OUT, "y"),
+        Difference("timeout", "5m", LEFT_OUT),
+        Difference("retry", LEFT_OUT, ["1m"]),
+    ]
+    assert differences(old, old) == []
+    assert differences(None, None) == []
+
+
+def test_a_list_of_another_length_and_a_value_of_another_kind_differ_as_a_whole():
+    old = a_schedule(run={"command": ["ls"], "inputs": {"a": 1, "b": {"c": 1}, "d": None}})
+    new = a_schedule(run={"command": ["ls", "-l"], "inputs": {"a": True, "b": [1]}})
+    assert differences(old, new) == [
+        Difference("run.command", ["ls"], ["ls", "-l"]),
+        Difference("run.inputs.a", 1, True),
+        Difference("run.inputs.b", {"c": 1}, [1]),
+        Difference("run.inputs.d", None, LEFT_OUT),
+    ]
