@@ -1,111 +1,320 @@
-"""What is kept, as JSON tells it: the same fields on the command line and over HTTP."""
+"""What is kept, as JSON tells it: the same fields on the command line and over HTTP.
+
+Instants are RFC 3339 texts.
+"""
 
 import msgspec
 
 from onbeat.core.instants import rfc3339, rfc3339_ms
+from onbeat.core.preview import Preview
 from onbeat.core.schedules import from_definition
+from onbeat.core.why import Why
 from onbeat.core.words import words
 from onbeat.errors import InvalidSchedule
-from onbeat.records import NodeRow, Overview, RunRow, ScheduleRow
+from onbeat.records import EventRow, GroupRow, NodeRow, Overview, RunRow, ScheduleRow
 
 
-def schedule_fields(row: ScheduleRow) -> dict[str, object]:
+class ScheduleFields(msgspec.Struct, frozen=True):
+    """A schedule, with its position and what became of its runs."""
+
+    schedule_id: str
+    words: str
+    definition: dict[str, object]
+    revision: int
+    source: str
+    user_id: str
+    paused: bool
+    pause_note: str
+    paused_until: str | None
+    next_run_at: str | None
+    next_due_at: str | None
+    iteration: int
+    runs_used: int
+    last_run_at: str | None
+    last_success_at: str | None
+    last_failure_at: str | None
+    last_exit: int | None
+    last_missed_at: str | None
+    last_miss_reason: str | None
+    consecutive_failures: int
+    edited: bool
+    created_at: str
+    updated_at: str
+
+
+class RunFields(msgspec.Struct, frozen=True):
+    """A run: a tick that was decided, or what somebody started by hand."""
+
+    run_id: int
+    schedule_id: str
+    run_at: str
+    due_at: str
+    status: str
+    reason: str | None
+    triggered_by: str
+    attempt: int
+    iteration: int
+    revision: int
+    tick_count: int
+    first_run_at: str | None
+    blocked_by: int | None
+    priority: int
+    group: str | None
+    deadline_at: str | None
+    end_asked_at: str | None
+    deferrals: int
+    external_id: str | None
+    idempotency_key: str
+    request_id: str
+    node_id: str | None
+    started_at: str | None
+    finished_at: str | None
+    exit_code: int | None
+    error: str | None
+    result: object
+    inputs: dict[str, object] | None
+    rendered: dict[str, object] | None
+    created_at: str
+    updated_at: str
+
+
+class NodeFields(msgspec.Struct, frozen=True):
+    """A node: what it does, what it offers to run, and whether it is alive."""
+
+    node_id: str
+    name: str
+    roles: list[str]
+    offers: list[str]
+    running: int
+    alive: bool
+    stopping: bool
+    started_at: str
+    alive_until: str
+    version: str
+    tz: str
+    address: str
+
+
+class OverviewFields(msgspec.Struct, frozen=True):
+    """How things stand."""
+
+    now: str
+    gate: str
+    schedules: int
+    paused: int
+    due: int
+    next_due_at: str | None
+    runs: dict[str, int]
+    nodes: list[NodeFields]
+
+
+class GroupFields(msgspec.Struct, frozen=True):
+    """A group, and how full it is."""
+
+    name: str
+    places: int
+    used: int
+    waiting: int
+
+
+class EventFields(msgspec.Struct, frozen=True):
+    """Something that happened. `fields` are its own: which run, which reason, and so on."""
+
+    event_id: str
+    at: str
+    name: str
+    by: str
+    fields: dict[str, object]
+
+
+class WhyFields(msgspec.Struct, frozen=True):
+    """Why a schedule ran, or did not, at an instant."""
+
+    schedule_id: str
+    at: str
+    kind: str
+    reason: str | None
+    headline: str
+    sentences: list[str]
+    instead: str | None
+    run_id: int | None
+    status: str | None
+    previous: str | None
+    next: str | None
+
+
+class TickFields(msgspec.Struct, frozen=True):
+    """A tick to come: as planned, when it is to start, and what the clock on the wall shows."""
+
+    run_at: str
+    due_at: str
+    local: str
+
+
+class PreviewFields(msgspec.Struct, frozen=True):
+    """What a schedule will do: in words, its next ticks, and what clock changes do to them."""
+
+    words: str
+    timezone: str
+    ticks: list[TickFields]
+    notes: list[str]
+
+
+def schedule_fields(row: ScheduleRow) -> ScheduleFields:
     """Return a schedule as JSON tells it."""
     try:
-        told: str | None = words(from_definition(row.schedule_id, row.definition).trigger)
+        told = words(from_definition(row.schedule_id, row.definition).trigger)
     except InvalidSchedule as refused:
         told = f"cannot be read: {refused}"
-    return {
-        "schedule_id": row.schedule_id,
-        "words": told,
-        "definition": _json(row.definition),
-        "revision": row.revision,
-        "source": row.source,
-        "user_id": row.user_id,
-        "paused": row.paused,
-        "pause_note": row.pause_note,
-        "paused_until": _millisecond(row.paused_until),
-        "next_run_at": _second(row.next_run_at),
-        "next_due_at": _millisecond(row.next_due_at),
-        "iteration": row.iteration,
-        "runs_used": row.runs_used,
-        "last_run_at": _millisecond(row.last_run_at),
-        "last_success_at": _millisecond(row.last_success_at),
-        "last_failure_at": _millisecond(row.last_failure_at),
-        "last_exit": row.last_exit,
-        "last_missed_at": _millisecond(row.last_missed_at),
-        "last_miss_reason": row.last_miss_reason,
-        "consecutive_failures": row.consecutive_failures,
-        "created_at": _millisecond(row.created_at),
-        "updated_at": _millisecond(row.updated_at),
-    }
+    return ScheduleFields(
+        schedule_id=row.schedule_id,
+        words=told,
+        definition=_definition(row.definition),
+        revision=row.revision,
+        source=row.source,
+        user_id=row.user_id,
+        paused=row.paused,
+        pause_note=row.pause_note,
+        paused_until=_millisecond(row.paused_until),
+        next_run_at=_second(row.next_run_at),
+        next_due_at=_millisecond(row.next_due_at),
+        iteration=row.iteration,
+        runs_used=row.runs_used,
+        last_run_at=_millisecond(row.last_run_at),
+        last_success_at=_millisecond(row.last_success_at),
+        last_failure_at=_millisecond(row.last_failure_at),
+        last_exit=row.last_exit,
+        last_missed_at=_millisecond(row.last_missed_at),
+        last_miss_reason=row.last_miss_reason,
+        consecutive_failures=row.consecutive_failures,
+        edited=row.is_edited,
+        created_at=rfc3339_ms(row.created_at),
+        updated_at=rfc3339_ms(row.updated_at),
+    )
 
 
-def run_fields(row: RunRow) -> dict[str, object]:
+def run_fields(row: RunRow) -> RunFields:
     """Return a run as JSON tells it."""
-    return {
-        "run_id": row.run_id,
-        "schedule_id": row.schedule_id,
-        "run_at": _second(row.run_at),
-        "due_at": _millisecond(row.due_at),
-        "status": row.status,
-        "reason": row.reason,
-        "triggered_by": row.triggered_by,
-        "attempt": row.attempt,
-        "iteration": row.iteration,
-        "revision": row.revision,
-        "tick_count": row.tick_count,
-        "first_run_at": _second(row.first_run_at),
-        "blocked_by": row.blocked_by,
-        "priority": row.priority,
-        "group": row.grp,
-        "deadline_at": _millisecond(row.deadline_at),
-        "end_asked_at": _millisecond(row.end_asked_at),
-        "deferrals": row.deferrals,
-        "external_id": row.external_id,
-        "idempotency_key": row.key,
-        "request_id": row.request_id,
-        "started_at": _millisecond(row.started_at),
-        "finished_at": _millisecond(row.finished_at),
-        "exit_code": row.exit_code,
-        "error": row.error,
-        "result": row.result,
-        "inputs": row.inputs,
-        "rendered": row.rendered,
-        "created_at": _millisecond(row.created_at),
-        "updated_at": _millisecond(row.updated_at),
-    }
+    return RunFields(
+        run_id=row.run_id,
+        schedule_id=row.schedule_id,
+        run_at=rfc3339(row.run_at),
+        due_at=rfc3339_ms(row.due_at),
+        status=row.status,
+        reason=row.reason,
+        triggered_by=row.triggered_by,
+        attempt=row.attempt,
+        iteration=row.iteration,
+        revision=row.revision,
+        tick_count=row.tick_count,
+        first_run_at=_second(row.first_run_at),
+        blocked_by=row.blocked_by,
+        priority=row.priority,
+        group=row.grp,
+        deadline_at=_millisecond(row.deadline_at),
+        end_asked_at=_millisecond(row.end_asked_at),
+        deferrals=row.deferrals,
+        external_id=row.external_id,
+        idempotency_key=row.key,
+        request_id=row.request_id,
+        node_id=row.leased_by,
+        started_at=_millisecond(row.started_at),
+        finished_at=_millisecond(row.finished_at),
+        exit_code=row.exit_code,
+        error=row.error,
+        result=row.result,
+        inputs=None if row.inputs is None else dict(row.inputs),
+        rendered=None if row.rendered is None else dict(row.rendered),
+        created_at=rfc3339_ms(row.created_at),
+        updated_at=rfc3339_ms(row.updated_at),
+    )
 
 
-def overview_fields(found: Overview) -> dict[str, object]:
+def overview_fields(found: Overview) -> OverviewFields:
     """Return how things stand as JSON tells it."""
-    return {
-        "now": rfc3339_ms(found.now),
-        "gate": "open" if found.gate_open else "closed",
-        "schedules": found.schedules,
-        "paused": found.paused,
-        "due": found.due,
-        "next_due_at": _millisecond(found.next_due_at),
-        "runs": dict(found.runs),
-        "nodes": [node_fields(node, found.now) for node in found.nodes],
-    }
+    return OverviewFields(
+        now=rfc3339_ms(found.now),
+        gate="open" if found.gate_open else "closed",
+        schedules=found.schedules,
+        paused=found.paused,
+        due=found.due,
+        next_due_at=_millisecond(found.next_due_at),
+        runs=dict(found.runs),
+        nodes=[node_fields(node, found.now) for node in found.nodes],
+    )
 
 
-def node_fields(row: NodeRow, now: int) -> dict[str, object]:
+def node_fields(row: NodeRow, now: int) -> NodeFields:
     """Return a node as JSON tells it."""
-    return {
-        "node_id": row.node_id,
-        "name": row.name,
-        "roles": sorted(row.roles),
-        "offers": sorted(row.offers),
-        "running": row.running,
-        "alive": row.alive_until > now,
-        "stopping": row.is_stopping,
-        "started_at": rfc3339_ms(row.started_at),
-        "alive_until": rfc3339_ms(row.alive_until),
-        "version": row.version,
-        "tz": row.tz,
-    }
+    return NodeFields(
+        node_id=row.node_id,
+        name=row.name,
+        roles=sorted(row.roles),
+        offers=sorted(row.offers),
+        running=row.running,
+        alive=row.alive_until > now,
+        stopping=row.is_stopping,
+        started_at=rfc3339_ms(row.started_at),
+        alive_until=rfc3339_ms(row.alive_until),
+        version=row.version,
+        tz=row.tz,
+        address=row.address,
+    )
+
+
+def group_fields(row: GroupRow) -> GroupFields:
+    """Return a group as JSON tells it."""
+    return GroupFields(row.name, row.places, row.used, row.waiting)
+
+
+def event_fields(row: EventRow) -> EventFields:
+    """Return an event as JSON tells it."""
+    fields: dict[str, object] = msgspec.to_builtins(row.event)
+    name, by = str(fields.pop("name")), str(fields.pop("by", ""))
+    for field, as_text in INSTANTS.items():
+        value = fields.get(field)
+        if isinstance(value, int):
+            fields[field] = as_text(value)
+    if isinstance(fields.get("definition"), str):
+        fields["definition"] = _definition(str(fields["definition"]))
+    return EventFields(f"{row.event_id}.{row.n}", rfc3339_ms(row.at), name, by, fields)
+
+
+def why_fields(found: Why) -> WhyFields:
+    """Return why as JSON tells it."""
+    run = found.run
+    return WhyFields(
+        schedule_id=found.schedule_id,
+        at=rfc3339(found.at),
+        kind=found.kind,
+        reason=found.reason,
+        headline=found.headline,
+        sentences=list(found.sentences),
+        instead=found.instead,
+        run_id=None if run is None else run.run_id,
+        status=None if run is None else run.status.value,
+        previous=_second(found.previous),
+        next=_second(found.following),
+    )
+
+
+def preview_fields(found: Preview) -> PreviewFields:
+    """Return what a schedule will do as JSON tells it."""
+    ticks = [
+        TickFields(rfc3339(run_at), rfc3339(due_at), rfc3339(due_at, found.zone))
+        for run_at, due_at in found.ticks
+    ]
+    return PreviewFields(found.words, found.zone.name, ticks, found.notes)
+
+
+INSTANTS = {
+    "run_at": rfc3339,
+    "first_run_at": rfc3339,
+    "due_at": rfc3339_ms,
+    "deadline_at": rfc3339_ms,
+    "until": rfc3339_ms,
+    "history_from": rfc3339_ms,
+}  # the fields of events that are instants
 
 
 def _second(t: int | None) -> str | None:
@@ -116,8 +325,10 @@ def _millisecond(t: int | None) -> str | None:
     return None if t is None else rfc3339_ms(t)
 
 
-def _json(text: str) -> object:
+def _definition(text: str) -> dict[str, object]:
+    """Return what is kept as a definition, also if it cannot be read as one any more."""
     try:
-        return msgspec.json.decode(text)
+        found = msgspec.json.decode(text)
     except msgspec.MsgspecError:
-        return text
+        found = text
+    return found if isinstance(found, dict) else {"unreadable": found}

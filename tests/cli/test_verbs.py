@@ -48,18 +48,18 @@ SCHEDULE_KEYS = {
     "schedule_id", "words", "definition", "revision", "source", "user_id", "paused", "pause_note",
     "paused_until", "next_run_at", "next_due_at", "iteration", "runs_used", "last_run_at",
     "last_success_at", "last_failure_at", "last_exit", "last_missed_at", "last_miss_reason",
-    "consecutive_failures", "created_at", "updated_at",
+    "consecutive_failures", "edited", "created_at", "updated_at",
 }  # fmt: skip
 RUN_KEYS = {
     "run_id", "schedule_id", "run_at", "due_at", "status", "reason", "triggered_by", "attempt",
     "iteration", "revision", "tick_count", "first_run_at", "blocked_by", "priority", "group",
     "deadline_at", "end_asked_at", "deferrals", "external_id", "idempotency_key", "request_id",
-    "started_at", "finished_at", "exit_code", "error", "result", "inputs", "rendered",
+    "node_id", "started_at", "finished_at", "exit_code", "error", "result", "inputs", "rendered",
     "created_at", "updated_at",
 }  # fmt: skip
 NODE_KEYS = {
     "node_id", "name", "roles", "offers", "running", "alive", "stopping", "started_at", "alive_until",
-    "version", "tz",
+    "version", "tz", "address",
 }  # fmt: skip
 STATUS_KEYS = {
     "database", "now", "gate", "schedules", "paused", "due", "next_due_at", "runs", "nodes"

@@ -1,6 +1,7 @@
 """What `why` says: of runs by their reason, of instants that are no tick, and of what is to come."""
 
 import pytest
+from msgspec import to_builtins
 
 from onbeat import after, at, calendar, cron, daily, every, startup
 from onbeat.core.decisions import Due
@@ -16,8 +17,8 @@ from onbeat.core.why import (
     RunFacts,
     Spell,
     explain,
-    why_fields,
 )
+from onbeat.telling import why_fields
 from onbeat.testing import a_schedule
 
 NOON = parse_instant("2026-01-01T12:00:00Z")
@@ -237,7 +238,7 @@ class TestWithoutARow:
         assert (found.kind, found.previous, found.following) == ("no_tick", NOON, NOON + HOUR)
 
     def test_the_fields_are_plain(self):
-        assert why_fields(asked(when=NOON + 60)) == {
+        assert to_builtins(why_fields(asked(when=NOON + 60))) == {
             "schedule_id": "report", "at": "2026-01-01T12:01:00Z", "kind": "no_tick",
             "reason": None, "headline": "it is no tick",
             "sentences": ["it is not on the grid of every hour"], "instead": None, "run_id": None,

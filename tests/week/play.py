@@ -12,6 +12,7 @@ import apsw
 
 from onbeat import Onbeat
 from onbeat.core.runs import Accepted, Busy, Failed, Succeeded
+from onbeat.records import WhichRuns
 from onbeat.settings import Settings
 from onbeat.testing import ManualClock, a_schedule
 from tests.week.script import Does
@@ -177,8 +178,12 @@ class Play:
             looks += 1
             self.beat.wake()
             await self._until_all_wait()
-            asked = [row for row in await runs(status="STARTED") if row.end_asked_at is not None]
-            waiting = await runs(status="ENQUEUED")
+            asked = [
+                row
+                for row in await runs(WhichRuns(status="STARTED"))
+                if row.end_asked_at is not None
+            ]
+            waiting = await runs(WhichRuns(status="ENQUEUED"))
             if self.targets.going.keys() & {row.run_id for row in asked}:
                 await asyncio.sleep(0.01)  # the engine looks for those every 200 ms
             elif looks > 1 or not any(map(self._may_start, waiting)):

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
@@ -92,7 +93,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
     row, runs, overview = ask(settings, look)
     now = overview.now
     if as_json:
-        write_json({**schedule_fields(row), "runs": [run_fields(run) for run in runs]})
+        write_json({**asdict(schedule_fields(row)), "runs": [run_fields(run) for run in runs]})
         return
     tell_if_closed(overview)
     click.echo(f"{row.schedule_id}: {_words(row)}\n")

@@ -10,8 +10,7 @@ import msgspec
 from onbeat.cli import INVALID_DEFINITION
 from onbeat.core.codec import decode
 from onbeat.core.instants import canonical_time, parse_instant, resolve, rfc3339, whole_second
-from onbeat.core.model import STARTUP, Happened, Past
-from onbeat.core.nights import YEAR, night_notes
+from onbeat.core.preview import preview
 from onbeat.core.ticks import Trigger
 from onbeat.core.words import WEEKDAYS, words
 from onbeat.core.zones import DAY, Zone, zone
@@ -99,8 +98,8 @@ def _show_all(definitions: Definitions, tz: str | None, t: int, n: int, *, as_js
         click.echo(msgspec.json.encode(told))
     width = max(map(len, triggers), default=0)
     for name, trigger in triggers.items() if not as_json else ():
-        ticks = _upcoming(trigger, t, 1)
         where = zone(definitions.zone_of(name) if tz is None else tz)
+        ticks = preview(trigger, where, after=t, n=1).ticks
         moment = _local(ticks[0][1], where) if ticks else _none(trigger).ljust(30)
         click.echo(f"{name:{width}}  {moment}  {words(trigger)}")
     if not definitions.schedules and not as_json:
@@ -114,43 +113,25 @@ def _show_one(trigger: Trigger, tz: str, t: int, n: int, *, as_json: bool) -> No
     if as_json:
         click.echo(msgspec.json.encode(_told(trigger, t, n)))
         return
-    click.echo(f"{words(trigger)}\n")
-    ticks = _upcoming(trigger, t, n)
-    for tick, due in ticks:
+    found = preview(trigger, where, after=t, n=n)
+    click.echo(f"{found.words}\n")
+    for tick, due in found.ticks:
         utc = "" if tz == "UTC" else f"   {rfc3339(due)}"
         planned = "" if due == tick else f"   for {_local(tick, where)}"
         click.echo(f"  {_local(due, where)}{utc}{planned}")
-    if not ticks:
+    if not found.ticks:
         click.echo(f"  {_none(trigger)}")
-    for i, note in enumerate(_notes(trigger, t)):
+    for i, note in enumerate(found.notes):
         click.echo(f"{'' if i else chr(10)}note: {note}")
 
 
 def _told(trigger: Trigger, t: int, n: int) -> dict[str, object]:
     """Return what is told as JSON: `next` has each `run_at`, `due_at` those that are moved."""
-    ticks = _upcoming(trigger, t, n)
-    dues = {rfc3339(tick): rfc3339(due) for tick, due in ticks}
-    told: dict[str, object] = {
-        "next": list(dues),
-        "words": words(trigger),
-        "notes": _notes(trigger, t),
-    }
+    found = preview(trigger, zone("UTC"), after=t, n=n)
+    dues = {rfc3339(tick): rfc3339(due) for tick, due in found.ticks}
+    told: dict[str, object] = {"next": list(dues), "words": found.words, "notes": found.notes}
     moved = {run_at: due_at for run_at, due_at in dues.items() if run_at != due_at}
     return {**told, "due_at": moved} if moved else told
-
-
-def _notes(trigger: Trigger, t: int) -> list[str]:
-    notes = night_notes(trigger, t, t + YEAR)
-    if trigger.needs_past:
-        notes.append("what depends on runs to come is not told; a start is taken to be now")
-    return notes
-
-
-def _upcoming(trigger: Trigger, t: int, n: int) -> list[tuple[int, int]]:
-    """Return `run_at` and `due_at` of the next ticks of a schedule defined, and started, at `t`."""
-    starts = {cause: Happened(t) for cause in trigger.causes() if cause.startswith(STARTUP)}
-    past = Past(created_at=t, happened=starts)
-    return [(tick, trigger.due_at(tick, past)) for tick in trigger.upcoming(t, n, past)]
 
 
 def _none(trigger: Trigger) -> str:

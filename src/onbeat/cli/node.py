@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 
 from onbeat import __version__, app, logs
 from onbeat.app import Onbeat, check_target, holder
@@ -86,7 +87,11 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> Non
         found = await service.overview()
         if as_json:
             write_json(
-                {"database": settings.database_shown, "pid": os.getpid(), **overview_fields(found)}
+                {
+                    "database": settings.database_shown,
+                    "pid": os.getpid(),
+                    **asdict(overview_fields(found)),
+                }
             )
         else:
             n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
@@ -219,7 +224,7 @@ def status(settings: Settings, as_json: bool) -> None:
     """Show which nodes are up, what is due and what runs."""
     found = _overview(settings)
     if as_json:
-        write_json({"database": settings.database_shown, **overview_fields(found)})
+        write_json({"database": settings.database_shown, **asdict(overview_fields(found))})
         return
     up = [row.name for row in found.nodes if row.alive_until > found.now]
     click.echo(f"database   {settings.database_shown}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import msgspec
+from msgspec.structs import asdict
 
 from onbeat.app import holder, output_file
 from onbeat.cli import FAILED
@@ -71,7 +72,7 @@ def logs(settings: Settings, which: str, follow: bool, as_json: bool) -> None:
     if follow and as_json:
         run = ask(settings, partial(_until_ended, run=run))
     if as_json:
-        write_json({**run_fields(run), "log": _printed(settings, run)})
+        write_json({**asdict(run_fields(run)), "log": _printed(settings, run)})
     elif not follow:
         text = _printed(settings, run)
         click.echo(text, nl=False)

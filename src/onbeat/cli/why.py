@@ -7,11 +7,12 @@ import click
 from onbeat.cli.session import JSON, ask, with_settings, write_json
 from onbeat.core.instants import resolve, rfc3339
 from onbeat.core.schedules import from_definition
-from onbeat.core.why import Why, why_fields
+from onbeat.core.why import Why
 from onbeat.core.zones import zone
 from onbeat.errors import InvalidSchedule, InvalidSettings
 from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.telling import why_fields
 
 
 @click.command()

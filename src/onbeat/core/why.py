@@ -161,24 +161,6 @@ def explain(facts: Facts) -> Why:
     return _answer(facts, "no_tick", told, [])
 
 
-def why_fields(found: Why) -> dict[str, object]:
-    """Return the answer as JSON tells it."""
-    run = found.run
-    return {
-        "schedule_id": found.schedule_id,
-        "at": rfc3339(found.at),
-        "kind": found.kind,
-        "reason": found.reason,
-        "headline": found.headline,
-        "sentences": list(found.sentences),
-        "instead": found.instead,
-        "run_id": None if run is None else run.run_id,
-        "status": None if run is None else run.status.value,
-        "previous": None if found.previous is None else rfc3339(found.previous),
-        "next": None if found.following is None else rfc3339(found.following),
-    }
-
-
 def _answer(
     facts: Facts,
     kind: Kind,

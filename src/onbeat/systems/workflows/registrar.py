@@ -53,7 +53,7 @@ class Registrar:
         user_id = str(given["user_id"])
         await self._service.define([schedule], source=SOURCE, user_id=user_id)
         row = await self._service.schedule(schedule.schedule_id)
-        next_run_at = schedule_fields(row)["next_run_at"]
+        next_run_at = schedule_fields(row).next_run_at
         return {"schedule_id": schedule.schedule_id, "next_run_at": next_run_at}
 
     async def pause_schedule(self, schedule_id: str, paused: bool) -> None:  # noqa: FBT001 - as its users call it
@@ -132,12 +132,12 @@ def _told(row: ScheduleRow) -> dict[str, object]:
         "timezone": fields.get("timezone", "UTC"),
         "start_at": fields.get("start_at"),
         "end_at": fields.get("end_at"),
-        "next_run_at": told["next_run_at"],
+        "next_run_at": told.next_run_at,
         "paused": row.paused,
         "jitter_ms": schedule.policy.jitter,
         "overlap_policy": schedule.policy.overlap,
         "catchup_policy": next(k for k, v in CATCHUP.items() if v == schedule.policy.catchup),
-        "updated_at": told["updated_at"],
+        "updated_at": told.updated_at,
         "preview": [rfc3339(tick) for tick in preview],
     }
 
