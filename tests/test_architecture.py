@@ -31,7 +31,7 @@ LAYERS = [
     {"ports"},
     {"engine", "tokens"},
     {"service", "telling"},
-    {"settings", "logs", "testing", "sources", "launchers", "stores", "systems"},
+    {"settings", "logs", "metrics", "testing", "sources", "launchers", "stores", "systems"},
     {"app"},
     {"web"},
     {"cli", "__main__"},

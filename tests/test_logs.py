@@ -198,7 +198,9 @@ def test_the_log_of_a_story_has_every_decision_every_start_and_every_reason():
         return plan(schedule, run_at, unfinished, past, now=now)
 
     async def story():
-        store = await SqliteStore.open(None, clock=clock, inline=True, listener=logs.tell)
+        store = await SqliteStore.open(
+            None, clock=clock, inline=True, listener=lambda _, events: logs.tell(events)
+        )
         await store.register(node)
         await store.upsert([a_schedule("report", every="1h")])
         clock.advance("1h")

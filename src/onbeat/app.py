@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -37,6 +37,7 @@ from onbeat.errors import (
     naming,
     shown,
 )
+from onbeat.events import Event
 from onbeat.launchers.function import Function, FunctionLauncher
 from onbeat.launchers.http import HttpLauncher
 from onbeat.launchers.process import (
@@ -45,7 +46,8 @@ from onbeat.launchers.process import (
     forget_output,
     output_path,
 )
-from onbeat.ports import Clock, Launcher, Node, Upserted
+from onbeat.metrics import Metrics
+from onbeat.ports import Clock, Launcher, Listener, Node, Upserted
 from onbeat.records import RunRow, ScheduleRow, WhichRuns
 from onbeat.service import Service, check_launch
 from onbeat.settings import Settings
@@ -318,6 +320,11 @@ class Onbeat:
         return self._opened.service
 
     @property
+    def metrics(self) -> Metrics:
+        """What this process did since it was opened, counted."""
+        return self._opened.metrics
+
+    @property
     def is_node(self) -> bool:
         """Whether this process plans and runs, rather than being a client of one that does."""
         return self._opened.engine is not None
@@ -349,7 +356,7 @@ async def move(settings: Settings, to: Settings) -> dict[str, int]:
     source = await SqliteStore.open(settings.database_path, clock=SystemClock(), to_move=True)
     try:
         await source.hold(Node(str(uuid.uuid4()), "onbeat move", frozenset()))
-        target = await _open_postgres(to, None)
+        target = await _open_postgres(to)
         try:
             # The file is given up when all is there and not yet kept: there are never two that run.
             return await target.take_in(lambda: source.tables(moved_to=to.database_shown))
@@ -395,20 +402,26 @@ def holder(settings: Settings) -> Holder | None:
     return None if settings.database_path is None else who_holds(settings.database_path)
 
 
-async def _open_store(settings: Settings, clock: Clock | None) -> SqlStore:
+async def _open_store(settings: Settings, clock: Clock | None, metrics: Metrics) -> SqlStore:
+    def listener(at: int, events: Sequence[Event]) -> None:
+        metrics.tell(at, events)
+        logs.tell(events)
+
     if settings.is_postgres:
-        return await _open_postgres(settings, clock)
+        return await _open_postgres(settings, clock, listener)
     path = settings.database_path
-    return await SqliteStore.open(path, clock=clock or SystemClock(), listener=logs.tell)
+    return await SqliteStore.open(path, clock=clock or SystemClock(), listener=listener)
 
 
-async def _open_postgres(settings: Settings, clock: Clock | None) -> "PostgresStore":
+async def _open_postgres(
+    settings: Settings, clock: Clock | None = None, listener: Listener | None = None
+) -> "PostgresStore":
     try:
         from onbeat.stores.postgres import PostgresStore  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
         problem = "PostgreSQL needs a driver that is not installed"
         raise StoreUnusable(f"{problem} (pip install 'onbeat[postgres]')") from None
-    return await PostgresStore.open(settings.database, clock=clock, listener=logs.tell)
+    return await PostgresStore.open(settings.database, clock=clock, listener=listener)
 
 
 def output_file(settings: Settings, run_id: int, attempt: int) -> Path | None:
@@ -429,8 +442,9 @@ class _Opened:
         *,
         output: Path,
         new_id: Callable[[], str],
+        metrics: Metrics,
     ) -> None:
-        self._settings, self._store = settings, store
+        self._settings, self._store, self.metrics = settings, store, metrics
         self._functions, self._output = functions, output
         self._launchers, self._new_id = launchers, new_id
         self.service = Service(store, launchers, new_id=new_id, wake=self.wake)
@@ -448,7 +462,8 @@ class _Opened:
         functions: FunctionLauncher,
         new_id: Callable[[], str],
     ) -> Self:
-        store = await _open_store(settings, clock)
+        metrics = Metrics()
+        store = await _open_store(settings, clock, metrics)
         output = settings.output_folder or Path(tempfile.gettempdir()) / f"onbeat-{store.store_id}"
         # A copy of the file has the same id: it must not end what the original has running.
         path = store.path if isinstance(store, SqliteStore) else None
@@ -472,7 +487,9 @@ class _Opened:
             "http": requests,
             **own,
         }
-        return cls(settings, store, launchers, functions, output=output, new_id=new_id)
+        return cls(
+            settings, store, launchers, functions, output=output, new_id=new_id, metrics=metrics
+        )
 
     async def take_over(self) -> None:
         """Begin as soon as no other process is the node."""

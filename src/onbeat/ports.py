@@ -19,13 +19,14 @@ from onbeat.events import Event
 from onbeat.records import (
     Backfilled,
     EventRow,
+    Figures,
     GroupRow,
     NodeRow,
     Overview,
     RunRow,
     ScheduleRow,
-    Which,
     TokenRow,
+    Which,
     WhichRuns,
 )
 
@@ -359,6 +360,9 @@ class Store(Protocol):
     async def overview(self) -> Overview:
         """Return what `status` tells."""
 
+    async def figures(self) -> Figures:
+        """Return what metrics tell besides."""
+
     async def nodes(self) -> list[NodeRow]:
         """Return the nodes there are, the oldest first."""
 
@@ -367,10 +371,6 @@ class Store(Protocol):
 
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         """Remove finished runs and events older than `before`; return how many runs went."""
-
-    async def close(self) -> None:
-        """Let go of the store."""
-
 
     # -- who may come in
 
@@ -396,6 +396,10 @@ class Store(Protocol):
 
     async def signing_key(self, fresh: str) -> str:
         """Return the key that everybody who has this database signs with: `fresh` if none is."""
+
+    async def close(self) -> None:
+        """Let go of the store."""
+
 
 class Launcher(Protocol):
     """The adapter that starts one kind of target."""
@@ -425,5 +429,6 @@ class Launcher(Protocol):
         """End what is left."""
 
 
-Listener = Callable[[Sequence[Event]], None]
+Listener = Callable[[int, Sequence[Event]], None]
+"""`(at, events)`: what a transaction told, once it is durable, and its `now`."""
 Launchers = Mapping[str, Launcher]  # by the kind of target

@@ -136,6 +136,17 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """What is counted of a store besides, for whoever watches it."""
+
+    failing: int  # schedules whose last run failed
+    waiting_since: int | None  # since when the oldest run that is due waits to be claimed
+    to_notify: int  # event rows that somebody may want to hear of
+    outbox: Mapping[str, int]  # messages on their way out, by state
+    size: int  # bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Which:
     """Which schedules are meant: those for which everything holds that is said here."""
 

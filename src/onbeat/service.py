@@ -29,6 +29,7 @@ from onbeat.ports import (
 from onbeat.records import (
     Backfilled,
     EventRow,
+    Figures,
     GroupRow,
     NodeRow,
     Overview,
@@ -37,8 +38,8 @@ from onbeat.records import (
     Which,
     WhichRuns,
 )
-
 from onbeat.tokens import Tokens
+
 MOST_RUNS = 10_000  # in one answer
 MOST_PLACES = 10_000  # of a group
 MOST_BACKFILLED = 10_000  # ticks in one stretch
@@ -55,13 +56,13 @@ class Service:
         new_id: Callable[[], str],
         wake: Callable[[], None] = lambda: None,
         caller: Caller = LOCAL,
-    ) -> None:
         tokens: Tokens | None = None,
+    ) -> None:
         self._all, self._launchers, self._new_id, self._wake = store, launchers, new_id, wake
         self._store = store.asked_by(caller.name, only_of=caller.only_of)
         self.caller = caller
-
         self.tokens = (tokens or Tokens(store)).of(caller)
+
     def of(self, caller: Caller) -> "Service":
         """Return the same use cases as this caller may have them."""
         return Service(
@@ -275,6 +276,12 @@ class Service:
         """Return how things stand."""
         self._needs("read")
         return await self._store.overview()
+
+    async def figures(self) -> Figures:
+        """Return what metrics tell besides how things stand."""
+        self._needs("read")
+        self._needs_all()
+        return await self._store.figures()
 
     async def nodes(self) -> list[NodeRow]:
         """Return the nodes there are, the oldest first."""

@@ -55,7 +55,7 @@ class World:
     def forget(self):
         shutil.rmtree(self.folder)
 
-    def hear(self, events):
+    def hear(self, at, events):
         """Hear what was just committed."""
         for event in events:
             if event.name == "run.end_asked":

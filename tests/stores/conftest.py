@@ -89,7 +89,7 @@ class World:
 
     async def second(self):
         """Open another store on the same files, as another process would."""
-        store = await self.database.open(self.clock, self.heard.extend)
+        store = await self.database.open(self.clock, lambda _, events: self.heard.extend(events))
         self._opened.append(store)
         return store
 

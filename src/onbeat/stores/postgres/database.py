@@ -76,6 +76,7 @@ PATIENTLY = SETTINGS | {"idle_in_transaction_session_timeout": "60000"}
 TO_READ = _beginning("REPEATABLE READ READ ONLY", PATIENTLY)
 
 T = TypeVar("T")
+Answer = tuple[T, int, Sequence[Event]]  # of a call, with its `now` and what it told
 
 
 class Connection(psycopg.Connection[Row]):
@@ -259,7 +260,7 @@ class Threads:
 
     async def use(self, work: Callable[[Connection], T]) -> T:
         """Do something with a connection that is not a call of the store's."""
-        return await self._ask(lambda: (self._lane().use(work), ()))
+        return await self._ask(lambda: (self._lane().use(work), 0, ()))
 
     def close(self) -> None:
         """End, with everything done that was asked for."""
@@ -268,17 +269,19 @@ class Threads:
         for lane in self._lanes:
             lane.close()
 
-    async def _ask(self, work: Callable[[], tuple[T, Sequence[Event]]]) -> T:
+    async def _ask(self, work: Callable[[], Answer[T]]) -> T:
         done = asyncio.get_running_loop().run_in_executor(self._pool, work)
         done.add_done_callback(self._tell)
         # Shielded: a caller that is cancelled must not undo what may already be committed.
-        result, _ = await asyncio.shield(done)
-        return result
+        return (await asyncio.shield(done))[0]
 
-    def _tell(self, done: "asyncio.Future[tuple[T, Sequence[Event]]]") -> None:
+    def _tell(self, done: "asyncio.Future[Answer[T]]") -> None:
         failed = done.cancelled() or done.exception() is not None
-        if self._listener is not None and not failed and (events := done.result()[1]):
-            self._listener(events)
+        if self._listener is None or failed:
+            return
+        _, at, events = done.result()
+        if events:
+            self._listener(at, events)
 
     def _lane(self) -> "Lane":
         lane: Lane | None = getattr(self._own, "lane", None)
@@ -287,7 +290,7 @@ class Threads:
             self._lanes.append(lane)
         return lane
 
-    def _do(self, call: Call[T], begin: str) -> tuple[T, Sequence[Event]]:
+    def _do(self, call: Call[T], begin: str) -> Answer[T]:
         lane, tries = self._lane(), 0
         while True:
             tries += 1
@@ -297,9 +300,7 @@ class Threads:
                 if tries == TRIES:
                     raise StoreFailed(str(clash)) from None
 
-    def _transact(
-        self, connection: Connection, call: Call[T], begin: str
-    ) -> tuple[T, Sequence[Event]]:
+    def _transact(self, connection: Connection, call: Call[T], begin: str) -> Answer[T]:
         cursor = connection.cursor()
         try:
             now = self._begin(connection, cursor, begin)
@@ -313,7 +314,7 @@ class Threads:
                 connection.execute("ROLLBACK")
             raise
         _commit(connection, changes=begin is TO_WRITE)
-        return result, tx.events
+        return result, tx.now, tx.events
 
     def _begin(self, connection: Connection, cursor: psycopg.Cursor[Row], begin: str) -> int:
         """Begin a transaction; return what time it is."""

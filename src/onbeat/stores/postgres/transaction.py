@@ -124,6 +124,8 @@ class PostgresTransaction(Transaction):
 
     __slots__ = ("_clock", "_cursor", "_known")
     is_shared = True
+    SIZE = """SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+ WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"""
 
     def __init__(self, cursor: Cursor, now: int, clock: Clock | None, known: Known) -> None:
         super().__init__(now)

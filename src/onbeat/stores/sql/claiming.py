@@ -185,6 +185,7 @@ def announce(tx: Transaction, node: Node, attempts: Sequence[Attempt]) -> list[A
             a.attempt,
             node.node_id,
             a.fence,
+            triggered_by=a.triggered_by,
             late=late_by(tx, a.due_at),
         )
         for a in announced

@@ -8,6 +8,7 @@ from onbeat.events import GateChanged, HistoryPruned, decode_events
 from onbeat.ports import ALL
 from onbeat.records import (
     EventRow,
+    Figures,
     GroupRow,
     NodeRow,
     Overview,
@@ -68,6 +69,18 @@ SELECT grp, count(*) FROM schedule_runs INDEXED BY runs_in_group
  WHERE grp IS NOT NULL AND finished_at IS NULL AND status = 'ENQUEUED' AND leased_by IS NULL
  GROUP BY grp
 """
+
+COUNT_FAILING = """
+SELECT count(*) FROM schedule_state INDEXED BY failing_schedules JOIN schedules USING (schedule_id)
+ WHERE consecutive_failures > 0 AND deleted_at IS NULL
+"""
+
+WAITING_SINCE = """
+SELECT min(due_at) FROM schedule_runs INDEXED BY waiting_runs
+ WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL
+"""
+
+COUNT_TO_NOTIFY = "SELECT count(*) FROM events WHERE to_notify IS NOT NULL"
 
 PRUNE = """
 DELETE FROM schedule_runs WHERE run_id IN (
@@ -262,6 +275,14 @@ def overview(tx: Transaction) -> Overview:
         runs=dict(unfinished),
         nodes=nodes(tx) if tx.only_of is None else [],
     )
+
+
+def figures(tx: Transaction) -> Figures:
+    """Return what metrics tell besides. The contract is `Store.figures`."""
+    rows = [tx.one(sql) for sql in (COUNT_FAILING, WAITING_SINCE, COUNT_TO_NOTIFY, tx.SIZE)]
+    failing, waiting_since, to_notify, size = (row[0] if row is not None else None for row in rows)
+    outbox: dict[str, int] = dict(tx.all("SELECT state, count(*) FROM outbox GROUP BY state"))
+    return Figures(failing or 0, waiting_since, to_notify or 0, outbox, int(size or 0))
 
 
 def nodes(tx: Transaction) -> list[NodeRow]:

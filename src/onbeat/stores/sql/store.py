@@ -26,13 +26,14 @@ from onbeat.ports import (
 from onbeat.records import (
     Backfilled,
     EventRow,
+    Figures,
     GroupRow,
     NodeRow,
     Overview,
     RunRow,
     ScheduleRow,
-    Which,
     TokenRow,
+    Which,
     WhichRuns,
 )
 from onbeat.stores.sql import (
@@ -44,8 +45,8 @@ from onbeat.stores.sql import (
     nodes,
     planning,
     reading,
-)
     tokens,
+)
 from onbeat.stores.sql.transaction import Call, Row, Transaction
 
 T = TypeVar("T")
@@ -266,6 +267,9 @@ class SqlStore(ABC):
     async def overview(self) -> Overview:
         return await self._read(reading.overview)
 
+    async def figures(self) -> Figures:
+        return await self._read(reading.figures)
+
     async def nodes(self) -> list[NodeRow]:
         return await self._read(reading.nodes)
 
@@ -275,10 +279,6 @@ class SqlStore(ABC):
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         return await self._write(lambda tx: reading.prune(tx, before=before, limit=limit))
 
-
-def _there(tx: Transaction, run_id: int) -> RunRow:
-    row = reading.run(tx, run_id)
-    assert row is not None, "what was just written is there"
     # -- who may come in
 
     async def add_token(self, token: TokenRow, digest: str) -> bool:
@@ -303,4 +303,8 @@ def _there(tx: Transaction, run_id: int) -> RunRow:
     async def signing_key(self, fresh: str) -> str:
         return await self._write(lambda tx: tokens.signing_key(tx, fresh))
 
+
+def _there(tx: Transaction, run_id: int) -> RunRow:
+    row = reading.run(tx, run_id)
+    assert row is not None, "what was just written is there"
     return row

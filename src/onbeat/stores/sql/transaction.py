@@ -39,6 +39,7 @@ class Transaction(ABC):
     __slots__ = ("by", "events", "now", "only_of")
 
     is_shared: ClassVar[bool]  # whether other nodes plan and run on the same database
+    SIZE: ClassVar[str]  # the statement that tells what all tables take on disk, in bytes
 
     def __init__(self, now: int) -> None:
         self.now = now

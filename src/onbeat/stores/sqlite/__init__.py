@@ -175,5 +175,5 @@ def who_holds(path: Path) -> Holder | None:
         os.close(lock)
 
 
-def _nobody(events: Sequence[Event]) -> None:
+def _nobody(at: int, events: Sequence[Event]) -> None:
     """Listen to nothing."""

@@ -63,6 +63,7 @@ class SqliteTransaction(Transaction):
 
     __slots__ = ("connection",)
     is_shared = False
+    SIZE = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 
     def __init__(self, connection: apsw.Connection, now: int) -> None:
         super().__init__(now)
@@ -160,13 +161,14 @@ def _for_rows(sql: str, rows: int, first: int) -> tuple[str, int]:
 class Asked(Generic[T]):
     """A call, and what came of it."""
 
-    __slots__ = ("call", "error", "events", "future", "result")
+    __slots__ = ("at", "call", "error", "events", "future", "result")
 
     def __init__(self, call: Call[T], future: "asyncio.Future[T] | None" = None) -> None:
         self.call, self.future = call, future
         self.result: T | None = None
         self.error: BaseException | None = None
         self.events: list[Event] = []
+        self.at = 0  # the `now` of what they tell
 
     def answer(self) -> T:
         """Return the result, or raise what went wrong."""
@@ -200,7 +202,7 @@ class Inline:
     async def write(self, call: Call[T]) -> T:
         asked = Asked(call)
         commit(self._connection, self._clock, [asked])
-        self._listener(asked.events)
+        self._listener(asked.at, asked.events)
         return asked.answer()
 
     async def read(self, call: Call[T]) -> T:
@@ -300,7 +302,7 @@ class _Lane:
     def _settle(self, group: list[Asked[Any]]) -> None:
         for asked in group:
             if asked.events:
-                self._listener(asked.events)
+                self._listener(asked.at, asked.events)
             if asked.future is None or asked.future.done():
                 continue
             if asked.error is not None:
@@ -333,7 +335,7 @@ def _attempt(connection: apsw.Connection, clock: Clock, asked: Asked[Any]) -> No
     try:
         asked.result = asked.call(transaction)
         transaction.write_events()
-        asked.events = transaction.events
+        asked.at, asked.events = transaction.now, transaction.events
     except Exception as broken:
         asked.error = as_store_error(broken)
         if isinstance(asked.error, StoreFailed | StoreUnusable):

@@ -1,0 +1,66 @@
+"""What metrics read of a store, and what a listener is told with it: the same on every database."""
+
+import pytest
+
+from onbeat.core.runs import Failed
+from onbeat.events import RunStarted
+
+
+async def test_an_empty_store_has_nothing_but_a_size(world):
+    found = await world.store.figures()
+    assert (found.failing, found.waiting_since, found.to_notify, found.outbox) == (0, None, 0, {})
+    assert found.size > 0
+
+
+async def test_the_oldest_run_that_waits_is_told_by_when_it_was_due(world):
+    await world.waiting()
+    due_at = (await world.row()).due_at
+    world.clock.advance("10m")
+    assert (await world.store.figures()).waiting_since == due_at
+    await world.start()
+    assert (await world.store.figures()).waiting_since is None
+
+
+async def test_schedules_that_fail_and_what_is_worth_a_notice_are_counted(world):
+    await world.end(await world.going(), Failed("exit code 1", "exit"))
+    found = await world.store.figures()
+    assert (found.failing, found.to_notify) == (1, 1)
+
+
+async def test_a_deleted_schedule_does_not_fail_any_more(world):
+    await world.end(await world.going(), Failed("exit code 1", "exit"))
+    await world.store.delete("report")
+    assert (await world.store.figures()).failing == 0
+
+
+async def test_messages_on_their_way_out_are_counted_by_state(world):
+    world.database.tamper(
+        "INSERT INTO outbox (channel, body, state, created_at, due_at) VALUES "
+        "('a', '{}', 'failed', 1, 1), ('a', '{}', 'failed', 1, 1), ('a', '{}', 'waiting', 1, 1)"
+    )
+    assert (await world.store.figures()).outbox == {"failed": 2, "waiting": 1}
+
+
+async def test_a_listener_is_told_the_instant_that_is_kept_with_the_events(world):
+    heard = []
+    store = await world.database.open(
+        world.clock, lambda at, events: heard.append((at, list(events)))
+    )
+    await world.waiting()
+    claimed = await store.claim(world.node, limit=10)
+    world.clock.advance("90s")
+    await store.announce(world.node, claimed)
+    await store.close()
+    at, events = heard[-1]
+    assert at == world.clock.now() == (await world.row()).started_at
+    assert [type(event) for event in events] == [RunStarted]
+
+
+@pytest.mark.req("K10")
+async def test_a_run_started_by_hand_says_so_as_it_starts(world):
+    await world.define()
+    await world.store.enqueue("report", request_id="by-hand")
+    await world.start()
+    assert [
+        event.triggered_by for event in await world.told() if isinstance(event, RunStarted)
+    ] == ["manual"]
