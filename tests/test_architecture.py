@@ -28,6 +28,7 @@ LAYERS = [
     {"core"},
     {"events"},
     {"records", "access"},
+    {"changes"},
     {"ports"},
     {"engine", "tokens"},
     {"service", "telling"},

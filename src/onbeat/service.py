@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from onbeat.access import LOCAL, Caller, Scope, as_allowed
+from onbeat.changes import Changes, compare
 from onbeat.core.backfill import Choice
 from onbeat.core.instants import rfc3339_ms
 from onbeat.core.model import STARTUP
@@ -93,11 +94,7 @@ class Service:
         The contract of the rest is `Store.upsert`.
         """
         self._needs("define")
-        allowed: list[Schedule] = []
-        for schedule in schedules:
-            with naming(schedule.schedule_id):
-                allowed.append(as_allowed(self.caller, schedule))
-                self.check(schedule)
+        allowed = self._allowed(schedules)
         await self._check_followed(allowed)
         done = await self._store.upsert(
             allowed,
@@ -108,6 +105,49 @@ class Service:
         )
         self._wake()
         return done
+
+    async def plan_changes(
+        self,
+        schedules: Sequence[Schedule],
+        *,
+        source: str,
+        prune: bool = False,
+        take_over: bool = False,
+    ) -> Changes:
+        """Return what applying these definitions of a source would do; nothing is touched."""
+        allowed = self._allowed(schedules)
+        found = await self._store.schedules(Which(source=source))
+        found += await self._store.schedules(Which(ids=[each.schedule_id for each in allowed]))
+        is_edited = any(row.is_edited for row in found)
+        return compare(
+            allowed,
+            found,
+            source=source,
+            now=self._store.clock.now(),
+            prune=prune,
+            take_over=take_over,
+            told=await self._store.audit(limit=MOST_RUNS) if is_edited else (),
+        )
+
+    async def apply(self, changes: Changes, *, user_id: str = "") -> list[Upserted]:
+        """Do what was planned, all or nothing; it is refused if a schedule was changed since."""
+        changes.refuse_taken()
+        return await self.define(
+            changes.schedules,
+            source=changes.source,
+            user_id=user_id,
+            remove=changes.removed,
+            expected=changes.expected,
+        )
+
+    def _allowed(self, schedules: Sequence[Schedule]) -> list[Schedule]:
+        """Return schedules as whoever asks may define them, or refuse them."""
+        found: list[Schedule] = []
+        for schedule in schedules:
+            with naming(schedule.schedule_id):
+                found.append(as_allowed(self.caller, schedule))
+                self.check(schedule)
+        return found
 
     async def _check_followed(self, schedules: Sequence[Schedule]) -> None:
         """Refuse to follow schedules that are not there for whoever asks."""

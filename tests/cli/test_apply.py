@@ -1,10 +1,192 @@
 """Definitions as code: what a file would do, that it is done, and that it is written out again."""
 
 import json
+import re
+import time
+from pathlib import Path
 
 import jsonschema_rs
 
-from tests.cli.test_verbs import folder, ok  # noqa: F401 - a fixture
+from tests.cli.test_verbs import (  # noqa: F401 - folder is a fixture  # fmt: skip
+    BROKEN,
+    TWO,
+    as_json,
+    folder,
+    names,
+    ok,
+    onbeat,
+    refused,
+    rows,
+    write,
+)
+
+FIRST = """
+schedules:
+  report: {every: 15m, run: {command: [ls]}, timeout: 5m}
+  standup: {cron: "0 9 * * MON-FRI", run: {command: [ls]}}
+  old: {every: 1h, run: {command: [ls]}}
+  same: {every: 1h, run: {command: [ls]}}
+"""
+SECOND = """
+schedules:
+  report: {every: 30m, run: {command: [ls, -l]}}
+  standup: {cron: "0 10 * * MON-FRI", run: {command: [ls]}}
+  new: {any: [{daily: 12:30}, {after: {success: 1h}}], run: {command: [ls]}}
+  same: {every: 1h, run: {command: [ls]}}
+"""
+THOUSAND = "schedules:\n" + "".join(
+    f"  s{i}: {{cron: '{i % 60} {i % 24} * * MON-FRI', run: {{command: [ls, '{i}']}}}}\n"
+    for i in range(1000)
+)
+
+
+def told(text):
+    """Return what was told, without the times, which are those of today."""
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "...", text).splitlines()
+
+
+# -- plan
+
+
+def test_plan_shows_what_would_be_done_and_touches_nothing():
+    ok("apply", write(FIRST))
+    ok("pause", "standup")
+    before = rows()
+    assert told(ok("plan", write(SECOND))) == [
+        "~ report   every 30 minutes",
+        '    every: "15m" -> "30m"',
+        '    run.command: ["ls"] -> ["ls","-l"]',
+        '    timeout: "5m" -> default',
+        "    336 ticks lost, the first ... in the next week",
+        "~ standup  at 10:00 on Monday to Friday, UTC",
+        '    cron: "0 9 * * MON-FRI" -> "0 10 * * MON-FRI"',
+        "    5 ticks gained, the first ...; 5 ticks lost, the first ... in the next week",
+        "    paused, and stays so",
+        "+ new      at 12:30 every day, UTC; or 1h after its last run succeeded",
+        "    7 ticks gained, the first ... in the next week",
+        "    ticks that follow runs are not counted",
+        ". old      every hour",
+        "    no longer in the file, and goes on (--prune removes it)",
+        "= 1 unchanged",
+        "1 to create, 2 to change",
+    ]
+    pruned = told(ok("plan", "--prune"))
+    assert pruned[-4:] == [
+        "- old      every hour",
+        "    168 ticks lost, the first ... in the next week",
+        "= 1 unchanged",
+        "1 to create, 2 to change, 1 to remove",
+    ]
+    assert rows() == before
+
+
+def test_plan_tells_it_in_json_too():
+    ok("apply", write(FIRST))
+    write(SECOND)
+    found = as_json("plan", "--prune")
+    assert found["source"] == str(Path("onbeat.yaml").resolve())
+    changes = {each["schedule_id"]: each for each in found["changes"]}
+    assert {name: each["change"] for name, each in changes.items()} == {
+        "report": "change", "standup": "change", "new": "create", "same": "unchanged", "old": "remove",
+    }  # fmt: skip
+    report = changes["report"]
+    assert report["fields"] == [
+        {"field": "every", "overwritten": False, "old": "15m", "new": "30m"},
+        {"field": "run.command", "overwritten": False, "old": ["ls"], "new": ["ls", "-l"]},
+        {"field": "timeout", "overwritten": False, "old": "5m"},
+    ]
+    assert (report["revision"], report["effect"]["lost"]) == (1, 336)
+    assert len(report["effect"]["first_lost"]) == 3
+
+
+def test_a_plan_for_a_database_that_is_not_there_creates_all_of_it_but_no_database():
+    assert told(ok("plan", write(TWO)))[-1] == "2 to create"
+    assert not Path("onbeat.db").exists()
+
+
+def test_plan_says_with_its_exit_code_whether_there_is_something_to_do_if_asked():
+    write(TWO)
+    assert onbeat("plan", "--exit-code").exit_code == 3
+    ok("apply")
+    assert ok("plan", "--exit-code") == "= 2 unchanged\nnothing to do\n"
+
+
+def test_a_broken_file_is_refused_by_plan_as_by_apply():
+    done = onbeat("plan", write(BROKEN))
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert done.stderr.startswith("onbeat.yaml:4: schedules.no-length.every: ")
+    assert done.stderr.endswith("onbeat: 4 mistakes in onbeat.yaml: nothing was changed\n")
+
+
+# -- apply
+
+
+def test_apply_removes_what_left_the_file_only_if_asked_to():
+    ok("apply", write(FIRST))
+    write(SECOND)
+    done = onbeat("apply")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("no longer in onbeat.yaml, and going on: old\n")
+    assert names() == ["new", "old", "report", "same", "standup"]
+    assert ok("apply", "--prune") == "removed old, revision 1\n4 unchanged\n"
+    assert names() == ["new", "report", "same", "standup"]
+    write("schedules: {}")
+    assert as_json("apply", "--prune")[0] == {
+        "schedule_id": "new", "change": "removed", "revision": 1,
+    }  # fmt: skip
+    assert names() == []
+
+
+def test_a_dry_run_is_a_plan():
+    ok("apply", write(FIRST))
+    write(SECOND)
+    before = rows()
+    assert ok("apply", "--dry-run", "--prune") == ok("plan", "--prune")
+    assert as_json("apply", "--dry-run") == as_json("plan")
+    assert rows() == before
+
+
+def test_another_file_does_not_take_what_this_one_has_unless_it_is_told_to(folder):  # noqa: F811
+    ok("apply", write(TWO))
+    write(TWO, "other.yaml")
+    assert told(ok("plan", "other.yaml"))[1] == f"    it is of {folder}/onbeat.yaml (--take-over makes it this file's)"  # fmt: skip
+    line = refused(1, "apply", "other.yaml")
+    assert line.startswith(f"report is of {folder}/onbeat.yaml, clean is of {folder}/onbeat.yaml: nothing was changed")  # fmt: skip
+    assert "--take-over" in line
+    assert ok("apply", "other.yaml", "--take-over") == "2 unchanged\n"
+    assert {row["source"] for row in as_json("list")} == {f"{folder}/other.yaml"}
+
+
+def test_a_source_with_a_name_is_the_same_wherever_its_file_is(folder):  # noqa: F811
+    ok("apply", write(TWO), "--source", "team")
+    (folder / "else").mkdir()
+    moved = write("schedules: {clean: {every: 1h, run: {command: [ls]}}}", "else/where.yaml")
+    assert ok("apply", moved, "--source", "team", "--prune") == (
+        "changed clean, revision 2\nremoved report, revision 1\n"
+    )
+    assert [row["source"] for row in as_json("list")] == ["team"]
+
+
+def test_a_redeploy_leaves_paused_what_is_paused():
+    ok("apply", write(TWO))
+    ok("pause", "report", "--note", "for now")
+    ok("apply", write(TWO.replace("1h", "2h")))
+    row = next(row for row in as_json("list") if row["schedule_id"] == "report")
+    assert (row["paused"], row["pause_note"], row["revision"]) == (True, "for now", 2)
+
+
+def test_a_thousand_schedules_are_planned_and_applied_in_a_few_seconds():
+    started = time.process_time()
+    assert told(ok("plan", write(THOUSAND)))[-1] == "1000 to create"
+    ok("apply")
+    write(THOUSAND.replace("MON-FRI", "MON-SAT"))
+    assert told(ok("plan"))[-1] == "1000 to change"
+    ok("apply")
+    assert ok("plan") == "= 1000 unchanged\nnothing to do\n"
+    assert time.process_time() - started < 20  # 4 s when quiet
+
+
+# -- schema
 
 
 def test_schema_writes_what_a_file_and_what_a_schedule_may_hold():

@@ -442,7 +442,7 @@ def test_what_left_a_file_is_told_of(two):
     done = onbeat("apply")
     assert done.exit_code == 0
     assert done.stderr == (
-        "no longer in onbeat.yaml, and going on: report\n(onbeat delete report takes them away)\n"
+        "no longer in onbeat.yaml, and going on: report\n(--prune takes them away)\n"
     )
     assert names() == ["clean", "report"]
 

@@ -1,6 +1,7 @@
 """The command `onbeat`: one module a group of verbs, loaded when one of them is called.
 
-Exit codes: 0 ok, 1 failed, 2 usage, 4 invalid definition, 69 unavailable.
+Exit codes: 0 ok, 1 failed, 2 usage, 3 different (if asked for), 4 invalid definition, 69
+unavailable.
 """
 
 from importlib import import_module
@@ -10,7 +11,7 @@ import click
 import onbeat
 from onbeat.errors import meant
 
-FAILED, USAGE, INVALID_DEFINITION, UNAVAILABLE = 1, 2, 4, 69
+FAILED, USAGE, DIFFERENT, INVALID_DEFINITION, UNAVAILABLE = 1, 2, 3, 4, 69
 
 VERBS = {
     "init": ("onbeat.cli.define:init", "Write a first file of schedules."),
@@ -19,6 +20,7 @@ VERBS = {
     "status": ("onbeat.cli.node:status", "Show which nodes are up, what is due and what runs."),
     "nodes": ("onbeat.cli.node:nodes", "Show the nodes, and what each of them does."),
     "next": ("onbeat.cli.next:next_ticks", "Show the coming ticks of a trigger."),
+    "plan": ("onbeat.cli.apply:plan", "Show what applying a file would do."),
     "apply": ("onbeat.cli.apply:apply_", "Define the schedules of a file."),
     "schema": ("onbeat.cli.apply:schema", "Write the JSON Schema of a file of schedules."),
     "list": ("onbeat.cli.define:list_", "Show every schedule."),

@@ -1,34 +1,112 @@
-"""`onbeat apply` and `schema`: schedules from a file, and what may stand in one."""
+"""`onbeat plan`, `apply` and `schema`: schedules from a file, and what may stand in one."""
 
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import msgspec
 
-from onbeat.app import check_target
+from onbeat.app import SystemClock, check_target
+from onbeat.changes import Change, Changes, change_fields, compare
+from onbeat.cli import DIFFERENT
 from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.core.effect import LEFT_OUT, Effect
+from onbeat.core.instants import rfc3339
 from onbeat.core.schema import schema_of_file, schema_of_schedule
 from onbeat.errors import shown
-from onbeat.ports import Upserted
-from onbeat.records import Which
 from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.sources.yaml import File, read_file
 
 FILE = Path("onbeat.yaml")
+LONGEST_VALUE = 60  # characters of an old or a new value
+MARKS = {"create": "+", "change": "~", "remove": "-", "keep": ".", "taken": "!"}
+
+
+class Wish(NamedTuple):
+    """How a file is to be applied."""
+
+    prune: bool = False
+    take_over: bool = False
+    source: str | None = None
+
+    def source_of(self, file: File) -> str:
+        """Return what the schedules of a file are known by."""
+        return self.source or str(file.path.resolve())
+
+    async def plan(self, service: Service, file: File) -> Changes:
+        """Return what applying a file would do."""
+        return await service.plan_changes(
+            file.schedules,
+            source=self.source_of(file),
+            prune=self.prune,
+            take_over=self.take_over,
+        )
+
+
+def with_wish(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options that say how a file is applied."""
+    prune = "Remove what the file, or its source, no longer has."
+    take_over = "Define also what is of another source."
+    source = "Whose the schedules are. [default: the path of the file]"
+    verb = click.option("--source", metavar="NAME", help=source)(verb)
+    verb = click.option("--take-over", is_flag=True, help=take_over)(verb)
+    return click.option("--prune", is_flag=True, help=prune)(verb)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), default=FILE)
+@with_wish
+@click.option("--exit-code", is_flag=True, help=f"Exit with {DIFFERENT} if there is work to do.")
+@JSON
+@with_settings()
+def plan(
+    settings: Settings,
+    file: Path,
+    prune: bool,
+    take_over: bool,
+    source: str | None,
+    exit_code: bool,
+    as_json: bool,
+) -> None:
+    """Show what applying a file would do, and which ticks that gains and loses."""
+    found = _planned(settings, read_file(file, check_target), Wish(prune, take_over, source))
+    write_changes(found, as_json=as_json)
+    if exit_code and not found.is_nothing:
+        sys.exit(DIFFERENT)
 
 
 @click.command("apply")
 @click.argument("file", type=click.Path(path_type=Path), default=FILE)
+@with_wish
+@click.option("--dry-run", is_flag=True, help="Only show what it would do, as `onbeat plan` does.")
 @JSON
 @with_settings()
-def apply_(settings: Settings, file: Path, as_json: bool) -> None:
-    """Define the schedules of a file: all of them, or none if one is wrong."""
+def apply_(
+    settings: Settings,
+    file: Path,
+    prune: bool,
+    take_over: bool,
+    source: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Define the schedules of a file: all of them, or none if one is wrong.
+
+    Those that are paused stay so, and nothing of the past is started.
+    """
     definitions = read_file(file, check_target)  # before anything is touched
-    done = ask(settings, lambda service: apply_definitions(service, definitions), create=True)
+    wish = Wish(prune, take_over, source)
+    if dry_run:
+        write_changes(_planned(settings, definitions, wish), as_json=as_json)
+        return
+    done = ask(settings, lambda service: apply_definitions(service, definitions, wish), create=True)
     tell_of_names(definitions)
     if as_json:
-        write_json([msgspec.to_builtins(each) for each in done])
+        write_json([each._asdict() for each in done])
         return
     for each in done:
         if each.change != "unchanged":
@@ -40,19 +118,34 @@ def apply_(settings: Settings, file: Path, as_json: bool) -> None:
         click.echo(f"{file} defines no schedules")
 
 
-async def apply_definitions(service: Service, file: File) -> list[Upserted]:
+def _planned(settings: Settings, file: File, wish: Wish) -> Changes:
+    """Return what applying a file would do, also to a database that is not there yet."""
+    path = settings.database_path
+    if path is not None and not (path.exists() and path.stat().st_size):
+        now = SystemClock().now()
+        return compare(file.schedules, (), source=wish.source_of(file), now=now)
+    return ask(settings, lambda service: wish.plan(service, file))
+
+
+class Applied(NamedTuple):
+    """What was done to a schedule."""
+
+    schedule_id: str
+    change: str
+    revision: int
+
+
+async def apply_definitions(service: Service, file: File, wish: Wish) -> list[Applied]:
     """Define the schedules of a file, all or none; tell of those that are no longer in it."""
-    source = str(file.path.resolve())
-    done = await service.define(file.schedules, source=source)
-    there = {schedule.schedule_id for schedule in file.schedules}
-    gone = [
-        row.schedule_id
-        for row in await service.schedules(Which(source=source))
-        if row.schedule_id not in there
+    changes = await wish.plan(service, file)
+    applied = await service.apply(changes)
+    done = [Applied(each.schedule_id, each.change, each.revision) for each in applied]
+    done += [
+        Applied(each.schedule_id, "removed", each.revision or 0) for each in changes.of("remove")
     ]
-    if gone:
-        click.echo(f"no longer in {file.path}, and going on: {', '.join(gone)}", err=True)
-        click.echo(f"(onbeat delete {' '.join(gone)} takes them away)", err=True)
+    if kept := [each.schedule_id for each in changes.of("keep")]:
+        click.echo(f"no longer in {file.path}, and going on: {', '.join(kept)}", err=True)
+        click.echo("(--prune takes them away)", err=True)
     return done
 
 
@@ -63,6 +156,64 @@ def tell_of_names(file: File) -> None:
             name = schedule.target.fields["python"]
             told = f"{schedule.schedule_id} waits for a program that registers {shown(name)}"
             click.echo(f"{told} (module:function is imported)", err=True)
+
+
+def write_changes(changes: Changes, *, as_json: bool) -> None:
+    """Write what would be done: what matters of each schedule, and how many of each kind."""
+    if as_json:
+        told = [change_fields(each) for each in changes.changes]
+        write_json({"source": changes.source, "changes": told})
+        return
+    shown_kinds = [each for each in changes.changes if each.kind in MARKS]
+    width = max((len(each.schedule_id) for each in shown_kinds), default=0)
+    for each in shown_kinds:
+        click.echo(f"{MARKS[each.kind]} {each.schedule_id:{width}}  {each.words}".rstrip())
+        for line in _details(each):
+            click.echo(f"    {line}")
+    counted = Counter(each.kind for each in changes.changes)
+    if counted["unchanged"]:
+        click.echo(f"= {counted['unchanged']} unchanged")
+    verbs = [f"{counted[kind]} to {kind}" for kind in ("create", "change", "remove")]
+    told_of = [text for text in verbs if not text.startswith("0 ")]
+    if counted["taken"]:
+        told_of.append(f"{counted['taken']} of another source, which is refused")
+    click.echo(", ".join(told_of) or "nothing to do")
+
+
+def _details(change: Change) -> Iterator[str]:
+    for field, old, new in change.fields:
+        edited = f", as {change.edited_by} had" if change.edited_by else ""
+        note = f" (edited since{edited}: overwritten)" if field in change.overwritten else ""
+        yield f"{field}: {_value(old)} -> {_value(new)}{note}"
+    if told := _ticks(change.effect):
+        yield f"{told} in the next week"
+    if not change.effect.is_known:
+        yield "ticks that follow runs are not counted"
+    yield from change.notes
+    if change.kind == "keep":
+        yield "no longer in the file, and goes on (--prune removes it)"
+    if change.kind == "taken":
+        owner = f"of {change.source}" if change.source else "of no source"
+        yield f"it is {owner} (--take-over makes it this file's)"
+
+
+def _ticks(effect: Effect) -> str:
+    parts = []
+    for n, ticks, what in (
+        (effect.gained, effect.first_gained, "gained"),
+        (effect.lost, effect.first_lost, "lost"),
+    ):
+        if n:
+            first = rfc3339(ticks[0]).replace("T", " ")
+            parts.append(f"{n} tick{'s' * (n != 1)} {what}, the first {first}")
+    return "; ".join(parts)
+
+
+def _value(value: object) -> str:
+    if value is LEFT_OUT:
+        return "default"
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 @click.command()

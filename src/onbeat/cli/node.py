@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from onbeat import __version__, app, logs
 from onbeat.app import Onbeat, check_target, holder
 from onbeat.cli import FAILED, UNAVAILABLE
-from onbeat.cli.apply import apply_definitions
+from onbeat.cli.apply import Wish, apply_definitions
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment
 from onbeat.errors import StoreUnusable
@@ -81,7 +81,7 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> Non
 
         async def define(service: Service) -> None:
             if definitions is not None:
-                await apply_definitions(service, definitions)
+                await apply_definitions(service, definitions, Wish())
 
         await beat.begin(client=False, first=define)
         found = await service.overview()

@@ -1,0 +1,233 @@
+"""What applying the definitions of a source would do, found before anything is touched.
+
+The source owns definitions, the runtime owns pause and position. Three are compared: what the
+source said when it was last applied, what is there now, and what it says today. So an edit that
+somebody made elsewhere in between is seen before it is overwritten.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from onbeat.core.effect import Difference, Effect, differing, effect_of
+from onbeat.core.instants import rfc3339
+from onbeat.core.model import Past
+from onbeat.core.schedules import Schedule, definition, from_definition
+from onbeat.core.words import words
+from onbeat.errors import InvalidSchedule, NotAllowed
+from onbeat.events import ScheduleChanged
+from onbeat.records import EventRow, ScheduleRow
+
+Kind = Literal["create", "change", "unchanged", "remove", "keep", "taken"]
+
+MOST_NAMED = 5  # schedules in one refusal
+PAUSED = "paused, and stays so"
+NO_EFFECT = Effect()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What would become of one schedule."""
+
+    schedule_id: str
+    kind: Kind
+    revision: int | None = None  # the one that is there, by which it is known again
+    source: str = ""  # where the one that is there comes from
+    words: str = ""  # when it runs, afterwards
+    fields: Sequence[Difference] = ()  # that differ from what is there
+    overwritten: frozenset[str] = frozenset()  # those of them that were edited since
+    edited_by: str = ""
+    effect: Effect = NO_EFFECT
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What would become of the schedules of a source, and of those that are in their way."""
+
+    source: str
+    changes: Sequence[Change]
+    schedules: Sequence[Schedule]  # all that the source defines
+
+    def of(self, *kinds: Kind) -> list[Change]:
+        """Return the changes of these kinds."""
+        return [each for each in self.changes if each.kind in kinds]
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.of("create", "change", "remove", "taken")
+
+    @property
+    def removed(self) -> list[str]:
+        """What goes, as it is not in the source any more."""
+        return [each.schedule_id for each in self.of("remove")]
+
+    @property
+    def expected(self) -> dict[str, int | None]:
+        """The revisions that this was found for: with others it may be something else."""
+        seen = self.of("create", "change", "unchanged", "remove")
+        return {each.schedule_id: each.revision for each in seen}
+
+    def refuse_taken(self) -> None:
+        """Refuse what would take schedules away from another source."""
+        taken = self.of("taken")
+        if taken:
+            named = [f"{each.schedule_id} is {_of(each.source)}" for each in taken[:MOST_NAMED]]
+            more = [f"{len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
+            hint = "--take-over makes them this source's; --source names the one they are of"
+            raise NotAllowed(f"{', '.join(named + more)}: nothing was changed", hint=hint)
+
+
+def compare(
+    schedules: Sequence[Schedule],
+    rows: Iterable[ScheduleRow],
+    *,
+    source: str,
+    now: int,
+    prune: bool = False,
+    take_over: bool = False,
+    told: Iterable[EventRow] = (),
+) -> Changes:
+    """Return what defining these schedules as those of a source would do at `now`.
+
+    `rows` has what is there of these ids and of the source, `told` what somebody had done, the
+    latest first. What is there of the source and not among the schedules is kept, unless `prune`
+    removes it.
+    """
+    edits = [row.event for row in told if isinstance(row.event, ScheduleChanged)]
+    editors = {(edit.schedule_id, edit.revision): edit.by for edit in edits}
+    there = {row.schedule_id: row for row in rows}
+    found = []
+    for schedule in schedules:
+        row = there.pop(schedule.schedule_id, None)
+        by = "" if row is None else editors.get((row.schedule_id, row.revision), "")
+        found.append(_change(schedule, row, source, by, now=now, take_over=take_over))
+    gone = [row for row in there.values() if row.source == source]
+    found += [_gone(row, now=now, prune=prune) for row in gone]
+    return Changes(source, found, schedules)
+
+
+def _change(
+    schedule: Schedule, row: ScheduleRow | None, source: str, by: str, *, now: int, take_over: bool
+) -> Change:
+    told = words(schedule.trigger)
+    if row is None:
+        past = Past(created_at=now // 1000)
+        effect = effect_of(None, schedule, now=now, past=past)
+        return Change(schedule.schedule_id, "create", None, "", told, effect=effect)
+    notes = [PAUSED] if row.paused else []
+    is_other = row.source != source
+    if is_other and not take_over:
+        return Change(schedule.schedule_id, "taken", row.revision, row.source, told)
+    if is_other:
+        notes.append(f"taken over, it was {_of(row.source)}")
+    text = definition(schedule)
+    if row.definition == text and not is_other:
+        return Change(schedule.schedule_id, "unchanged", row.revision, source, told, notes=notes)
+    current, new = _decoded(row.definition), msgspec.json.decode(text)
+    fields = differing(current, new)
+    edits = differing(_decoded(row.base), current) if row.is_edited and row.base else []
+    touched = {each.field for each in fields if any(_meet(each.field, e.field) for e in edits)}
+    effect = effect_of(_read(row), schedule, now=now, past=_past(row))
+    return Change(
+        schedule.schedule_id, "change", row.revision, row.source, told, fields,
+        frozenset(touched), by if touched else "", effect, notes,
+    )  # fmt: skip
+
+
+def _gone(row: ScheduleRow, *, now: int, prune: bool) -> Change:
+    old = _read(row)
+    told = words(old.trigger) if old is not None else ""
+    if not prune:
+        return Change(row.schedule_id, "keep", row.revision, row.source, told)
+    effect = effect_of(old, None, now=now, past=_past(row))
+    notes = ["it is paused"] if row.paused else []
+    return Change(
+        row.schedule_id, "remove", row.revision, row.source, told, effect=effect, notes=notes
+    )
+
+
+def _past(row: ScheduleRow) -> Past:
+    return Past(created_at=row.created_at // 1000, runs_used=row.runs_used)
+
+
+def _read(row: ScheduleRow) -> Schedule | None:
+    try:
+        return from_definition(row.schedule_id, row.definition)
+    except InvalidSchedule:  # of another version: it has no ticks that could be lost
+        return None
+
+
+def _decoded(text: str | None) -> object:
+    try:
+        return msgspec.json.decode(text or "{}")
+    except msgspec.MsgspecError:
+        return text
+
+
+def _meet(one: str, other: str) -> bool:
+    """Return whether one field is the other, or a part of it."""
+    short, long = sorted((one, other), key=len)
+    return long == short or long.startswith((f"{short}.", f"{short}["))
+
+
+def _of(source: str) -> str:
+    return f"of {source}" if source else "of no source"
+
+
+class EffectFields(msgspec.Struct, frozen=True):
+    """Ticks gained and lost in the coming week; not those that follow runs, if it is not known."""
+
+    gained: int
+    lost: int
+    first_gained: Sequence[str]
+    first_lost: Sequence[str]
+    is_known: bool
+
+
+class DifferenceFields(msgspec.Struct, frozen=True):
+    """A field that differs; `old` or `new` is not there where the field is at its default."""
+
+    field: str
+    overwritten: bool  # it was edited since the source was last applied
+    old: object = msgspec.UNSET
+    new: object = msgspec.UNSET
+
+
+class ChangeFields(msgspec.Struct, frozen=True):
+    """What would become of one schedule, as JSON tells it."""
+
+    schedule_id: str
+    change: Kind
+    revision: int | None
+    source: str
+    words: str
+    fields: Sequence[DifferenceFields]
+    edited_by: str
+    effect: EffectFields
+    notes: Sequence[str]
+
+
+def change_fields(change: Change) -> ChangeFields:
+    """Return a change as JSON tells it."""
+    effect, edited = change.effect, change.overwritten
+    return ChangeFields(
+        change.schedule_id,
+        change.kind,
+        change.revision,
+        change.source,
+        change.words,
+        [DifferenceFields(f.field, f.field in edited, f.old, f.new) for f in change.fields],
+        change.edited_by,
+        EffectFields(
+            effect.gained,
+            effect.lost,
+            [rfc3339(tick) for tick in effect.first_gained],
+            [rfc3339(tick) for tick in effect.first_lost],
+            effect.is_known,
+        ),
+        change.notes,
+    )

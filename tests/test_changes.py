@@ -1,0 +1,225 @@
+"""Applying the definitions of a source: what it would do is told first, and then exactly that is done."""
+
+import asyncio
+from functools import wraps
+
+import pytest
+
+from onbeat import Onbeat
+from onbeat.access import Caller
+from onbeat.changes import PAUSED
+from onbeat.core.effect import LEFT_OUT, Difference
+from onbeat.core.schedules import from_definition
+from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed
+from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+
+MONDAY = "2026-01-05T00:00:00Z"
+
+
+class World:
+    """A scheduler on a clock that is turned, and what it started."""
+
+    def __init__(self):
+        self.clock, self.launcher = ManualClock(MONDAY), RecordingLauncher()
+        self.beat = Onbeat("sqlite://", clock=self.clock, launchers={"command": self.launcher})
+
+    @property
+    def service(self):
+        return self.beat.service
+
+    async def plan(self, *schedules, source="file", **wish):
+        return await self.service.plan_changes(schedules, source=source, **wish)
+
+    async def apply(self, *schedules, **wish):
+        return await self.service.apply(await self.plan(*schedules, **wish))
+
+    async def ids(self):
+        return [row.schedule_id for row in await self.service.schedules()]
+
+    async def advance(self, length):
+        self.clock.advance(length)
+        await self.beat.settle()
+
+    def started(self):
+        return [attempt.schedule_id for attempt in self.launcher.attempts]
+
+
+def lived(test):
+    """Run a test in a world of its own."""
+
+    @wraps(test)
+    def run():
+        async def play():
+            world = World()
+            async with world.beat:
+                await test(world)
+
+        asyncio.run(play())
+
+    del run.__wrapped__  # or pytest would look for a fixture called `world`
+    return run
+
+
+def kinds(changes):
+    return {each.schedule_id: each.kind for each in changes.changes}
+
+
+@lived
+async def test_a_plan_says_of_each_schedule_what_would_become_of_it(world):
+    await world.apply(a_schedule("same"), a_schedule("other"), a_schedule("old"))
+    await world.service.define([a_schedule("theirs")], source="elsewhere")
+    found = await world.plan(a_schedule("same"), a_schedule("other", every="2h"), a_schedule("new"), a_schedule("theirs"))  # fmt: skip
+    assert kinds(found) == {
+        "same": "unchanged", "other": "change", "new": "create", "theirs": "taken", "old": "keep",
+    }  # fmt: skip
+    assert kinds(await world.plan(a_schedule("same"), prune=True)) == {
+        "same": "unchanged", "old": "remove", "other": "remove",
+    }  # fmt: skip
+    assert await world.ids() == ["old", "other", "same", "theirs"]  # nothing was touched
+
+
+@lived
+async def test_a_plan_tells_which_ticks_are_gained_and_lost_in_the_next_week(world):
+    await world.apply(a_schedule("a", cron="0 9 * * *"), a_schedule("b"))
+    found = await world.plan(a_schedule("a", cron="0 9 * * MON-FRI"), a_schedule("c", every="30m"), prune=True)  # fmt: skip
+    assert {e.schedule_id: (e.effect.gained, e.effect.lost) for e in found.changes} == {
+        "a": (0, 2), "b": (0, 168), "c": (336, 0),
+    }  # fmt: skip
+    (change,) = found.of("change")
+    assert change.fields == [Difference("cron", "0 9 * * *", "0 9 * * MON-FRI")]
+    assert change.words == "at 09:00 on Monday to Friday, UTC"
+
+
+@lived
+async def test_what_is_planned_is_done_at_once_and_then_there_is_nothing_to_do(world):
+    wish = [a_schedule("a"), a_schedule("b")]
+    await world.apply(a_schedule("old"), a_schedule("a", every="2h"))
+    done = await world.apply(*wish, prune=True)
+    assert [(each.schedule_id, each.change) for each in done] == [
+        ("a", "changed"),
+        ("b", "created"),
+    ]
+    assert await world.ids() == ["a", "b"]
+    assert (await world.plan(*wish, prune=True)).is_nothing
+
+
+@lived
+async def test_if_one_is_refused_none_is_defined_and_none_removed(world):
+    await world.apply(a_schedule("old"))
+    circle = a_schedule("b", after={"schedule": "c", "outcome": "success"})
+    back = a_schedule("c", after={"schedule": "b", "outcome": "success"})
+    with pytest.raises(InvalidSchedule):
+        await world.apply(a_schedule("a"), circle, back, prune=True)
+    assert await world.ids() == ["old"]
+
+
+@lived
+async def test_what_was_changed_since_it_was_planned_is_refused(world):
+    await world.apply(a_schedule("a"), a_schedule("b"), a_schedule("old"))
+    planned = await world.plan(a_schedule("a", every="2h"), a_schedule("b"), prune=True)
+    await world.service.define([a_schedule("b", every="5h")])  # it was unchanged, as planned
+    with pytest.raises(ChangedSince, match="b has revision 2, 1 was expected"):
+        await world.service.apply(planned)
+    assert await world.ids() == ["a", "b", "old"]
+    planned = await world.plan(a_schedule("new"))
+    await world.service.define([a_schedule("new", every="5h")])
+    with pytest.raises(ChangedSince, match="new has revision 1, none was expected"):
+        await world.service.apply(planned)
+
+
+@lived
+async def test_what_is_removed_was_made_by_the_same_source(world):
+    await world.service.define([a_schedule("by-hand")])
+    await world.service.define([a_schedule("theirs")], source="elsewhere")
+    await world.apply(a_schedule("mine"), a_schedule("old"))
+    await world.apply(a_schedule("mine"), prune=True)
+    assert await world.ids() == ["by-hand", "mine", "theirs"]
+
+
+@lived
+async def test_an_id_of_another_source_is_refused_unless_it_is_taken_over(world):
+    await world.service.define([a_schedule("theirs")], source="elsewhere")
+    await world.service.define([a_schedule("by-hand")])
+    wish = [a_schedule("theirs"), a_schedule("by-hand"), a_schedule("new")]
+    with pytest.raises(NotAllowed, match="theirs is of elsewhere, by-hand is of no source: nothing was changed"):  # fmt: skip
+        await world.apply(*wish)
+    assert await world.ids() == ["by-hand", "theirs"]
+    found = await world.plan(*wish, take_over=True)
+    assert [list(each.notes) for each in found.of("change")] == [
+        ["taken over, it was of elsewhere"], ["taken over, it was of no source"],
+    ]  # fmt: skip
+    await world.service.apply(found)
+    assert {row.source for row in await world.service.schedules()} == {"file"}
+
+
+@lived
+async def test_an_edit_of_others_is_told_before_it_is_overwritten(world):
+    await world.apply(a_schedule("a", every="1h", timeout="5m", grace="2m"))
+    ada = world.service.of(Caller("ada", "admin"))
+    await ada.define([a_schedule("a", every="1h", timeout="9m", jitter="1m", grace="2m")])
+    found = await world.plan(a_schedule("a", every="1h", timeout="5m"))
+    (change,) = found.changes
+    assert change.kind == "change"
+    assert list(change.fields) == [
+        Difference("grace", "2m", LEFT_OUT),
+        Difference("jitter", "1m", LEFT_OUT),
+        Difference("timeout", "9m", "5m"),
+    ]
+    assert (change.overwritten, change.edited_by) == ({"jitter", "timeout"}, "ada")
+    await world.service.apply(found)
+    (row,) = await world.service.schedules()
+    assert not row.is_edited
+    assert from_definition("a", row.definition).policy.timeout == 300_000
+
+
+@lived
+async def test_an_edit_of_others_that_the_file_has_too_is_no_change(world):
+    await world.apply(a_schedule("a"))
+    await world.service.define([a_schedule("a", every="2h")])
+    assert kinds(await world.plan(a_schedule("a", every="2h"))) == {"a": "unchanged"}
+    assert kinds(await world.plan(a_schedule("a"))) == {"a": "change"}
+    await world.apply(a_schedule("a", every="2h"))
+    (row,) = await world.service.schedules()
+    assert not row.is_edited  # the file has said the same
+
+
+@lived
+async def test_a_redeploy_never_resumes_what_is_paused(world):
+    await world.apply(a_schedule("a"), a_schedule("b"))
+    await world.service.pause("a", note="for now")
+    await world.service.pause("b")
+    found = await world.plan(a_schedule("a", every="30m"), a_schedule("b"))
+    assert [list(each.notes) for each in found.changes] == [[PAUSED], [PAUSED]]
+    await world.service.apply(found)
+    assert [(row.paused, row.pause_note) for row in await world.service.schedules()] == [
+        (True, "for now"), (True, ""),
+    ]  # fmt: skip
+    await world.advance("3h")
+    assert world.started() == []
+
+
+@lived
+async def test_a_redeploy_never_fires_the_past(world):
+    await world.advance("30m")
+    await world.apply(
+        a_schedule("a", cron="0 0 * * *"), a_schedule("b")
+    )  # midnight was half an hour ago
+    await world.beat.settle()
+    for hour in ("1h", "30m", "20m", "10m"):  # times that are past on the day, each time
+        await world.apply(a_schedule("a", every=hour), a_schedule("b", every=hour))
+        await world.beat.settle()
+    assert world.started() == []
+    await world.advance("10m")
+    assert world.started() == ["a", "b"]
+    for _ in range(3):
+        await world.apply(a_schedule("a", every="10m"), a_schedule("b", every="10m"))
+        await world.beat.settle()
+    assert world.started() == ["a", "b"]
+
+
+@lived
+async def test_what_cannot_be_launched_is_refused_before_anything_is_planned(world):
+    odd = a_schedule("a", run={"http": "ftp://example.com"})
+    with pytest.raises(InvalidSchedule, match=r"a\.run\.http: .* is no URL that can be asked"):
+        await world.plan(odd, a_schedule("b"))
+    assert await world.ids() == []
