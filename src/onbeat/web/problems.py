@@ -5,6 +5,7 @@ from http import HTTPStatus
 import msgspec
 
 from onbeat.errors import (
+    AlreadyThere,
     ChangedSince,
     InvalidSchedule,
     InvalidSettings,
@@ -53,7 +54,7 @@ def as_problem(refused: OnbeatError) -> Problem:
             return problem(403, refused.problem, hint=refused.hint)
         case ChangedSince():
             return problem(412, str(refused), hint="read it again, and change that")
-        case RunIsOver() | RunIsHeld():
+        case AlreadyThere() | RunIsOver() | RunIsHeld():
             return problem(409, str(refused))
         case StoreFailed() | StoreUnusable():
             return problem(503, "the database does not answer as it should", hint="try again later")

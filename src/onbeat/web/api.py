@@ -1,0 +1,146 @@
+"""The application behind the door: routes, refusals, and its own description."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Litestar, MediaType, Response, Router, get
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.openapi import OpenAPIConfig
+from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
+
+import onbeat
+from onbeat.errors import OnbeatError, meant
+from onbeat.service import Service
+from onbeat.web.asking import Asked, provide_service
+from onbeat.web.live import Live
+from onbeat.web.openapi import complete, query_names
+from onbeat.web.output import Output
+from onbeat.web.problems import PROBLEM_JSON, Problem, as_problem, problem
+from onbeat.web.routes import operating, runs, schedules, watching
+
+log = logging.getLogger("onbeat.web")
+
+AT = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What the routes work with."""
+
+    service: Service
+    live: Live
+    output: Output
+    render_metrics: Callable[[Service], Awaitable[str]]
+
+
+def make_api(behind: Behind, more: Sequence[ControllerRouterHandler] = ()) -> ASGIApp:
+    """Return the application: it expects that the door has said who asks."""
+    described = Description()
+    routes = [*schedules.ROUTES, *runs.ROUTES, *operating.ROUTES, *watching.ROUTES, *more]
+    handlers: list[ControllerRouterHandler] = [
+        Router(AT, route_handlers=[*routes, described.route])
+    ]
+    provided = {"service": Provide(provide_service)}
+    described.read(handlers, provided)
+    app = Litestar(
+        handlers,
+        dependencies=provided,
+        exception_handlers={
+            OnbeatError: _refused,
+            HTTPException: _not_understood,
+            Exception: _broken,
+        },
+        before_request=described.refuse_unknown_names,
+        openapi_config=None,  # whoever has seen the door may have the document, from our own route
+        state=State(
+            {
+                "service": behind.service,
+                "live": behind.live,
+                "output": behind.output,
+                "render_metrics": behind.render_metrics,
+            }
+        ),
+        logging_config=None,
+        pdb_on_exception=False,
+        debug=False,
+    )
+    return _with_encoded_paths(app)
+
+
+class Description:
+    """What the application says of itself, which is also what it holds callers to."""
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] = {}
+        self._names: dict[tuple[str, str], frozenset[str]] = {}
+
+        @get("/openapi.json", operation_id="openapi", media_type=MediaType.JSON)
+        async def document() -> dict[str, Any]:
+            """Return this document."""
+            return self.document
+
+        self.route = document
+
+    def read(self, handlers: list[ControllerRouterHandler], provided: dict[str, Provide]) -> None:
+        """Have the description of an application with these routes."""
+        config = OpenAPIConfig(
+            title="Onbeat",
+            version=onbeat.__version__,
+            description="A durable scheduler for agents, workflows and oneshot jobs.",
+            use_handler_docstrings=True,
+        )
+        app = Litestar(handlers, dependencies=provided, openapi_config=config, logging_config=None)
+        self.document = complete(app)
+        self._names = query_names(self.document)
+
+    def refuse_unknown_names(self, request: Asked) -> Response[bytes] | None:
+        """Refuse a query that names what the route does not know: it would be ignored else."""
+        at = (request.method, request.scope["path_template"])
+        known = self._names.get(at)
+        unknown = sorted(set(request.query_params) - known) if known is not None else []
+        if not unknown:
+            return None
+        hint = meant(unknown[0], known or ())
+        return _answer(problem(400, "no parameter has this name", field=unknown[0], hint=hint))
+
+
+def _with_encoded_paths(app: ASGIApp) -> ASGIApp:
+    """Have paths as they were sent: a slash in an id is %2F, and no end of a part of a path."""
+
+    async def encoded(scope: Scope, receive: Receive, send: Send) -> None:
+        raw = scope.get("raw_path")  # what is no request has none
+        if raw is not None:
+            path = raw.partition(b"?")[0].decode("latin-1")
+            scope["path"] = f"{AT}{path}" if path in watching.AT_THE_ROOT else path
+        await app(scope, receive, send)
+
+    return encoded
+
+
+def _refused(_: Asked, refused: OnbeatError) -> Response[bytes]:
+    return _answer(as_problem(refused))
+
+
+def _not_understood(_: Asked, refused: HTTPException) -> Response[bytes]:
+    """Tell of what the framework refuses: what cannot be read, and what is not there."""
+    told, field, hint = refused.detail, "", ""
+    if isinstance(refused, ValidationException) and isinstance(refused.extra, list):
+        first = next((each for each in refused.extra if isinstance(each, dict)), {})
+        told, field = str(first.get("message", told)), str(first.get("key", ""))
+    answer = problem(refused.status_code, told, field=field, hint=hint)
+    return _answer(answer, refused.headers)
+
+
+def _broken(_: Asked, broken: Exception) -> Response[bytes]:
+    log.error("an answer failed", exc_info=broken)
+    return _answer(problem(500, "this is a defect of Onbeat: its log tells more"))
+
+
+def _answer(told: Problem, headers: dict[str, str] | None = None) -> Response[bytes]:
+    return Response(
+        told.as_json(), status_code=told.status, media_type=PROBLEM_JSON, headers=headers or {}
+    )

@@ -1,0 +1,148 @@
+"""What routes share: who asks, how pages and instants are read, and what an answer may be."""
+
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import unquote
+
+from litestar.connection import Request
+from litestar.datastructures import State
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, PathParameter, QueryParameter
+
+from onbeat.access import Caller
+from onbeat.core.instants import parse_instant, rfc3339_ms
+from onbeat.core.schedules import check_id
+from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.service import Service
+from onbeat.web.problems import Problem
+
+LONGEST_PAGE = 1000
+
+Asked = Request[object, object, State]
+
+ScheduleId = Annotated[
+    str,
+    PathParameter(
+        min_length=1,
+        max_length=600,
+        description="The id of a schedule; a slash in it is written %2F.",
+        schema_extra={"pattern": r"^(?:[A-Za-z0-9._-]|%2F)+$"},
+    ),
+]
+RunId = Annotated[int, PathParameter(ge=1, le=2**62, description="The number of a run.")]
+Limit = Annotated[
+    int, QueryParameter(ge=1, le=LONGEST_PAGE, description="How many there are on a page.")
+]
+Search = Annotated[
+    str, QueryParameter(max_length=200, description="A part of the id or of the definition.")
+]
+Instant = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=64,
+        description="An instant as RFC 3339, such as 2026-12-01T09:00:00Z.",
+        schema_extra={"format": "date-time"},
+    ),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        required=False,
+        description="The same key is the same request: what was made then is the answer again.",
+        schema_extra={"pattern": "^[!-~]+$"},
+    ),
+]
+IfMatch = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        max_length=64,
+        required=False,
+        description="The ETag that was read: refused with 412 if it was changed since.",
+        schema_extra={"pattern": '^(\\*|"[0-9]{1,18}")$'},
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a longer list."""
+
+    limit: int
+    cursor: str | None
+
+
+def told(told: str, *statuses: int) -> dict[int, ResponseSpec]:
+    """Return what a route answers besides what it is for: refusals, as problems."""
+    about = {
+        400: "The request cannot be read.",
+        401: "Nobody is known by what was sent.",
+        403: "The caller may not do this.",
+        404: f"There is no such {told}.",
+        409: f"The {told} is not in a state in which this could be done.",
+        412: "It was changed since it was read.",
+        413: "The body is too large.",
+        415: "The body is not JSON.",
+        422: "What was sent can be read, and is refused: `field` says where.",
+        429: "Too many requests.",
+        503: "The database does not answer.",
+    }
+    return {
+        status: ResponseSpec(
+            Problem,
+            description=about[status],
+            media_type="application/problem+json",
+            generate_examples=False,
+        )
+        for status in sorted({400, 401, 403, 429, 503, *statuses})
+    }
+
+
+async def provide_service(request: Asked, state: State) -> Service:
+    """Return the use cases as whoever asks may have them."""
+    caller = request.scope["state"].get("caller")  # the door has put it there
+    assert isinstance(caller, Caller), "nothing comes here but through the door"
+    service: Service = state.service
+    return service.of(caller)
+
+
+def schedule_id_of(given: str) -> str:
+    """Return the id that a part of a path stands for, or refuse it."""
+    return check_id(unquote(given))
+
+
+def instant_of(field: str, given: str) -> int:
+    """Return an instant in seconds, or refuse it."""
+    with naming(field):
+        return parse_instant(given)
+
+
+def milliseconds_of(field: str, given: str, *, now: int) -> int:
+    """Return an instant that is to come, in milliseconds, or refuse it."""
+    found = instant_of(field, given) * 1000
+    if found <= now:
+        raise InvalidSchedule(
+            field, f"{shown(given)} is past", hint=f"later than {rfc3339_ms(now)}"
+        )
+    return found
+
+
+def revision_of(if_match: str | None) -> int | None:
+    """Return the revision that an ETag stands for; None: whichever there is."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    text = if_match.strip()
+    if len(text) > 2 and text[0] == text[-1] == '"' and text[1:-1].isascii():
+        number = text[1:-1]
+        if number.isdigit() and len(number) < 19:
+            return int(number)
+    hint = 'such as "3", as ETag gave it'
+    raise InvalidSchedule("If-Match", f"{shown(if_match)} is no ETag of a schedule", hint=hint)
+
+
+def etag(revision: int) -> str:
+    """Return the ETag of a revision of a schedule."""
+    return f'"{revision}"'

@@ -1,0 +1,157 @@
+"""What happens while somebody listens: events as a stream that can be resumed, and live output."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from onbeat.events import Event
+from onbeat.records import EventRow, RunRow
+from onbeat.service import Service
+from onbeat.telling import event_fields
+
+LOOK_EVERY = 0.5  # seconds between looks, when nothing is known to have happened
+SOONEST = 0.05  # seconds between looks at a busy store
+KEEP_ALIVE = 15.0  # seconds after which a listener hears that there is nothing to hear
+LOOK_BACK = 10_000  # milliseconds: by then every transaction has been committed, or never will
+AT_ONCE = 500  # transactions
+MOST_LISTENERS = 100
+CHUNK = 64 * 1024
+
+
+class TooManyListen(Exception):  # noqa: N818 - it names what is wrong
+    """As many listen as there may: one has to leave before another can."""
+
+
+class Live:
+    """Who listens, and whether something has happened that they may want to look at."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._happened = asyncio.Event()
+        self._listeners = 0
+        self._closed = False
+
+    def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - as listeners are called
+        """Have listeners look: something was committed by this process. Any thread may call it."""
+        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            self._loop.call_soon_threadsafe(self._happened.set)
+
+    def close(self) -> None:
+        """Let all who listen go, so that the server can stop."""
+        self._closed = True
+        self._happened.set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody is to wait any more."""
+        return self._closed
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until something may have happened, for so long at most."""
+        await asyncio.sleep(SOONEST)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._happened.wait(), seconds)
+        if not self._closed:
+            self._happened.clear()
+
+    def join(self) -> None:
+        """Count a listener, or refuse it."""
+        if self._listeners >= MOST_LISTENERS:
+            raise TooManyListen
+        self._listeners += 1
+
+    def leave(self) -> None:
+        """Count a listener no more."""
+        self._listeners -= 1
+
+
+async def follow_events(
+    service: Service,
+    live: Live,
+    *,
+    after: tuple[int, int] | None,
+    is_wanted: Callable[[EventRow], bool],
+) -> AsyncIterator[bytes]:
+    """Yield events as server-sent ones, from after one of them, or from now on.
+
+    On a store that several nodes share, a row may appear after one with a greater number. So each
+    look goes back to what is old enough to be complete, and leaves out what was sent already;
+    whoever resumes gets what came shortly before, too, and drops the ids that they know.
+    """
+    now = service.clock.now()
+    low = await service.newest_event(before=now - LOOK_BACK if service.is_shared else None)
+    sent: dict[int, int] = {}  # event rows that were sent, and when they were written
+    if after is not None:
+        low = after[0] - 1 if not service.is_shared else min(low, after[0] - 1)
+    elif service.is_shared:
+        sent = {row.event_id: row.at for row in await service.events(after=low, limit=10_000)}
+    yield b"retry: 2000\n\n"
+    quiet = 0.0
+    while not live.is_closed:
+        rows = await service.events(after=low, but=sent.keys(), limit=AT_ONCE)
+        for row in rows:
+            is_known = (
+                after is not None and (row.event_id, row.n) <= after and not service.is_shared
+            )
+            if is_wanted(row) and not is_known:
+                yield _sent(row)
+                quiet = 0.0
+        if service.is_shared:
+            sent |= {row.event_id: row.at for row in rows}
+            low, sent = _moved_on(low, sent, service.clock.now() - LOOK_BACK)
+        elif rows:
+            low = rows[-1].event_id
+        if len({row.event_id for row in rows}) >= AT_ONCE:
+            continue
+        await live.wait(LOOK_EVERY)
+        quiet += LOOK_EVERY
+        if quiet >= KEEP_ALIVE:
+            yield b": nothing happened\n\n"
+            quiet = 0.0
+
+
+def _moved_on(low: int, sent: dict[int, int], complete: int) -> tuple[int, dict[int, int]]:
+    """Return from where to look next time, and what to leave out then."""
+    low = max([low, *(event_id for event_id, at in sent.items() if at < complete)])
+    return low, {event_id: at for event_id, at in sent.items() if event_id > low}
+
+
+def _sent(row: EventRow) -> bytes:
+    told = event_fields(row)
+    body = msgspec.json.encode(told).decode()
+    return f"id: {told.event_id}\nevent: {told.name}\ndata: {body}\n\n".encode()
+
+
+async def follow_output(
+    path: Path, run: RunRow, again: Callable[[], Awaitable[RunRow]], live: Live
+) -> AsyncIterator[bytes]:
+    """Yield what a run prints to a file, until it has ended."""
+    position = 0
+    while True:
+        has_ended = run.finished_at is not None
+        async for chunk in read_output(path, position):
+            position += len(chunk)
+            yield chunk
+        if has_ended or live.is_closed:
+            return
+        await live.wait(0.2)
+        run = await again()
+
+
+async def read_output(path: Path, position: int = 0) -> AsyncIterator[bytes]:
+    """Yield what is in a file from there on, as far as there is one."""
+
+    def read(begin: int) -> bytes:
+        try:
+            with path.open("rb") as file:
+                file.seek(begin)
+                return file.read(CHUNK)
+        except OSError:
+            return b""
+
+    while chunk := await asyncio.to_thread(read, position):
+        position += len(chunk)
+        yield chunk

@@ -1,0 +1,108 @@
+"""Runs over HTTP: what ran and what did not, ending one, and hearing from targets."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from litestar import get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, PathParameter, QueryParameter
+
+from onbeat.core.runs import Failed, Reason, Status, Succeeded, TriggeredBy
+from onbeat.errors import InvalidSchedule
+from onbeat.records import WhichRuns
+from onbeat.service import Service
+from onbeat.telling import RunFields, run_fields
+from onbeat.web.asking import Instant, Limit, RunId, instant_of, told
+from onbeat.web.routes.schedules import RunPage, runs_page
+
+
+class Canceling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why, kept with the run."""
+
+    note: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+
+
+class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a run ended that its target had accepted.
+
+    A failure is tried again, if the schedule says so, unless it is `final`.
+    """
+
+    status: Literal["SUCCESS", "FAILED"]
+    result: object = None
+    error: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
+    final: bool = False
+
+
+@get("/runs", operation_id="list_runs", responses=told("run", 422))
+async def list_runs(
+    service: NamedDependency[Service],
+    *,
+    limit: Limit = 50,
+    cursor: Annotated[int | None, QueryParameter(ge=1, le=2**62)] = None,
+    schedule_id: Annotated[str | None, QueryParameter(max_length=200)] = None,
+    status: Annotated[Status | None, QueryParameter()] = None,
+    reason: Annotated[Reason | None, QueryParameter()] = None,
+    triggered_by: Annotated[TriggeredBy | None, QueryParameter()] = None,
+    since: Instant = None,
+    until: Instant = None,
+) -> RunPage:
+    """Return runs, the latest first: those planned from `since` on, and before `until`."""
+    which = WhichRuns(
+        schedule_id,
+        status,
+        reason,
+        triggered_by,
+        None if since is None else instant_of("since", since),
+        None if until is None else instant_of("until", until),
+        cursor,
+    )
+    return await runs_page(service, which, limit)
+
+
+@get("/runs/{run_id:int}", operation_id="get_run", responses=told("run", 404))
+async def get_run(service: NamedDependency[Service], run_id: RunId) -> RunFields:
+    """Return one run."""
+    return run_fields(await service.run(run_id))
+
+
+@post(
+    "/runs/{run_id:int}/cancel",
+    operation_id="cancel_run",
+    status_code=200,
+    responses=told("run", 404, 409, 413, 415),
+)
+async def cancel_run(
+    service: NamedDependency[Service], run_id: RunId, data: JSONBody[Canceling | None] = None
+) -> RunFields:
+    """Have a run end: one that waits at once, a started one as soon as its node can."""
+    return run_fields(await service.cancel(run_id, note=(data or Canceling()).note))
+
+
+@post(
+    "/runs/{key:str}/status",
+    operation_id="report_run",
+    status_code=200,
+    responses=told("run", 404, 409, 413, 415, 422),
+)
+async def report_run(
+    service: NamedDependency[Service],
+    key: Annotated[
+        str,
+        PathParameter(description="The number of a run, or its key.", min_length=1, max_length=64),
+    ],
+    data: JSONBody[Ending],
+) -> RunFields:
+    """Tell of the end of a run that its target had accepted. The same again changes nothing."""
+    if data.status == "SUCCESS" and (data.error or data.final):
+        raise InvalidSchedule("error", "a success has none", hint="status: FAILED")
+    if data.status == "FAILED" and data.result is not None:
+        raise InvalidSchedule("result", "a failure has none", hint="error")
+    outcome: Succeeded | Failed = Succeeded(data.result)
+    if data.status == "FAILED":
+        outcome = Failed(data.error or "it was reported to have failed", retryable=not data.final)
+    which = int(key) if key.isascii() and key.isdigit() and len(key) < 19 else key
+    return run_fields(await service.report(which, outcome))
+
+
+ROUTES = [list_runs, get_run, cancel_run, report_run]

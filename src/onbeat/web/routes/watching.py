@@ -1,0 +1,171 @@
+"""What happens, live: events as a stream, what a run prints, metrics, and whether all is well."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from litestar import MediaType, Response, get
+from litestar.datastructures import State
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, QueryParameter
+from litestar.response import Stream
+
+from onbeat.errors import InvalidSchedule, StoreFailed, StoreUnusable, shown
+from onbeat.records import EventRow
+from onbeat.service import Service
+from onbeat.web.asking import RunId, told
+from onbeat.web.live import Live, TooManyListen, follow_events
+from onbeat.web.output import Output
+from onbeat.web.problems import PROBLEM_JSON, problem
+
+LAGGING = 30_000  # milliseconds that a tick may be due and undecided before this is not ready
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether it is alive, or ready; `problem` says what is not as it should be."""
+
+    ok: bool
+    problem: str = ""
+
+
+@get(
+    "/events",
+    operation_id="follow_events",
+    media_type="text/event-stream",
+    responses={**told("event", 422), 200: ResponseSpec(str, media_type="text/event-stream")},
+)
+async def events(
+    service: NamedDependency[Service],
+    *,
+    state: State,
+    last_event_id: Annotated[
+        str | None,
+        HeaderParameter(
+            name="Last-Event-ID",
+            required=False,
+            max_length=40,
+            description="Go on after this one: a browser that was cut off sends it by itself.",
+            schema_extra={"pattern": "^[0-9]{1,18}(\\.[0-9]{1,9})?$"},
+        ),
+    ] = None,
+    after: Annotated[
+        str | None,
+        QueryParameter(
+            max_length=40,
+            description="The same, for those who cannot set headers.",
+            schema_extra={"pattern": "^[0-9]{1,18}(\\.[0-9]{1,9})?$"},
+        ),
+    ] = None,
+    schedule_id: Annotated[str | None, QueryParameter(max_length=200)] = None,
+    name: Annotated[
+        str | None, QueryParameter(max_length=40, description="One kind, such as run.failed.")
+    ] = None,
+) -> Stream | Response[bytes]:
+    """Follow what happens, as server-sent events, from now on or from where one was cut off.
+
+    Each has an id, its name, and the fields of the audit. When several nodes share the database,
+    whoever resumes hears again of the last ten seconds: drop the ids that are known.
+    """
+    begin = _position(last_event_id or after)
+    live: Live = state.live
+    await service.newest_event()  # who may not read is told so, rather than in the middle of it
+    try:
+        live.join()
+    except TooManyListen:
+        refused = problem(503, "as many listen as there may", hint="try again later")
+        return Response(refused.as_json(), status_code=503, media_type=PROBLEM_JSON)
+
+    def is_wanted(row: EventRow) -> bool:
+        return (schedule_id is None or getattr(row.event, "schedule_id", None) == schedule_id) and (
+            name is None or row.event.name == name
+        )
+
+    async def followed() -> AsyncIterator[bytes]:
+        try:
+            async for each in follow_events(service, live, after=begin, is_wanted=is_wanted):
+                yield each
+        finally:
+            live.leave()
+
+    return Stream(followed(), media_type="text/event-stream")
+
+
+@get(
+    "/runs/{run_id:int}/log",
+    operation_id="get_log",
+    media_type=MediaType.TEXT,
+    responses={**told("run", 404), 200: ResponseSpec(str, media_type="text/plain")},
+)
+async def log(
+    service: NamedDependency[Service],
+    *,
+    state: State,
+    run_id: RunId,
+    follow: Annotated[bool, QueryParameter(description="Go on until it has ended.")] = False,
+    here: Annotated[bool, QueryParameter(description="Do not ask its node.")] = False,
+) -> Stream:
+    """Return what a run printed; of one that goes on elsewhere, its node is asked."""
+    run, output = await service.run(run_id), _output(state)
+    printed = output.of(run, lambda: service.run(run_id), follow=follow, here=here)
+    return Stream(printed, media_type="text/plain")
+
+
+@get(
+    "/metrics",
+    operation_id="metrics",
+    media_type=MediaType.TEXT,
+    responses=told("store"),
+)
+async def metrics(service: NamedDependency[Service], state: State) -> Response[str]:
+    """Return figures for Prometheus."""
+    text = await state.render_metrics(service)
+    return Response(text, media_type="text/plain; version=0.0.4")
+
+
+@get("/healthz", operation_id="healthz", security=[])
+async def healthz() -> Health:
+    """Say that the process is alive: it answers."""
+    return Health(ok=True)
+
+
+@get(
+    "/readyz",
+    operation_id="readyz",
+    security=[],
+    responses={503: ResponseSpec(Health, description="It is not ready: `problem` says why.")},
+)
+async def readyz(state: State) -> Response[Health]:
+    """Say whether it can be worked with: the database answers, and no tick waits to be decided."""
+    service: Service = state.service
+    try:
+        found = await service.overview()
+    except (StoreFailed, StoreUnusable):
+        return Response(Health(ok=False, problem="the database does not answer"), status_code=503)
+    late = 0 if found.next_due_at is None else found.now - found.next_due_at
+    if found.gate_open and late > LAGGING:
+        told_of = f"ticks wait to be decided for {late // 1000} s"
+        return Response(Health(ok=False, problem=told_of), status_code=503)
+    return Response(Health(ok=True))
+
+
+def _output(state: State) -> Output:
+    output: Output = state.output
+    return output
+
+
+def _position(given: str | None) -> tuple[int, int] | None:
+    if given is None:
+        return None
+    row, _, n = given.partition(".")
+    if not (row.isascii() and row.isdigit() and len(row) < 19):
+        hint = "such as 1234.0, as id gave it"
+        raise InvalidSchedule("Last-Event-ID", f"{shown(given)} is no event's id", hint=hint)
+    if n and not (n.isascii() and n.isdigit() and len(n) < 10):
+        hint = "such as 1234.0, as id gave it"
+        raise InvalidSchedule("Last-Event-ID", f"{shown(given)} is no event's id", hint=hint)
+    return int(row), int(n) if n else 10**9
+
+
+ROUTES = [events, log, metrics, healthz, readyz]
+AT_THE_ROOT = {"/metrics", "/healthz", "/readyz"}  # they are there, too, where others look for them
