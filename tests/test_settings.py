@@ -15,11 +15,11 @@ import pytest
 
 from onbeat import settings as module
 from onbeat.errors import InvalidSettings, OnbeatError
-from onbeat.settings import HANDED_DOWN, HttpTargets, LogFormat, LogLevel, Settings
+from onbeat.settings import HANDED_DOWN, HttpTargets, JwtAlgorithm, LogFormat, LogLevel, Settings
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "settings.md").read_text()
-NAMES = [field.name for field in fields(Settings)]
+NAMES = [field.name for field in fields(Settings) if field.name != "notify"]  # a table
 FORMS = "sqlite:///relative.db, sqlite:////absolute.db, or postgresql://user@host/name"
 DURATIONS = "such as 45s, 90m, 1h30m, 1d or PT90M, the largest unit first"
 
@@ -37,7 +37,36 @@ SAMPLES = {
     "http_targets": {"any": "any", "public": "public"},
     "roles": {"plan": ("plan",), "run": ("run",), "run, plan,run": ("run", "plan")},
     "pass_env": {"": (), "LANG": ("LANG",), "A, _b2,A": ("A", "_b2")},
+    "listen": {each: each for each in ("0.0.0.0:443", "[::1]:1", "localhost:65535")},
+    "public_url": {
+        "": "",
+        "http://a:1": "http://a:1",
+        "https://b.example/x/": "https://b.example/x",
+    },
+    "hosts": {"": (), "A.example": ("a.example",), "a:1, [::1]": ("a:1", "[::1]")},
+    "trusted_proxies": {
+        "": (),
+        "10.0.0.7": ("10.0.0.7",),
+        "::1, 10.0.0.0/8": ("::1", "10.0.0.0/8"),
+    },
+    "rate_limit": {"1": 1, "5": 5, "1000000": 1_000_000},
+    "jwt_algorithm": {"ES256": "ES256", "EdDSA": "EdDSA", "HS256": "HS256"},
+    **{
+        name: {"a": "a", "b": "b", "c": "c"}
+        for name in (
+            "secrets",
+            "tls_cert",
+            "tls_key",
+            "tls_client_ca",
+            "jwt_key",
+            "jwt_issuer",
+            "jwt_audience",
+        )
+    },
 }
+LISTEN = "such as 127.0.0.1:8585, [::1]:8585 or 0.0.0.0:443"
+URL = "such as https://onbeat.example.com"
+PROXIES = 'such as ["10.0.0.7", "10.1.0.0/16"]'
 PLACES = ["file", "environment", "flags"]
 SUBSETS = list(chain.from_iterable(combinations(PLACES, size) for size in range(4)))
 
@@ -67,9 +96,9 @@ def env(name):
 
 
 def in_toml(name, text):
-    if name in {"concurrency", "catchup_per_second"}:
+    if name in {"concurrency", "catchup_per_second", "rate_limit"}:
         return f"{name} = {text}\n"
-    if name in {"pass_env", "roles"}:
+    if name in {"hosts", "pass_env", "roles", "trusted_proxies"}:
         return f"{name} = {[part.strip() for part in text.split(',') if part]}\n"
     return f'{name} = "{text}"\n'
 
@@ -196,7 +225,7 @@ def test_a_name_that_no_file_can_have_is_refused(refusal):
 
 
 def test_a_name_in_the_file_that_no_setting_has_is_refused(refusal):
-    known = ", ".join(sorted(NAMES))
+    known = ", ".join(sorted([*NAMES, "notify"]))
     no = "no setting has this name"
     assert (
         refusal("concurrncy = 1") == f"onbeat.toml: concurrncy: {no} (did you mean 'concurrency'?)"
@@ -306,6 +335,23 @@ def test_a_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
         ("pass_env", "$A", "'$A' is not the name of a variable (names only, such as HOME)"),
         ("pass_env", "A B", "'A B' is not the name of a variable (names only, such as HOME)"),
         ("pass_env", "A=secret", "'A' is given with a value (names only, such as HOME)"),
+        ("listen", "8585", f"'8585' is no address with a port ({LISTEN})"),
+        ("listen", "example.com:80", f"'example.com:80' is no address with a port ({LISTEN})"),
+        ("listen", "127.0.0.1:65536", f"'127.0.0.1:65536' is no address with a port ({LISTEN})"),
+        ("listen", "127.0.0.256:1", f"'127.0.0.256' is no address ({LISTEN})"),
+        ("public_url", "example.com", f"'example.com' is no URL that others could use ({URL})"),
+        ("public_url", "https://me:pw@a.b", f"'a.b' is no URL that others could use ({URL})"),
+        ("public_url", "https://a.b?c", f"'https://a.b?c' is no URL that others could use ({URL})"),
+        ("hosts", "*.example.com", "'*.example.com' is no host (such as [\"onbeat.example.com\"])"),
+        ("hosts", "a/b", "'a/b' is no host (such as [\"onbeat.example.com\"])"),
+        ("trusted_proxies", "proxy", f"'proxy' is neither an address nor a network ({PROXIES})"),
+        (
+            "trusted_proxies",
+            "10.0.0.1/8",
+            f"'10.0.0.1/8' is neither an address nor a network ({PROXIES})",
+        ),
+        ("rate_limit", "0", "0 is out of bounds (1 to 1000000)"),
+        ("jwt_algorithm", "none", "'none' is no choice (known: ES256, EdDSA, HS256, RS256)"),
     ],
 )
 def test_a_text_that_does_not_fit_is_refused_by_the_name_of_its_place(refusal, name, text, told):
@@ -393,6 +439,29 @@ def test_a_database_in_memory_has_no_path_and_nothing_beside_it(load):
     assert load(ONBEAT_DATABASE="sqlite://", ONBEAT_OUTPUT="said").output_folder == Path("said")
 
 
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({}, "http://127.0.0.1:8585"),
+        ({"listen": "[::1]:1"}, "http://[::1]:1"),
+        ({"listen": "0.0.0.0:443", "tls_cert": "a"}, "https://localhost:443"),
+        ({"listen": "0.0.0.0:443", "tls_cert": "a", "hosts": ("b.example",)}, "https://b.example:443"),
+        ({"public_url": "https://c.example/x"}, "https://c.example/x"),
+    ],
+)  # fmt: skip
+def test_links_name_where_others_find_the_api(given, url):
+    assert Settings(**given).api_url == url
+
+
+@pytest.mark.parametrize(
+    ("listen", "is_exposed"),
+    [("127.0.0.1:1", False), ("127.9.9.9:1", False), ("[::1]:1", False), ("localhost:1", False),
+     ("0.0.0.0:1", True), ("[::]:1", True), ("10.0.0.1:1", True), ("[::ffff:10.0.0.1]:1", True)],
+)  # fmt: skip
+def test_what_others_can_reach_is_exposed(listen, is_exposed):
+    assert Settings(listen=listen).is_exposed is is_exposed
+
+
 def test_settings_cannot_be_changed_once_they_are_read():
     with pytest.raises(FrozenInstanceError):
         Settings().lease = 1
@@ -444,6 +513,7 @@ def test_the_table_has_exactly_the_settings_with_their_defaults():
         ("stop_grace", "2d"),
         ("catchup_per_second", "0"),
         ("keep", "1s"),
+        ("rate_limit", "0"),
     ],
 )
 def test_the_table_tells_the_bounds(refusal, name, beyond):
@@ -454,7 +524,12 @@ def test_the_table_tells_the_bounds(refusal, name, beyond):
 
 @pytest.mark.parametrize(
     ("name", "choices"),
-    [("log_level", LogLevel), ("log_format", LogFormat), ("http_targets", HttpTargets)],
+    [
+        ("log_level", LogLevel),
+        ("log_format", LogFormat),
+        ("http_targets", HttpTargets),
+        ("jwt_algorithm", JwtAlgorithm),
+    ],
 )
 def test_the_table_tells_the_choices(name, choices):
     meanings = {name: meaning for name, _, _, meaning in rows()}

@@ -8,10 +8,13 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Literal, get_args
 
+from onbeat.core.channels import Channel, read_channels
 from onbeat.core.durations import parse_duration
 from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown, without_password
 from onbeat.ports import Role
@@ -19,6 +22,7 @@ from onbeat.ports import Role
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 HttpTargets = Literal["any", "public"]
+JwtAlgorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
 
 FILE = "onbeat.toml"
 PREFIX = "ONBEAT_"
@@ -50,6 +54,20 @@ class Settings:
     log_format: LogFormat = "auto"  # text on a terminal, json otherwise
     http_targets: HttpTargets = "any"  # whether requests may go to private addresses
     pass_env: tuple[str, ...] = ()  # variables that commands get besides the usual ones
+    secrets: str = ""  # the folder whose files `secret://name` names
+    listen: str = "127.0.0.1:8585"  # where the API is
+    public_url: str = ""  # where others find it; empty: where it listens
+    hosts: tuple[str, ...] = ()  # names under which it answers, besides those of this machine
+    trusted_proxies: tuple[str, ...] = ()  # who may say for whom they ask
+    rate_limit: int = 1000  # requests of one caller in a second
+    tls_cert: str = ""  # a file, with the chain
+    tls_key: str = ""
+    tls_client_ca: str = ""  # only clients with a certificate of theirs come in
+    jwt_key: str = ""  # the file of the key that tokens from elsewhere are checked with
+    jwt_algorithm: JwtAlgorithm = "RS256"
+    jwt_issuer: str = ""
+    jwt_audience: str = ""
+    notify: tuple[Channel, ...] = ()  # who hears of failures and the like: a table of the file
 
     @classmethod
     def load(
@@ -76,6 +94,37 @@ class Settings:
     def at(self, database: str) -> "Settings":
         """Return the same settings for another database."""
         return replace(self, database=str(_read("database", database, at="address")))
+
+    @property
+    def listen_at(self) -> tuple[str, int]:
+        """The host and the port where the API is."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines can reach the API."""
+        host, _ = self.listen_at
+        return host != "localhost" and not ip_address(host).is_loopback
+
+    @property
+    def api_url(self) -> str:
+        """Where the API is found, as links say it: without a slash at the end."""
+        if self.public_url:
+            return self.public_url
+        host, port = self.listen_at
+        if host != "localhost" and ip_address(host).is_unspecified:
+            host = self.hosts[0].partition(":")[0] if self.hosts else "localhost"
+        there = f"[{host}]" if ":" in host else host
+        return f"{'https' if self.tls_cert else 'http'}://{there}:{port}"
+
+    @property
+    def token_path(self) -> Path | None:
+        """The file for the first token; None if the database is in memory."""
+        if self.is_postgres:
+            return Path("onbeat.token")
+        path = self.database_path
+        return path and path.with_name(f"{path.name}.token")
 
     @property
     def logs_json(self) -> bool:
@@ -142,7 +191,7 @@ def _from_file(
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    known = {PREFIX + name.upper(): name for name in _READERS}
+    known = {PREFIX + name.upper(): name for name in _READERS.keys() - _TABLES}
     found = {}
     for variable in sorted(environment):
         if not variable.startswith(PREFIX) or variable == CONFIG or variable in HANDED_DOWN:
@@ -161,8 +210,8 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, object]:
     found = {}
     for name, value in flags.items():
         at = f"--{_spelled(name).replace('_', '-')}"
-        if name not in _READERS:
-            raise _unknown(at, meant(name, _READERS))
+        if name not in _READERS.keys() - _TABLES:
+            raise _unknown(at, meant(name, _READERS.keys() - _TABLES))
         if value is not None:
             plain = _as_in_a_file(name, value) if isinstance(value, str) else value
             found[name] = _read(name, plain, at=at)
@@ -190,7 +239,8 @@ def _read(name: str, value: object, *, at: str) -> object:
     try:
         return _READERS[name](value)
     except (InvalidSchedule, InvalidSettings) as refused:
-        raise InvalidSettings(at, refused.problem, hint=refused.hint) from None
+        where = f"{at}.{refused.field}" if refused.field else at
+        raise InvalidSettings(where, refused.problem, hint=refused.hint) from None
 
 
 def _unknown(at: str, hint: str) -> InvalidSettings:
@@ -292,6 +342,53 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
+def _listen(value: object) -> str:
+    hint = "such as 127.0.0.1:8585, [::1]:8585 or 0.0.0.0:443"
+    text = _text(value)
+    match = re.fullmatch(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", text)
+    if match is None or int(match[2]) > 65_535:
+        raise InvalidSettings("", f"{shown(text)} is no address with a port", hint=hint)
+    with suppress(ValueError):
+        if match[1] != "localhost":
+            ip_address(match[1].strip("[]"))
+        return text
+    raise InvalidSettings("", f"{shown(match[1])} is no address", hint=hint)
+
+
+def _url(value: object) -> str:
+    text = _text(value)
+    if text and not re.fullmatch(rf"https?://{HOST}(/[A-Za-z0-9._~/-]*)?", text):
+        problem = f"{shown(text.rpartition('@')[2])} is no URL that others could use"
+        raise InvalidSettings("", problem, hint="such as https://onbeat.example.com")
+    return text.rstrip("/")
+
+
+def _hosts(value: object) -> tuple[str, ...]:
+    hint = 'such as ["onbeat.example.com"]'
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings("", f"{shown(value)} is not a list", hint=hint)
+    for name in value:
+        if not isinstance(name, str) or not re.fullmatch(HOST, name):
+            raise InvalidSettings("", f"{shown(name)} is no host", hint=hint)
+    return tuple(dict.fromkeys(name.lower() for name in value))
+
+
+def _networks(value: object) -> tuple[str, ...]:
+    hint = 'such as ["10.0.0.7", "10.1.0.0/16"]'
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings("", f"{shown(value)} is not a list", hint=hint)
+    for name in value:
+        try:
+            ip_network(name if isinstance(name, str) else "")
+        except ValueError:
+            problem = f"{shown(name)} is neither an address nor a network"
+            raise InvalidSettings("", problem, hint=hint) from None
+    return tuple(dict.fromkeys(value))
+
+
+# A name or an address, with a port if that matters.
+HOST = r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
+
 _READERS: dict[str, Callable[[object], object]] = {
     "database": _database,
     "output": _text,
@@ -305,6 +402,21 @@ _READERS: dict[str, Callable[[object], object]] = {
     "log_format": _choice(LogFormat),
     "http_targets": _choice(HttpTargets),
     "pass_env": _names,
+    "secrets": _text,
+    "listen": _listen,
+    "public_url": _url,
+    "hosts": _hosts,
+    "trusted_proxies": _networks,
+    "rate_limit": _whole(1, 1_000_000),
+    "tls_cert": _text,
+    "tls_key": _text,
+    "tls_client_ca": _text,
+    "jwt_key": _text,
+    "jwt_algorithm": _choice(JwtAlgorithm),
+    "jwt_issuer": _text,
+    "jwt_audience": _text,
+    "notify": read_channels,
 }
-_NUMBERS = {"concurrency", "catchup_per_second"}
-_LISTS = {"pass_env", "roles"}
+_TABLES = {"notify"}  # which only a file can have
+_NUMBERS = {"concurrency", "catchup_per_second", "rate_limit"}
+_LISTS = {"hosts", "pass_env", "roles", "trusted_proxies"}

@@ -15,6 +15,7 @@ from onbeat.access import LOCAL, SCOPES, Caller, Scope
 from onbeat.errors import InvalidSettings, NoSuchToken, NotAllowed, meant, shown
 from onbeat.ports import Clock, Store
 from onbeat.records import TokenKind, TokenRow
+from onbeat.signing import Signer
 
 LINK_LASTS = 10 * 60_000  # milliseconds
 SESSION_LASTS = 12 * 3_600_000
@@ -124,6 +125,13 @@ class Tokens:
         by = self._all.asked_by("" if row is None else caller_of(row).name)
         return row is not None and await by.revoke_token(row.token_id) is not None
 
+    async def signer(self) -> Signer:
+        """Return who signs what runs and nodes come with; the key is made on first use."""
+        if self._remembered.signer is None:
+            key = await self._all.signing_key(secrets.token_hex(32))
+            self._remembered.signer = Signer(bytes.fromhex(key))
+        return self._remembered.signer
+
     async def _look_up(self, secret: str, kind: TokenKind) -> TokenRow | None:
         if not SECRETS[kind].fullmatch(secret):
             return None
@@ -188,6 +196,7 @@ class _Remembered:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._rows: OrderedDict[str, tuple[float, TokenRow]] = OrderedDict()
+        self.signer: Signer | None = None
 
     def find(self, digest: str) -> TokenRow | None:
         until, row = self._rows.get(digest, (0.0, None))

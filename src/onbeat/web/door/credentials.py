@@ -1,0 +1,146 @@
+"""Who comes: by a token, a JSON Web Token, the cookie of a session, or a word of our own nodes."""
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onbeat.access import Caller
+from onbeat.errors import InvalidSettings
+from onbeat.ports import Clock
+from onbeat.settings import Settings
+from onbeat.signing import NODE, RUN
+from onbeat.tokens import PREFIXES, Tokens, digest_of
+from onbeat.web.door.answers import Refused
+from onbeat.web.door.asgi import Scope, is_unsafe, values_of
+from onbeat.web.door.cookies import check_csrf, csrf_of, session_of
+from onbeat.web.door.hosts import Asked
+from onbeat.web.door.limits import Buckets, one_house
+
+if TYPE_CHECKING:
+    from onbeat.web.door.jwt import Jwt
+
+MOST_FAILURES, IN_SECONDS = 20, 60  # of one address
+MOST_KNOWN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Come:
+    """Who comes, and what their pages send back with changes."""
+
+    caller: Caller
+    csrf: str = ""
+    session: str = ""  # its secret
+
+
+class Credentials:
+    """Knows callers by what they bring, and slows down those who guess.
+
+    An address that was wrong too often is not listened to for a while, but for what was right
+    before: whoever shares it is not locked out.
+    """
+
+    def __init__(self, tokens: Tokens, settings: Settings, clock: Clock) -> None:
+        self._tokens, self._clock = tokens, clock
+        self._jwt = _jwt(settings, clock) if settings.jwt_key else None
+        self._failures = Buckets(clock, rate=MOST_FAILURES / IN_SECONDS, burst=MOST_FAILURES)
+        self._known: OrderedDict[str, None] = OrderedDict()  # digests of what was right
+
+    async def who(self, scope: Scope, asked: Asked) -> Come:
+        """Return who comes, or refuse them."""
+        given = values_of(scope, b"authorization")
+        if len(given) > 1:
+            raise Refused(400, "there are several", field="Authorization")
+        secret = None if given else session_of(scope, is_tls=asked.is_tls)
+        if not given and secret is None:
+            raise Refused(401, "who asks is not known", hint=HINT, headers=CHALLENGE)
+        digest = digest_of(given[0] if given else f"cookie {secret}")
+        if digest not in self._known:
+            self.check_patience(asked)
+        if secret is None:
+            come = Come(await self._bearer(given[0], scope, asked))
+        else:
+            come = await self._browser(secret, scope, asked)
+        self._known[digest] = None
+        self._known.move_to_end(digest)
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return come
+
+    def check_patience(self, asked: Asked) -> None:
+        """Refuse to listen to an address that was wrong too often."""
+        if wait := self._failures.wait(one_house(asked.client)):
+            told = "too many wrong tokens came from this address"
+            raise Refused(429, told, hint="try again later", headers=retry_after(wait))
+
+    def was_wrong(self, asked: Asked) -> None:
+        """Count one against an address."""
+        self._failures.take(one_house(asked.client))
+
+    async def _bearer(self, given: str, scope: Scope, asked: Asked) -> Caller:
+        match = re.fullmatch(r"(?i:bearer) +([!-~]{1,8192})", given)
+        token, told = "" if match is None else match[1], "this lets nobody in"
+        if token.startswith(PREFIXES["token"]):
+            found = await self._tokens.authenticate(token)
+        elif token.startswith((f"{RUN}.", f"{NODE}.")):
+            found = await self._own(token, scope)
+        else:
+            found, told = self._signed(token)
+        if found is None:
+            self.was_wrong(asked)
+            raise Refused(401, told, field="Authorization", hint=HINT, headers=WRONG)
+        return found
+
+    async def _own(self, token: str, scope: Scope) -> Caller | None:
+        """Return who comes with a word of our own: a run's is for telling of its end alone."""
+        signer = await self._tokens.signer()
+        key, method = signer.check_run_token(token), scope["method"]
+        if key is not None:
+            if method != "POST" or scope["path"] != f"/api/v1/runs/{key}/status":
+                told = "this is for telling of the end of one run"
+                raise Refused(403, told, hint=f"POST /api/v1/runs/{key}/status")
+            return Caller(f"run:{key}", "operate")
+        if not signer.check_node_token(token, now=self._clock.now()):
+            return None
+        if is_unsafe(scope):
+            raise Refused(403, "nodes only read from each other")
+        return Caller("node", "read")
+
+    def _signed(self, token: str) -> tuple[Caller | None, str]:
+        if self._jwt is None:
+            return None, "this lets nobody in"
+        from onbeat.web.door.jwt import NotAccepted  # noqa: PLC0415 - an extra
+
+        try:
+            return self._jwt.caller(token), ""
+        except NotAccepted as refused:
+            return None, str(refused)
+
+    async def _browser(self, secret: str, scope: Scope, asked: Asked) -> Come:
+        found = await self._tokens.authenticate(secret, "session")
+        if found is None:
+            self.was_wrong(asked)
+            told = "this session is over"
+            raise Refused(401, told, field="Cookie", hint=HINT, headers=CHALLENGE)
+        if is_unsafe(scope):
+            check_csrf(scope, secret)
+        return Come(found, csrf_of(secret), secret)
+
+
+def retry_after(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the header that says when to come again."""
+    return ((b"retry-after", b"%d" % (int(seconds) + 1)),)
+
+
+def _jwt(settings: Settings, clock: Clock) -> "Jwt":
+    try:
+        from onbeat.web.door.jwt import Jwt  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        problem = "JSON Web Tokens need a package that is not installed"
+        raise InvalidSettings("jwt_key", problem, hint="pip install 'onbeat[server]'") from None
+    return Jwt(settings, clock)
+
+
+HINT = "Authorization: Bearer TOKEN; `onbeat token create` makes one, `onbeat token link` a link"
+CHALLENGE = ((b"www-authenticate", b'Bearer realm="onbeat"'),)
+WRONG = ((b"www-authenticate", b'Bearer realm="onbeat", error="invalid_token"'),)
