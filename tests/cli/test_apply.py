@@ -186,6 +186,35 @@ def test_a_thousand_schedules_are_planned_and_applied_in_a_few_seconds():
     assert time.process_time() - started < 20  # 4 s when quiet
 
 
+# -- export
+
+
+def definitions():
+    return {row["schedule_id"]: row["definition"] for row in as_json("list")}
+
+
+def test_what_is_exported_defines_the_same_in_an_empty_database(monkeypatch):
+    ok("apply", write(FIRST + "  odd: {cron: '*/5 * * * *', run: {command: ['on', '12:30']}}"))
+    write("schedules: {report: {every: 1h, run: {command: [ls]}}}", "other.yaml")
+    ok("apply", "other.yaml", "--take-over")
+    before, text = definitions(), ok("export")
+    write(text, "exported.yaml")
+    monkeypatch.setenv("ONBEAT_DATABASE", "sqlite:///other.db")
+    ok("apply", "exported.yaml")
+    assert definitions() == before
+    assert ok("export") == text
+
+
+def test_some_schedules_or_those_of_one_source_are_exported(folder):  # noqa: F811
+    ok("apply", write(TWO))
+    ok("apply", write("schedules: {a: {every: 1h, run: {command: [ls]}}}", "other.yaml"))
+    assert list(as_json("export")["schedules"]) == ["a", "clean", "report"]
+    assert list(as_json("export", "clean", "a")["schedules"]) == ["a", "clean"]
+    assert list(as_json("export", "--source", "other.yaml")["schedules"]) == ["a"]
+    assert list(as_json("export", "--source", folder / "onbeat.yaml")["schedules"]) == ["clean", "report"]  # fmt: skip
+    assert refused(1, "export", "clean", "nobody") == "no schedule is called 'nobody'"
+
+
 # -- schema
 
 

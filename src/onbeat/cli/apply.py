@@ -1,4 +1,4 @@
-"""`onbeat plan`, `apply` and `schema`: schedules from a file, and what may stand in one."""
+"""`onbeat plan`, `apply`, `export` and `schema`: schedules as a file, and what may be in one."""
 
 import sys
 from collections import Counter
@@ -17,8 +17,10 @@ from onbeat.core.effect import LEFT_OUT, Effect
 from onbeat.core.instants import rfc3339
 from onbeat.core.schema import schema_of_file, schema_of_schedule
 from onbeat.errors import shown
+from onbeat.records import ScheduleRow, Which
 from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.sources.writing import file_of, write_yaml
 from onbeat.sources.yaml import File, read_file
 
 FILE = Path("onbeat.yaml")
@@ -214,6 +216,31 @@ def _value(value: object) -> str:
         return "default"
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--source", metavar="NAME", help="Only what is of this source: a file, or a name.")
+@JSON
+@with_settings()
+def export(settings: Settings, names: tuple[str, ...], source: str | None, as_json: bool) -> None:
+    """Write schedules as a file, which defines the same when it is applied elsewhere.
+
+    All of them, or those that are named.
+    """
+    if source is not None and Path(source).exists():
+        source = str(Path(source).resolve())
+
+    async def look(service: Service) -> list[ScheduleRow]:
+        for name in names:
+            await service.schedule(name)  # all are there, or none is written
+        return await service.schedules(Which(source=source, ids=names or None))
+
+    found = {row.schedule_id: row.definition for row in ask(settings, look)}
+    if as_json:
+        write_json(file_of(found))
+    else:
+        click.echo(write_yaml(found), nl=False)
 
 
 @click.command()
