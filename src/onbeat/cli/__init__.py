@@ -41,6 +41,7 @@ VERBS = {
     "move": ("onbeat.cli.node:move", "Move everything from SQLite to PostgreSQL."),
     "gate": ("onbeat.cli.node:gate", "Stop everything, or let it go on."),
 }
+    "token": ("onbeat.cli.token:token", "Say who may come in over HTTP."),
 
 
 class Verbs(click.Group):

@@ -1,0 +1,132 @@
+"""`onbeat token create`, `list`, `revoke` and `link`: who may come in over HTTP."""
+
+import click
+
+from onbeat.access import SCOPES, Scope
+from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
+from onbeat.cli.times import moment
+from onbeat.core.durations import parse_duration
+from onbeat.core.instants import rfc3339_ms
+from onbeat.errors import InvalidSchedule, InvalidSettings
+from onbeat.records import TokenRow
+from onbeat.service import Service
+from onbeat.settings import Settings
+from onbeat.tokens import LINK_LASTS
+from onbeat.web.door.first import link_of
+
+
+@click.group()
+def token() -> None:
+    """Say who may come in over HTTP, and what they may do there."""
+
+
+@token.command()
+@click.argument("name")
+@click.option(
+    "--scope",
+    type=click.Choice(SCOPES),
+    default="read",
+    show_default=True,
+    help="Each may what those before it may.",
+)
+@click.option("--owner", default="", help="They see and define only schedules of this owner.")
+@click.option("--expires", metavar="LENGTH", help="Such as 90d. [default: never]")
+@JSON
+@with_settings()
+def create(
+    settings: Settings, name: str, scope: Scope, owner: str, expires: str | None, as_json: bool
+) -> None:
+    """Make a token, and show its secret: this once, as nothing but a digest is kept."""
+    lasts = None if expires is None else _length(expires)
+    row, secret = ask(
+        settings,
+        lambda service: service.tokens.create(name, scope, owner, lasts),
+        create=True,
+    )
+    if as_json:
+        write_json({**token_fields(row), "secret": secret})
+        return
+    click.echo(secret)
+    click.echo("keep it: it is not shown again", err=True)
+
+
+@token.command("list")
+@JSON
+@with_settings()
+def list_(settings: Settings, as_json: bool) -> None:
+    """Show tokens and open sessions, never a secret."""
+
+    async def work(service: Service) -> tuple[list[TokenRow], int]:
+        return await service.tokens.all(), service.clock.now()
+
+    found, now = ask(settings, work)
+    if as_json:
+        write_json([token_fields(row) for row in found])
+    elif found:
+        heading = ("TOKEN", "SCOPE", "OWNER", "BY", "CREATED", "EXPIRES")
+        write_table(heading, [_cells(row, now) for row in found])
+    else:
+        click.echo("no tokens (onbeat token create NAME makes one)")
+
+
+@token.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@JSON
+@with_settings()
+def revoke(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
+    """Let nobody in by these tokens or sessions any more, nor by what they were used to open."""
+
+    async def work(service: Service) -> list[TokenRow]:
+        return [await service.tokens.revoke(name) for name in names]
+
+    gone = ask(settings, work)
+    if as_json:
+        write_json([token_fields(row) for row in gone])
+    for row in () if as_json else gone:
+        click.echo(f"revoked {row.token_id}")
+
+
+@token.command()
+@click.option("--scope", type=click.Choice(SCOPES), help="Of the session. [default: admin]")
+@JSON
+@with_settings()
+def link(settings: Settings, scope: Scope | None, as_json: bool) -> None:
+    """Print a link that opens the dashboard, once, within ten minutes."""
+
+    async def work(service: Service) -> tuple[str, int]:
+        return await service.tokens.link(scope), service.clock.now() + LINK_LASTS
+
+    code, until = ask(settings, work)
+    told = link_of(settings, code)
+    if as_json:
+        write_json({"link": told, "expires_at": rfc3339_ms(until)})
+    else:
+        click.echo(told)
+
+
+def token_fields(row: TokenRow) -> dict[str, object]:
+    """Return a token as JSON tells it."""
+    until = row.expires_at
+    return {
+        "token_id": row.token_id,
+        "kind": row.kind,
+        "name": row.name,
+        "scope": row.scope,
+        "owner": row.owner,
+        "created_at": rfc3339_ms(row.created_at),
+        "created_by": row.created_by,
+        "expires_at": None if until is None else rfc3339_ms(until),
+    }
+
+
+def _cells(row: TokenRow, now: int) -> tuple[str, ...]:
+    until = "never" if row.expires_at is None else moment(row.expires_at, now)
+    made = moment(row.created_at, now)
+    return row.token_id, row.scope, row.owner or "-", row.created_by or "-", made, until
+
+
+def _length(text: str) -> int:
+    try:
+        return parse_duration(text).elapsed * 1000
+    except InvalidSchedule as refused:
+        raise InvalidSettings("--expires", refused.problem, hint=refused.hint) from None
