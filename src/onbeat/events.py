@@ -305,6 +305,43 @@ class GroupChanged(Event, frozen=True, tag="group.changed"):
     places: int
 
 
+class NoticeSent(Event, frozen=True, tag="notice.sent"):
+    """A message was taken by a channel's target; `error` tells who of many did not."""
+
+    channel: str
+    message_id: int
+    attempt: int
+    notices: int = 1
+    error: str = ""
+
+
+class NoticeFailed(Event, frozen=True, tag="notice.failed"):
+    """A message was refused, and is not tried again."""
+
+    level: ClassVar[str] = "error"
+    channel: str
+    message_id: int
+    attempt: int
+    error: str = ""
+
+
+class NoticeInDoubt(Event, frozen=True, tag="notice.in_doubt"):
+    """A message may have arrived or not: it is not sent again, so that it never arrives twice."""
+
+    level: ClassVar[str] = "error"
+    channel: str
+    message_id: int
+    attempt: int
+    error: str = ""
+
+
+class StoreRestored(Event, frozen=True, tag="store.restored"):
+    """A backup was put back: what was planned since is missed, and so many ids are left out."""
+
+    level: ClassVar[str] = "warning"
+    ids_left_out: int
+
+
 class HistoryPruned(Event, frozen=True, tag="history.pruned"):
     """Finished runs and events older than this are gone."""
 
@@ -347,6 +384,7 @@ AnyEvent = (
     | RunHandedBack | RunSucceeded | RunRetrying | RunFailed | RunCanceled | NodeStarted
     | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunEndAsked
     | RunBackfilled | RangeShortened | GroupChanged | TokenCreated | TokenRevoked | SessionOpened
+    | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored
 )  # fmt: skip
 
 

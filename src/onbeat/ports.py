@@ -246,6 +246,16 @@ class Store(Protocol):
     async def hold(self, node: Node) -> None:
         """Make sure that no other node that could start runs is left on this store, or refuse."""
 
+    async def record_gap(self, *, after: str = "") -> str | None:
+        """Record what was planned up to now as missed, since a backup was put back.
+
+        Of the schedules with an id later than `after`, some at a time; it is begun with none, and
+        returns from where to go on, or None: that was all. Nothing of the past starts. What waited
+        when the backup was made is skipped, what had started is lost and not tried again: it may
+        have run since. Run ids go on later than any that may have been given since. It is refused
+        with StoreHeld while another node is up; and until all of it is done no node may join.
+        """
+
     async def register(self, node: Node) -> Rescued:
         """Hold the store, enter a node, and decide the runs that dead ones left behind.
 

@@ -312,6 +312,14 @@ class Service:
         self._needs("admin")
         return await self._store.ask_to_stop(node_ids)
 
+    async def record_gap(self) -> None:
+        """Record what was planned up to now as missed: a backup was put back. No node is up."""
+        self._needs("admin")
+        self._needs_all()
+        following: str | None = ""
+        while following is not None:
+            following = await self._store.record_gap(after=following)
+
     async def overview(self) -> Overview:
         """Return how things stand."""
         self._needs("read")

@@ -41,6 +41,7 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
     help="Apply a file of schedules first. [default: onbeat.yaml, if it is there]",
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background.")
+@click.option("--restored", is_flag=True, help="A backup was put back: leave out what is since.")
 @click.option(
     "--concurrency", metavar="N", help=f"Runs at once. [default: {Settings().concurrency}]"
 )
@@ -69,7 +70,9 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--log-format", metavar="FORMAT", help="auto, text or json.")
 @JSON
 @with_settings(*(name for name in Settings.__dataclass_fields__ if name != "database"))
-def up(settings: Settings, file: Path | None, detach: bool, as_json: bool) -> None:
+def up(
+    settings: Settings, file: Path | None, detach: bool, restored: bool, as_json: bool
+) -> None:
     """Plan and run schedules, until stopped by Ctrl-C or `onbeat down`."""
     if settings.is_in_memory and detach:
         raise StoreUnusable("sqlite:// is memory: nothing could reach it in the background")
@@ -80,10 +83,12 @@ def up(settings: Settings, file: Path | None, detach: bool, as_json: bool) -> No
         return
     logs.set_up(level=settings.log_level, as_json=settings.logs_json)
     sys.path.insert(0, str(Path.cwd()))  # `python: "reports:build"` is beside the file
-    asyncio.run(_serve(settings, file, as_json=as_json))
+    asyncio.run(_serve(settings, file, as_json=as_json, restored=restored))
 
 
-async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> None:
+async def _serve(
+    settings: Settings, file: Path | None, *, as_json: bool, restored: bool
+) -> None:
     beat = Onbeat(settings=settings)
     stopped = beat.catch_signals()
     definitions = (
@@ -93,6 +98,8 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool) -> Non
     try:
 
         async def define(service: Service) -> None:
+            if restored:
+                await service.record_gap()
             if definitions is not None:
                 await apply_definitions(service, definitions, Wish())
 
@@ -126,8 +133,9 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
     arguments = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in given.items()
-        if value is not None and name not in ("detach", "as_json")
+        if value is not None and name not in ("detach", "as_json", "restored")
     ]
+    arguments += ["--restored"] if given["restored"] else []
     if not log.parent.is_dir():
         raise StoreUnusable(f"{log.parent} does not exist (make the folder first)")
     with open(log, "ab", opener=partial(os.open, mode=0o600)) as output:  # it may tell secrets

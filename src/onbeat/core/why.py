@@ -22,6 +22,9 @@ from onbeat.core.zones import DAY
 
 LOOK_BACK = 400 * DAY  # how far the tick before an instant is looked for
 
+# What is kept with runs that a restored backup leaves behind, instead of what a policy did.
+RESTORED = "a backup was put back that was made before it ended: it may have run since"
+
 SENTENCES: Mapping[Reason, str] = {
     "overlap": "{blocker} was in flight, and overlap is {overlap}",
     "queue_full": "{queue_limit} runs were waiting already, and queue_keep is {queue_keep}",
@@ -257,6 +260,8 @@ def _of_ended(facts: Facts, run: RunFacts, policy: Policy) -> Why:
 
 def _sentence(reason: Reason, facts: Facts, run: RunFacts, policy: Policy) -> str:
     """Return the sentence of a reason, with what it speaks of."""
+    if run.error == RESTORED:
+        return RESTORED
     text = SENTENCES[reason]
     if reason == "missed" and policy.catchup != "none":
         text = "it was older than the catchup_window ({catchup_window}) when it could be decided"
@@ -284,6 +289,8 @@ def _sentence(reason: Reason, facts: Facts, run: RunFacts, policy: Policy) -> st
 def _instead(facts: Facts, run: RunFacts, policy: Policy) -> str | None:
     """Return what another policy would have done, where a policy decided."""
     match run.reason:
+        case _ if run.error == RESTORED:
+            return None
         case "overlap":
             return _instead_of_skipping(facts, run, policy)
         case "queue_full":

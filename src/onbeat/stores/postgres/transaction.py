@@ -209,6 +209,11 @@ class PostgresTransaction(Transaction):
         rows = self.all("SELECT nextval('run_ids') FROM generate_series(1, ?1)", (n,))
         return [run_id for (run_id,) in rows]
 
+    def leave_out_ids(self, n: int) -> None:
+        events = "pg_get_serial_sequence('events', 'event_id')"
+        for name in ("'run_ids'", events):
+            self.all(f"SELECT setval({name}, nextval({name}) + ?1)", (n,))
+
     def _said(self, schedule_ids: Sequence[str]) -> dict[str, Row]:
         """Return what schedules that are held say, with their revision, time, user and pause."""
         rows = self.all(SAID, (list(schedule_ids),))

@@ -262,7 +262,7 @@ def _resume(tx: Transaction, known: Known, *, catchup: bool) -> None:
     # is not of it.
     end = None if known.paused_until is None else known.paused_until - 1
     over = end is not None and end < tx.now
-    next_ticks = _reopen(tx, [known], "paused", end if over else None, catchup=catchup)
+    next_ticks = reopen(tx, [known], "paused", end if over else None, catchup=catchup)
     tx.run(
         "UPDATE schedule_state SET consecutive_failures = 0 WHERE schedule_id = ?1", (schedule_id,)
     )
@@ -288,7 +288,7 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
             ids = [row[0] for row in waited[begin : begin + REOPENED_AT_ONCE]]
             tx.hold(ids)
             live = [known for known in find_all(tx, ids) if not (known.paused or known.deleted)]
-            _reopen(tx, live, "gate_off")
+            reopen(tx, live, "gate_off")
     else:
         tx.run(KEEP, ("gate_closed_at", str(tx.now)))
     tx.tell(GateChanged(is_open))
@@ -356,7 +356,7 @@ def enqueue(
     return run_id
 
 
-def _reopen(
+def reopen(
     tx: Transaction,
     stopped: Iterable[Known],
     reason: Reason,
@@ -364,7 +364,7 @@ def _reopen(
     *,
     catchup: bool = False,
 ) -> list[int | None]:
-    """Go on after a pause or a closed gate: nothing of the past starts, unless it is asked for.
+    """Go on after a pause or a gap: nothing of the past starts, unless it is asked for.
 
     It was over at `end`, or is right now. Returns the next tick of each. What cannot be read is
     left as it is: the planner will say so.
@@ -385,7 +385,7 @@ def _reopen(
         run_at, past = known.first_undecided(schedule), known.state.past
         if run_at is None or run_at > end // 1000:
             continue
-        if reason == "gate_off" and due_at(schedule, run_at, past) > tx.now:
+        if reason != "paused" and due_at(schedule, run_at, past) > tx.now:
             continue  # nothing has kept it from starting in time
         went_by.add(known.schedule_id)
         aside = set_aside(schedule, run_at, past, now=end, reason=reason)

@@ -13,6 +13,7 @@ from onbeat.events import NodeLost, NodeStarted, NodeStopped
 from onbeat.ports import Beat, Node, Rescued
 from onbeat.stores.sql.causing import cause_startup, hold_with_followers
 from onbeat.stores.sql.ending import end_runs_of, free
+from onbeat.stores.sql.restoring import refuse_half_restored
 from onbeat.stores.sql.rows import KEEP, replace_due, zone_data
 from onbeat.stores.sql.transaction import Row, Transaction, as_json
 
@@ -70,6 +71,7 @@ def register(tx: Transaction, node: Node, found: Rescued) -> Rescued:
     `found` has what was decided of silent nodes before. On a store that is not shared, whoever
     registers is alone: every other node is dead, whatever its lease says.
     """
+    refuse_half_restored(tx)
     if not tx.is_shared:
         while follow_zone_data(tx):
             pass

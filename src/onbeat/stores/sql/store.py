@@ -45,6 +45,7 @@ from onbeat.stores.sql import (
     nodes,
     planning,
     reading,
+    restoring,
     tokens,
 )
 from onbeat.stores.sql.transaction import Call, Row, Transaction
@@ -179,6 +180,9 @@ class SqlStore(ABC):
 
     @abstractmethod
     async def register(self, node: Node) -> Rescued: ...
+
+    async def record_gap(self, *, after: str = "") -> str | None:
+        return await self._write(lambda tx: restoring.record_gap(tx, after=after))
 
     @abstractmethod
     async def changed_elsewhere(self) -> bool: ...

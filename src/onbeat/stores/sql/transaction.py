@@ -116,6 +116,10 @@ class Transaction(ABC):
     def take_run_ids(self, n: int) -> Sequence[int]:
         """Return `n` run ids that nothing else will have, later ones greater."""
 
+    @abstractmethod
+    def leave_out_ids(self, n: int) -> None:
+        """Give `n` run ids, and as many numbers of event rows, to nobody."""
+
     def tell(self, event: Event) -> None:
         """Have an event written with this transaction."""
         self.events.append(event)

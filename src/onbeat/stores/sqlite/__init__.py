@@ -75,6 +75,12 @@ class SqliteStore(SqlStore):
         self._take_lock(node)
         return await self._worker.write(lambda tx: nodes.register(tx, node, Rescued()))
 
+    async def record_gap(self, *, after: str = "") -> str | None:
+        holder = None if self.path is None else who_holds(self.path)
+        if self.path is not None and (holder is None or holder.pid != os.getpid()):
+            raise StoreHeld(f"{self.path} is not held by this process (onbeat up --restored)")
+        return await super().record_gap(after=after)
+
     async def heartbeat(self, node: Node) -> Beat:
         if _identity(self.path) != self._file:
             problem = f"{self.path} was removed or replaced: what is written is lost"

@@ -122,6 +122,10 @@ class SqliteTransaction(Transaction):
         self.run(KEEP, ("next_run_id", first + n))
         return range(first, first + n)
 
+    def leave_out_ids(self, n: int) -> None:
+        self.take_run_ids(n)
+        self.run("UPDATE sqlite_sequence SET seq = seq + ?1 WHERE name = 'events'", (n,))
+
 
 @cache
 def _in_sqlite(sql: str) -> str:
