@@ -93,7 +93,7 @@ def test_what_was_planned_since_the_backup_does_not_run_and_why_says_so(folder, 
     up("--restored")
     (row,) = told("runs")
     assert (row["status"], row["reason"], row["tick_count"]) == ("SKIPPED", "missed", HOURS)
-    assert row["run_id"] > max(ran) + 1_000_000
+    assert row["run_id"] > 1_000_000 >= max(ran)
     assert not (folder / "it-ran").exists()
     said = onbeat("why", "report", row["first_run_at"]).stdout
     assert "SKIPPED (missed)" in said
