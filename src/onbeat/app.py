@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import onbeat
-from onbeat import logs
+from onbeat import logs, notify
 from onbeat.access import LOCAL, Caller
 from onbeat.core.policies import read_policy
 from onbeat.core.runs import Failed, Succeeded
@@ -464,6 +464,7 @@ class _Opened:
     ) -> Self:
         metrics = Metrics()
         store = await _open_store(settings, clock, metrics)
+        store.marks_successes = notify.wants_successes(settings)
         output = settings.output_folder or Path(tempfile.gettempdir()) / f"onbeat-{store.store_id}"
         # A copy of the file has the same id: it must not end what the original has running.
         path = store.path if isinstance(store, SqliteStore) else None
@@ -564,6 +565,7 @@ class _Opened:
             catchup_per_second=self._settings.catchup_per_second,
             keep=self._settings.keep,
             forget=partial(forget_output, self._output),
+            outbox=notify.outbox(self._settings, self._store),
         )
         if first is not None:
             await self._store.hold(node)

@@ -1,4 +1,4 @@
-"""The contracts between the engine and the world: `Clock`, `Store` and `Launcher`.
+"""The contracts between the engine and the world: `Clock`, `Store`, `Launcher`, `Notifier`.
 
 Instants are whole milliseconds since 1970 in UTC, but for `run_at`, which is in seconds.
 """
@@ -12,6 +12,7 @@ import msgspec
 from onbeat.core.backfill import Choice
 from onbeat.core.decisions import Plan
 from onbeat.core.model import Past
+from onbeat.core.notices import Bundle, Delivery, Letter, Settled
 from onbeat.core.runs import Failed, Outcome, Run, Succeeded, TriggeredBy, run_key
 from onbeat.core.schedules import Schedule, Target, read_inputs
 from onbeat.core.why import Facts
@@ -19,14 +20,18 @@ from onbeat.events import Event
 from onbeat.records import (
     Backfilled,
     EventRow,
+    ChannelRow,
+    Collected,
     Figures,
     GroupRow,
     NodeRow,
+    Happened,
     Overview,
     RunRow,
     ScheduleRow,
     TokenRow,
     Which,
+    ToSend,
     WhichRuns,
 )
 
@@ -36,6 +41,8 @@ NOTHING_EXPECTED: Mapping[str, int | None] = {}
 PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
 """`(schedule, run_at, unfinished, past, now) -> Plan`: pure, called inside a transaction."""
 
+Compose = Callable[[Sequence[Happened]], Sequence[tuple[str, Bundle, int]]]
+"""What each channel hears of what happened, and the milliseconds that lie between two messages."""
 
 class Clock(Protocol):
     """Where the time comes from. Nothing else in the package asks for it."""
@@ -161,6 +168,7 @@ class Store(Protocol):
     clock: Clock  # by which `now` is told
     is_shared: bool  # whether several nodes may plan and run on it
 
+    marks_successes: bool  # whether somebody here wants to hear of every run that succeeds
     def asked_by(self, who: str, *, only_of: str | None = None) -> "Store":
         """Return the same store, whose events tell who asked for what they tell of.
 
@@ -392,6 +400,29 @@ class Store(Protocol):
 
     async def token_of(self, digest: str) -> TokenRow | None:
         """Return what the secret with this digest is: neither expired nor used up."""
+    # -- who is told
+
+    async def to_send(self, channels: Collection[str]) -> ToSend:
+        """Return what there is to be done for these channels: it changes nothing."""
+
+    async def collect_notices(self, compose: Compose, *, limit: int) -> Collected:
+        """Look at up to `limit` marked event rows, the oldest first, and write messages of them.
+
+        Each is looked at once, among all nodes. What is older than an hour is not told.
+        """
+
+    async def take_letter(self, channel: str) -> Letter | None:
+        """Take a message that is due for a channel, to be sent at once by the caller alone."""
+
+    async def settle_letter(self, letter: Letter, settled: Settled) -> bool:
+        """Keep what came of sending it; return False if others have decided about it since."""
+
+    async def doubt_letters(self) -> int:
+        """Give up messages whose sender fell silent: they may have arrived; return how many."""
+
+    async def channels(self) -> list[ChannelRow]:
+        """Return what became of the messages of each channel, by name."""
+
 
     async def open_session(
         self, link: str, session: str, session_id: str, *, expires_in: int
@@ -442,3 +473,13 @@ class Launcher(Protocol):
 Listener = Callable[[int, Sequence[Event]], None]
 """`(at, events)`: what a transaction told, once it is durable, and its `now`."""
 Launchers = Mapping[str, Launcher]  # by the kind of target
+class Notifier(Protocol):
+    """The adapter that delivers the messages of one channel."""
+
+    async def send(self, letter: Letter) -> Delivery:
+        """Send a message, once, and return what is known of it. It raises nothing of its own.
+
+        Cancelling the call gives up: it then returns at once whether anything was sent.
+        """
+
+

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onbeat.core.runs import run_key
-from onbeat.events import AnyEvent
+from onbeat.events import AnyEvent, Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +200,40 @@ class TokenRow:
     created_by: str = ""
     expires_at: int | None = None  # from then on it lets nobody in
     used_at: int | None = None  # of a link
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """An event, and when it was written."""
+
+    at: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class ToSend:
+    """What there is to be done for the channels that somebody asks about."""
+
+    has_marks: bool  # there are events that nobody has looked at
+    has_silent: bool  # messages have been on their way for too long
+    channels: frozenset[str]  # those for which messages are due
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one look at marked event rows came to."""
+
+    rows: int
+    messages: int = 0
+    dropped: int = 0  # rows too old to be told
+    is_full: bool = False  # there may be more
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRow:
+    """What became of the messages of a channel, as long as that is kept."""
+
+    channel: str
+    states: Mapping[str, int]  # how many: waiting, sending, sent, failed, in_doubt
+    sent_at: int | None  # the last time
+    error: str | None  # the last one

@@ -33,6 +33,7 @@ from onbeat.records import (
     Figures,
     GroupRow,
     NodeRow,
+    ChannelRow,
     Overview,
     RunRow,
     ScheduleRow,
@@ -322,6 +323,11 @@ class Service:
 
     async def overview(self) -> Overview:
         """Return how things stand."""
+    async def channels(self) -> list[ChannelRow]:
+        """Return what became of the messages of each channel, by name."""
+        self._needs("operate")
+        return await self._store.channels()
+
         self._needs("read")
         return await self._store.overview()
 

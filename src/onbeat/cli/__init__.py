@@ -39,6 +39,7 @@ VERBS = {
     "why": ("onbeat.cli.why:why", "Say why a schedule ran, or did not, at a time."),
     "logs": ("onbeat.cli.runs:logs", "Show what a run printed."),
     "move": ("onbeat.cli.node:move", "Move everything from SQLite to PostgreSQL."),
+    "notify": ("onbeat.cli.notify:notify", "Show who is told of failures, and try it out."),
     "gate": ("onbeat.cli.node:gate", "Stop everything, or let it go on."),
 }
     "token": ("onbeat.cli.token:token", "Say who may come in over HTTP."),

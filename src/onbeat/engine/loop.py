@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.leases import Lease, in_a_thread
+from onbeat.engine.notifier import Outbox
 from onbeat.engine.planner import BATCH, Planner
 from onbeat.errors import NodeForgotten, StoreFailed
 from onbeat.ports import Clock, Launchers, Node, Rescued, Store
@@ -32,8 +33,10 @@ class Engine:
         catchup_per_second: int = 100,
         keep: int = 30 * 86_400_000,
         forget: Callable[[int], object] | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         """`forget` removes what else is older than an instant, such as files; it may block."""
+        self.outbox = outbox  # if this node notifies anybody
         self._store, self._clock, self._node, self._keep = store, clock, node, keep
         self._launchers, self._forget = launchers, forget
         self._lease = Lease(store, clock, node)
@@ -76,10 +79,23 @@ class Engine:
             self._looking.append(self._task(self._mind_the_others()))
         self._starting = [self._task(self.planner.run()), self._task(self.dispatcher.run())]
         self.dispatcher.wake()
+        if self.outbox is not None:
+            self.outbox.start()
         return found
 
     async def stop(self, grace: float) -> None:
         """Begin nothing more, let runs finish for `grace` seconds, end the rest, and leave."""
+        notifying = asyncio.ensure_future(self._stop_notifying(grace))
+        try:
+            await self._stop_running(grace)
+        finally:
+            await notifying
+
+    async def _stop_notifying(self, grace: float) -> None:
+        if self.outbox is not None:
+            await self.outbox.stop(grace)
+
+    async def _stop_running(self, grace: float) -> None:
         await _end(self._looking)
         self.planner.stop()
         self.dispatcher.stop()
@@ -140,6 +156,8 @@ class Engine:
         """Look at what was changed in this process: what is due, and what is to end."""
         self._look_for_asks()
         self.planner.wake()
+        if self.outbox is not None:
+            self.outbox.wake()
 
     def _look_for_asks(self) -> None:
         self._asked = True

@@ -17,6 +17,7 @@ from onbeat.records import (
     Which,
     WhichRuns,
 )
+from onbeat.stores.sql.outbox import forget as forget_messages
 from onbeat.stores.sql.rows import GROUPS, KEEP, gate_is_open
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value
 
@@ -313,6 +314,7 @@ def prune(tx: Transaction, *, before: int, limit: int) -> int:
         tx.run(KEEP, ("history_from", str(before)))
     if removed:
         tx.tell(HistoryPruned(before, removed))
+    forget_messages(tx, before)
     return removed
 
 

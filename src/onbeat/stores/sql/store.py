@@ -6,6 +6,7 @@ from copy import copy
 from typing import Protocol, Self, TypeVar
 
 from onbeat.core.backfill import Choice
+from onbeat.core.notices import Letter, Settled
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.core.schedules import Schedule
 from onbeat.core.why import Facts
@@ -17,6 +18,7 @@ from onbeat.ports import (
     Beat,
     Clock,
     Finished,
+    Compose,
     Node,
     PlanFunction,
     Planned,
@@ -26,6 +28,8 @@ from onbeat.ports import (
 from onbeat.records import (
     Backfilled,
     EventRow,
+    ChannelRow,
+    Collected,
     Figures,
     GroupRow,
     NodeRow,
@@ -34,6 +38,7 @@ from onbeat.records import (
     ScheduleRow,
     TokenRow,
     Which,
+    ToSend,
     WhichRuns,
 )
 from onbeat.stores.sql import (
@@ -45,6 +50,7 @@ from onbeat.stores.sql import (
     nodes,
     planning,
     reading,
+    outbox,
     restoring,
     tokens,
 )
@@ -83,6 +89,7 @@ class SqlStore(ABC):
         self._only_of: str | None = None
 
     def asked_by(self, who: str, *, only_of: str | None = None) -> Self:
+        self.marks_successes = False
         same = copy(self)
         same._by, same._only_of = who, only_of  # noqa: SLF001 - it is the same class
         return same
@@ -95,12 +102,12 @@ class SqlStore(ABC):
 
     def _asked(self, call: Call[T]) -> Call[T]:
         """Have a call know who asks for it, if that is anybody."""
-        by, only_of = self._by, self._only_of
-        if not by and only_of is None:
+        by, only_of, marks_successes = self._by, self._only_of, self.marks_successes
+        if not by and only_of is None and not marks_successes:
             return call
 
         def asked(tx: Transaction) -> T:
-            tx.by, tx.only_of = by, only_of
+            tx.by, tx.only_of, tx.marks_successes = by, only_of, marks_successes
             return call(tx)
 
         return asked
@@ -290,6 +297,26 @@ class SqlStore(ABC):
 
     async def tokens(self) -> list[TokenRow]:
         return await self._read(tokens.listed)
+    # -- who is told
+
+    async def to_send(self, channels: Collection[str]) -> ToSend:
+        return await self._read(lambda tx: outbox.to_send(tx, channels))
+
+    async def collect_notices(self, compose: Compose, *, limit: int) -> Collected:
+        return await self._write(lambda tx: outbox.collect(tx, compose, limit=limit))
+
+    async def take_letter(self, channel: str) -> Letter | None:
+        return await self._write(lambda tx: outbox.take(tx, channel))
+
+    async def settle_letter(self, letter: Letter, settled: Settled) -> bool:
+        return await self._write(lambda tx: outbox.settle(tx, letter, settled))
+
+    async def doubt_letters(self) -> int:
+        return await self._write(outbox.doubt_silent)
+
+    async def channels(self) -> list[ChannelRow]:
+        return await self._read(outbox.channels)
+
 
     async def token_of(self, digest: str) -> TokenRow | None:
         return await self._read(lambda tx: tokens.of_digest(tx, digest))

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.events import Event, encode_events
+from onbeat.events import Event, RunSucceeded, encode_events
 
 Row = tuple[Any, ...]  # what a column holds, its statement says
 Value = int | float | str | None
@@ -33,10 +33,11 @@ class Transaction(ABC):
     """What a call may do: read, write, and tell what happened.
 
     `now` is read once, or again when what was to be held was waited for. `by` is who asked for it,
-    and `only_of` whose schedules that is about: to them there are no others.
+    and `only_of` whose schedules that is about: to them there are no others. `marks_successes` is
+    whether somebody wants to hear of every run that succeeds.
     """
 
-    __slots__ = ("by", "events", "now", "only_of")
+    __slots__ = ("by", "events", "marks_successes", "now", "only_of")
 
     is_shared: ClassVar[bool]  # whether other nodes plan and run on the same database
     SIZE: ClassVar[str]  # the statement that tells what all tables take on disk, in bytes
@@ -46,6 +47,7 @@ class Transaction(ABC):
         self.events: list[Event] = []
         self.by = ""
         self.only_of: str | None = None
+        self.marks_successes = False
 
     @property
     def due_from(self) -> int:
@@ -130,7 +132,9 @@ class Transaction(ABC):
             return
         if self.by:
             self.events = [replace(event, by=self.by) for event in self.events]
-        is_notable = any(event.is_notable for event in self.events)
+        is_notable = any(event.is_notable for event in self.events) or (
+            self.marks_successes and any(isinstance(each, RunSucceeded) for each in self.events)
+        )
         self.run(
             "INSERT INTO events (at, body, asked_by, to_notify) VALUES (?1, ?2, ?3, ?4)",
             (self.now, encode_events(self.events), self.by or None, 1 if is_notable else None),

@@ -1,0 +1,92 @@
+"""Webhooks: a message as JSON in one POST, under the same Idempotency-Key at every attempt.
+
+Redirects are not followed, as a message may be nobody else's business. Of an answer nothing but the
+status is read: what else it says could quote a secret.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onbeat.core.channels import Channel
+from onbeat.core.notices import Delivery, Letter, Refused, Sent, Unknown, fields
+
+if TYPE_CHECKING:
+    import aiohttp
+
+LONGEST = 15.0  # seconds, all in all
+AGAIN = frozenset({408, 425, 429})  # refused for now; so is what a server fails at
+
+
+class WebhookNotifier:
+    """Sends messages to one URL."""
+
+    def __init__(self, channel: Channel, *, longest: float = LONGEST) -> None:
+        self._channel, self._longest = channel, longest
+
+    async def send(self, letter: Letter) -> Delivery:
+        import aiohttp  # noqa: PLC0415 - a tenth of a second, for those who send
+
+        is_connected = False
+
+        async def connected(*_: object) -> None:
+            nonlocal is_connected
+            is_connected = True
+
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(connected)
+        try:
+            async with asyncio.timeout(self._longest):
+                return await self._post(letter, trace)
+        except aiohttp.InvalidURL:
+            return Refused("its address is no URL", again=False)
+        except aiohttp.ClientConnectorError as broken:
+            why = broken.os_error.strerror or type(broken).__name__
+            return Refused(f"{broken.host}:{broken.port} cannot be reached: {why}")
+        except (aiohttp.ClientError, OSError, asyncio.CancelledError) as broken:
+            # What aiohttp says can quote the address, and so a secret.
+            late = isinstance(broken, TimeoutError)
+            why = f"no answer after {self._longest:g} s" if late else "the connection was lost"
+            if isinstance(broken, asyncio.CancelledError):
+                why = "it was given up before there was an answer"
+            return Unknown(why) if is_connected else Refused(f"never connected: {why}")
+
+    async def _post(self, letter: Letter, trace: "aiohttp.TraceConfig") -> Delivery:
+        import aiohttp  # noqa: PLC0415
+
+        told = {"channel": letter.channel, "key": letter.key, **fields(letter.bundle)}
+        headers = {
+            "User-Agent": "onbeat",
+            **dict(self._channel.headers),
+            "Content-Type": "application/json",
+            "Idempotency-Key": letter.key,
+        }
+        async with (
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=True),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(),  # ours is around all of it
+                trace_configs=[trace],
+                trust_env=False,
+            ) as session,
+            session.post(
+                self._channel.address,
+                data=msgspec.json.encode(told),
+                headers=headers,
+                allow_redirects=False,
+            ) as answer,
+        ):
+            return _meaning(answer.status, answer.headers.get("Retry-After", ""))
+
+
+def _meaning(status: int, retry_after: str) -> Delivery:
+    """Return what an answer means."""
+    if 200 <= status < 300:
+        return Sent()
+    if 300 <= status < 400:
+        return Refused(f"HTTP {status}: redirects are not followed", again=False)
+    again = status >= 500 or status in AGAIN
+    asked = retry_after.strip()
+    is_number = asked.isascii() and asked.isdigit() and len(asked) < 7
+    return Refused(f"HTTP {status}", again=again, wait=int(asked) * 1000 if is_number else 0)

@@ -1,0 +1,98 @@
+"""Channels, put together: each with its adapter and with what its references stand for."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from onbeat.core.channels import REFERENCE, SECRET, Channel, Fill
+from onbeat.core.notices import Delivery, Letter, Notice, bundle
+from onbeat.engine.notifier import LONGEST_SEND, Outbox, Wired
+from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown
+from onbeat.ports import Notifier, Store
+from onbeat.settings import Settings
+
+
+def outbox(
+    settings: Settings, store: Store, environment: Mapping[str, str] = os.environ
+) -> Outbox | None:
+    """Return what collects and delivers notices on this node; None if it is not to."""
+    if not settings.notify or "plan" not in settings.roles:
+        return None
+    return Outbox(store, [wire(each, settings, environment) for each in settings.notify])
+
+
+def wants_successes(settings: Settings) -> bool:
+    """Return whether any channel wants to hear of every run that succeeds."""
+    return any(channel.rule.wants_successes for channel in settings.notify)
+
+
+async def try_out(settings: Settings, name: str, *, now: int) -> Delivery:
+    """Send a test by a channel at once, past the outbox; return what came of it."""
+    known = {channel.name: channel for channel in settings.notify}
+    if name not in known:
+        problem = f"no channel is called {shown(name)}"
+        raise InvalidSettings("CHANNEL", problem, hint=meant(name, known))
+    notifier = wire(known[name], settings).notifier
+    about = bundle([Notice("test", "onbeat", now)])
+    sending = asyncio.ensure_future(
+        notifier.send(Letter(0, name, uuid.uuid4().hex, about, now, attempt=1))
+    )
+    await asyncio.wait([sending], timeout=LONGEST_SEND)
+    sending.cancel()
+    return await sending
+
+
+def wire(
+    channel: Channel, settings: Settings, environment: Mapping[str, str] = os.environ
+) -> Wired:
+    """Return a channel with its adapter, or refuse one whose references lead nowhere."""
+    try:
+        filled = channel.filled(_filler(settings, environment))
+    except InvalidSchedule as refused:
+        raise InvalidSettings(refused.field, refused.problem, hint=refused.hint) from None
+    return Wired(channel, _notifier(filled))
+
+
+def _notifier(channel: Channel) -> Notifier:
+    """Return the adapter of a channel; only those that are used are loaded."""
+    match channel.way:
+        case "webhook":
+            from onbeat.notifiers.webhook import WebhookNotifier  # noqa: PLC0415
+
+            return WebhookNotifier(channel)
+        case "smtp":
+            from onbeat.notifiers.smtp import SmtpNotifier  # noqa: PLC0415
+
+            return SmtpNotifier(channel)
+        case "apprise":
+            from onbeat.notifiers.apprise import AppriseNotifier  # noqa: PLC0415
+
+            return AppriseNotifier(channel)
+
+
+def _filler(settings: Settings, environment: Mapping[str, str]) -> Fill:
+    def variable(name: str) -> str:
+        if name not in environment:
+            problem = f"the variable {name} is not set"
+            raise InvalidSchedule("", problem, hint="set it where the node is started")
+        return environment[name]
+
+    def fill(text: str) -> str:
+        if secret := SECRET.fullmatch(text):
+            return _secret(settings, secret[1])
+        return REFERENCE.sub(lambda found: variable(found[1]), text)
+
+    return fill
+
+
+def _secret(settings: Settings, name: str) -> str:
+    """Return what the file of a secret says, without the end of its last line."""
+    if not settings.secrets:
+        raise InvalidSchedule("", "there is no folder of secrets", hint="the setting secrets")
+    try:
+        return (Path(settings.secrets) / name).read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError):
+        problem = f"the secret {name} cannot be read"
+        raise InvalidSchedule("", problem, hint=f"a file {name} in {settings.secrets}") from None

@@ -1,0 +1,180 @@
+"""The outbox: events that somebody may want to hear of in, messages for channels out.
+
+Event rows are marked, and a look takes marks away in the transaction that writes the messages: so
+each is looked at once, by whichever node, whatever crashes. A message is `sending`, committed,
+before it is sent; one that stays so is in doubt, and is not sent again.
+"""
+
+from collections.abc import Collection
+from hashlib import sha256
+
+import msgspec
+
+from onbeat.core.notices import Bundle, Letter, Settled
+from onbeat.events import NoticeFailed, NoticeInDoubt, NoticeSent, decode_events
+from onbeat.ports import Compose
+from onbeat.records import ChannelRow, Collected, Happened, ToSend
+from onbeat.stores.sql.transaction import Transaction, as_json
+
+OLDEST = 3_600_000  # milliseconds: what happened before that, when first looked at, is not told
+LONGEST_SENDING = 120_000  # milliseconds after which a message that is being sent is in doubt
+LONGEST_ERROR = 1_000  # characters
+
+HAS_MARKS = "SELECT 1 FROM events WHERE to_notify IS NOT NULL LIMIT 1"
+
+DUE = """
+SELECT DISTINCT state, channel FROM outbox INDEXED BY outbox_due
+ WHERE state IN ('waiting', 'sending') AND due_at <= ?1
+"""
+
+TAKE_MARKS = """
+SELECT event_id, at, body FROM events WHERE to_notify IS NOT NULL
+ ORDER BY event_id LIMIT ?1 FOR UPDATE SKIP LOCKED
+"""
+
+NEWEST = """
+SELECT message_id, state, attempts, body, coalesce(sent_at, created_at) FROM outbox
+ WHERE channel = ?1 ORDER BY message_id DESC LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+
+ADD = "INSERT INTO outbox (channel, body, created_at, due_at) VALUES (?1, ?2, ?3, ?4)"
+
+TAKE = """
+SELECT message_id, body, created_at, attempts FROM outbox INDEXED BY outbox_due
+ WHERE state = 'waiting' AND state IN ('waiting', 'sending') AND due_at <= ?1 AND channel = ?2
+ ORDER BY due_at, message_id LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+
+BEGIN = """
+UPDATE outbox SET state = 'sending', attempts = attempts + 1, due_at = ?2, error = NULL
+ WHERE message_id = ?1
+"""
+
+# One that was in doubt is known now. Nobody else has sent it since: its attempts would tell.
+SETTLE = """
+UPDATE outbox SET state = ?3, due_at = ?4, sent_at = ?5, error = ?6
+ WHERE message_id = ?1 AND attempts = ?2 AND state IN ('sending', 'in_doubt')
+"""
+
+TAKE_SILENT = """
+SELECT message_id, channel, attempts FROM outbox INDEXED BY outbox_due
+ WHERE state = 'sending' AND state IN ('waiting', 'sending') AND due_at <= ?1
+ ORDER BY due_at LIMIT 100 FOR UPDATE SKIP LOCKED
+"""
+
+DOUBT = "UPDATE outbox SET state = 'in_doubt', error = ?2 WHERE message_id = ?1"
+
+CHANNELS = """
+SELECT channel, state, count(*), max(sent_at) FROM outbox GROUP BY channel, state
+"""
+
+LAST_ERROR = """
+SELECT error FROM outbox
+ WHERE channel = ?1 AND error IS NOT NULL ORDER BY message_id DESC LIMIT 1
+"""
+
+FORGET = "DELETE FROM outbox WHERE state <> 'sending' AND coalesce(sent_at, due_at) < ?1"
+
+
+def to_send(tx: Transaction, channels: Collection[str]) -> ToSend:
+    """Return what there is to be done. The contract is `Store.to_send`."""
+    rows = tx.all(DUE, (tx.now,))
+    return ToSend(
+        has_marks=tx.one(HAS_MARKS) is not None,
+        has_silent=any(state == "sending" for state, _ in rows),
+        channels=frozenset(row[1] for row in rows if row[0] == "waiting").intersection(channels),
+    )
+
+
+def collect(tx: Transaction, compose: Compose, *, limit: int) -> Collected:
+    """Make messages of marked events. The contract is `Store.collect_notices`."""
+    rows = tx.all(TAKE_MARKS, (limit,))
+    if not rows:
+        return Collected(0)
+    young = [row for row in rows if row[1] >= tx.now - OLDEST]
+    happened = [Happened(at, event) for _, at, body in young for event in decode_events(body)]
+    composed = compose(happened)
+    for channel, told, every in composed:
+        _add(tx, channel, told, every)
+    tx.run("UPDATE events SET to_notify = NULL WHERE event_id IN (?1[])", ([r[0] for r in rows],))
+    return Collected(len(rows), len(composed), len(rows) - len(young), is_full=len(rows) == limit)
+
+
+def _add(tx: Transaction, channel: str, told: Bundle, every: int) -> None:
+    """Write a message, or join it to one of which nothing was sent yet."""
+    newest, due_at = tx.one(NEWEST, (channel,)), tx.now
+    if newest is not None:
+        message_id, state, attempts, body, sent_at = newest
+        if state == "waiting" and not attempts:
+            both = _BUNDLE.decode(body).joined(told)
+            tx.run("UPDATE outbox SET body = ?2 WHERE message_id = ?1", (message_id, as_json(both)))
+            return
+        # No later than that from now, should the clock have been set back since.
+        due_at = min(max(tx.now, sent_at + every), tx.now + every)
+    tx.run(ADD, (channel, as_json(told), tx.now, due_at))
+
+
+def take(tx: Transaction, channel: str) -> Letter | None:
+    """Take a message to be sent now. The contract is `Store.take_letter`."""
+    row = tx.one(TAKE, (tx.now, channel))
+    if row is None:
+        return None
+    message_id, body, created_at, attempts = row
+    tx.run(BEGIN, (message_id, tx.now + LONGEST_SENDING))
+    # A database that was put back counts messages anew, at other times.
+    stored = tx.one("SELECT value FROM meta WHERE name = 'store_id'")
+    key = sha256(f"{stored and stored[0]}:{message_id}:{created_at}".encode()).hexdigest()
+    return Letter(message_id, channel, key, _BUNDLE.decode(body), created_at, attempts + 1)
+
+
+def settle(tx: Transaction, letter: Letter, settled: Settled) -> bool:
+    """Keep what came of a delivery. The contract is `Store.settle_letter`."""
+    state, error = settled.state, settled.error[:LONGEST_ERROR]
+    sent_at = tx.now if state == "sent" else None
+    kept = (state, tx.now + settled.wait, sent_at, error or None)
+    if not tx.run(SETTLE, (letter.message_id, letter.attempt, *kept)):
+        return False
+    about, count = (letter.channel, letter.message_id, letter.attempt), letter.bundle.count
+    match state:
+        case "sent":
+            tx.tell(NoticeSent(*about, count, error))
+        case "failed":
+            tx.tell(NoticeFailed(*about, error))
+        case "in_doubt":
+            tx.tell(NoticeInDoubt(*about, error))
+        case "waiting":
+            pass
+    return True
+
+
+def doubt_silent(tx: Transaction) -> int:
+    """Give messages up that stayed on their way. The contract is `Store.doubt_letters`."""
+    error = "its node fell silent while it was being sent"
+    rows = tx.all(TAKE_SILENT, (tx.now,))
+    for message_id, channel, attempts in rows:
+        tx.run(DOUBT, (message_id, error))
+        tx.tell(NoticeInDoubt(channel, message_id, attempts, error))
+    return len(rows)
+
+
+def channels(tx: Transaction) -> list[ChannelRow]:
+    """Return what became of the messages of each channel, by name."""
+    counts: dict[str, dict[str, int]] = {}
+    sent: dict[str, int] = {}
+    for channel, state, count, sent_at in tx.all(CHANNELS):
+        counts.setdefault(channel, {})[state] = count
+        if sent_at is not None:
+            sent[channel] = sent_at
+    found = []
+    for name in sorted(counts):
+        row = tx.one(LAST_ERROR, (name,))
+        found.append(ChannelRow(name, counts[name], sent.get(name), row[0] if row else None))
+    return found
+
+
+def forget(tx: Transaction, before: int) -> None:
+    """Remove messages that are over, or were for a channel that is no more, since then."""
+    tx.run(FORGET, (before,))
+
+
+_BUNDLE = msgspec.json.Decoder(Bundle)

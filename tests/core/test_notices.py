@@ -1,0 +1,339 @@
+"""Who hears of what, in which words, and what follows a delivery."""
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onbeat.core.channels import Server, read_channels
+from onbeat.core.notices import (
+    BACKOFF,
+    LONGEST_LINE,
+    MOST_TOLD,
+    Letter,
+    Notice,
+    Refused,
+    Rule,
+    Sent,
+    Settled,
+    Unknown,
+    bundle,
+    first_line,
+    headline,
+    settle,
+    subject,
+    text,
+    why,
+)
+from onbeat.core.runs import REASONS
+from onbeat.errors import InvalidSchedule
+from onbeat.events import MISSES
+
+NOON = 1_767_268_800
+
+
+def a_notice(kind="failure", schedule_id="backup", **fields):
+    usual = {"run_id": 17, "run_at": NOON, "failures": 1 if kind == "failure" else 0}
+    return Notice(kind, schedule_id, NOON * 1000 + 250, **usual | fields)
+
+
+def a_rule(*on, **fields):
+    (channel,) = read_channels({"ops": {"webhook": "https://h", "on": list(on), **fields}})
+    return channel.rule
+
+
+# -- who hears of it
+
+
+@pytest.mark.req("C68")
+def test_the_third_failure_in_a_row_is_told_and_then_no_more_until_a_recovery():
+    rule = a_rule("failures:3", "recovery")
+    heard = [n for n in range(1, 10) if rule.hears(a_notice(failures=n))]
+    assert heard == [3]
+    assert rule.hears(a_notice("recovery", failures=7))
+
+
+def test_whoever_was_not_told_of_the_failures_is_not_told_of_their_end():
+    assert not a_rule("failures:3", "recovery").hears(a_notice("recovery", failures=2))
+    assert a_rule("failures:3", "failure", "recovery").hears(a_notice("recovery", failures=2))
+    assert a_rule("recovery").hears(a_notice("recovery", failures=1))
+    assert not a_rule("failures:3").hears(a_notice("recovery", failures=3))
+
+
+def test_a_success_after_failures_is_a_success_too():
+    rule = a_rule("success")
+    assert rule.hears(a_notice("success"))
+    assert rule.hears(a_notice("recovery", failures=1))
+    assert not a_rule("failure").hears(a_notice("success"))
+
+
+def test_a_start_is_late_from_where_the_rule_says():
+    rule = a_rule("late", late="30s")
+    assert [ms for ms in (1_000, 29_999, 30_000) if rule.hears(a_notice("late", late=ms))] == [
+        30_000
+    ]
+
+
+@pytest.mark.parametrize(
+    ("globs", "schedule_id", "heard"),
+    [
+        (["backup/*"], "backup/db", True),
+        (["backup/*"], "backup/db/daily", True),
+        (["backup/*"], "backup", False),
+        (["backup/*", "report"], "report", True),
+        (["repor?"], "report", True),
+        (["a.c"], "abc", False),
+        (["*a*a*a*a*a*a*b"], "a" * 200, False),
+        (["**"], "anything", True),
+    ],
+)
+def test_a_channel_hears_of_the_schedules_it_names(globs, schedule_id, heard):
+    assert a_rule("failure", schedules=globs).hears(a_notice(schedule_id=schedule_id)) is heard
+
+
+@given(st.sampled_from(["failure", "missed", "parked"]), st.text("ab/", min_size=1, max_size=9))
+def test_who_names_all_schedules_hears_what_who_names_one_hears(kind, schedule_id):
+    notice = a_notice(kind, schedule_id)
+    one, every = Rule(frozenset({kind}), schedules=(schedule_id,)), Rule(frozenset({kind}))
+    assert one.hears(notice)
+    assert every.hears(notice)
+
+
+# -- in words
+
+
+def test_what_happened_is_told_in_words_with_how_to_look():
+    notice = a_notice(failures=3, reason="error", error="disk full")
+    assert subject(bundle([notice])) == "[onbeat] backup failed (3 in a row)"
+    assert text(bundle([notice])) == (
+        "backup failed (3 in a row)\n"
+        "  planned  2026-01-01T12:00:00Z\n"
+        "  why      it failed: disk full\n"
+        "  run      17\n"
+        "  look     onbeat why backup 2026-01-01T12:00:00Z\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("notice", "told"),
+    [
+        (a_notice(), "backup failed"),
+        (a_notice("recovery", failures=1), "backup works again (after 1 failure)"),
+        (a_notice("recovery", failures=4), "backup works again (after 4 failures)"),
+        (a_notice("success"), "backup succeeded"),
+        (a_notice("missed", reason="missed"), "backup missed a tick"),
+        (a_notice("missed", reason="missed", tick_count=61), "backup missed 61 ticks"),
+        (a_notice("late", late=3_723_400), "backup started 1h2m3s late"),
+        (a_notice("late", late=1_000), "backup started 1s late"),
+        (a_notice("parked"), "backup cannot be planned"),
+        (a_notice("test"), "a test: this channel works"),
+    ],
+)
+def test_each_kind_has_its_headline(notice, told):
+    assert headline(notice) == told
+
+
+def test_a_range_of_ticks_is_told_from_its_first_to_its_last():
+    notice = a_notice("missed", reason="missed", first_run_at=NOON - 3600, tick_count=61)
+    assert "planned  2026-01-01T11:00:00Z to 2026-01-01T12:00:00Z" in text(bundle([notice]))
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("error", ["", "it broke"])
+def test_no_reason_is_told_with_a_gap_in_its_sentence(reason, error):
+    told = why(a_notice(reason=reason, error=error))
+    assert "{" not in told
+    assert error in told
+    assert told or reason in {
+        "overlap",
+        "coalesced",
+        "rate",
+    }  # which are no reasons to tell anybody
+
+
+def test_every_miss_says_why():
+    assert all(why(a_notice("missed", reason=reason)) for reason in MISSES)
+
+
+def test_of_many_notices_fifty_are_told_and_the_rest_is_counted():
+    told = bundle([a_notice(schedule_id=f"s{n}") for n in range(60)])
+    assert (len(told.notices), told.more, told.count) == (MOST_TOLD, 10, 60)
+    assert subject(told) == "[onbeat] s0 failed, and 59 more"
+    assert "and 10 more, which are not listed" in text(told)
+    both = told.joined(bundle([a_notice() for _ in range(5)]))
+    assert (len(both.notices), both.count) == (MOST_TOLD, 65)
+
+
+@given(st.text())
+def test_the_first_line_of_anything_is_one_short_line(anything):
+    line = first_line(anything)
+    assert line.isprintable()
+    assert len(line) <= LONGEST_LINE
+    assert first_line(line) == line
+
+
+def test_the_first_line_is_the_first_that_says_anything():
+    assert first_line("\n \r\nTraceback:\tlast\x00\nmore") == "Traceback: last"
+
+
+# -- what follows a delivery
+
+
+def a_letter(attempt=1):
+    return Letter(1, "ops", "key", bundle([a_notice()]), 0, attempt)
+
+
+def test_what_was_refused_for_now_is_tried_again_later_and_later_and_then_no_more():
+    waits = [settle(a_letter(n), Refused("busy")) for n in range(1, 7)]
+    assert [each.wait for each in waits[:5]] == [5_000, 30_000, 120_000, 600_000, 3_600_000]
+    assert {each.state for each in waits[:5]} == {"waiting"}
+    assert waits[5] == Settled("failed", "busy")
+    assert [a_letter(n).is_last_try for n in (len(BACKOFF), len(BACKOFF) + 1)] == [False, True]
+
+
+def test_what_may_have_arrived_is_never_tried_again():
+    assert [settle(a_letter(n), Unknown("lost")).state for n in (1, 6)] == ["in_doubt"] * 2
+
+
+def test_what_was_refused_for_good_or_taken_is_over():
+    assert settle(a_letter(), Refused("HTTP 404", again=False)) == Settled("failed", "HTTP 404")
+    assert settle(a_letter(), Sent()) == Settled("sent")
+
+
+def test_a_target_may_ask_for_more_time_but_not_for_ever():
+    assert settle(a_letter(), Refused("429", wait=60_000)).wait == 60_000
+    assert settle(a_letter(), Refused("429", wait=1)).wait == 5_000
+    assert settle(a_letter(), Refused("429", wait=10**9)).wait == 3_600_000
+
+
+# -- channels as they are written
+
+HOOK = {"webhook": "https://hooks.example/x?token=s3cret"}
+MAIL = {"smtp": "smtp://me@there.example@mail.example", "to": ["you@there.example"]}
+
+
+def refusal(given):
+    with pytest.raises(InvalidSchedule) as refused:
+        read_channels(given)
+    return str(refused.value)
+
+
+def test_a_channel_is_read_with_its_rule():
+    given = tomllib.loads("""
+    [notify.ops]
+    webhook = "https://hooks.example/x"
+    on = ["failure", "late", "failures:3"]
+    schedules = ["backup/*", "report"]
+    late = "30s"
+    every = "1m"
+    headers = {Authorization = "Bearer ${env:TOKEN}"}
+    """)["notify"]
+    (channel,) = read_channels(given)
+    expected = Rule(frozenset({"failure", "late"}), frozenset({3}), ("backup/*", "report"), 30_000)
+    assert channel.rule == expected
+    assert channel.every == 60_000
+    assert channel.headers == (("Authorization", "Bearer ${env:TOKEN}"),)
+
+
+def test_without_more_a_channel_hears_of_what_went_wrong_and_of_its_end():
+    (channel,) = read_channels({"ops": HOOK})
+    assert channel.rule == Rule(frozenset({"failure", "recovery", "missed", "parked"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (3, '3 is no table of channels ([notify.ops] with webhook = "https://...")'),
+        ({"o s": {}}, "'o s' is no name of a channel (letters, digits, dots, - and _)"),
+        ({"ops": 3}, 'ops: it is no table ([notify.ops] with webhook = "https://...")'),
+        ({"ops": {}}, "ops: it says not where to (one of webhook, smtp, apprise)"),
+        ({"ops": HOOK | MAIL}, "ops: it has webhook and smtp (one of webhook, smtp, apprise)"),
+        ({"ops": HOOK | {"onn": []}}, "ops.onn: no field has this name (did you mean 'on'?)"),
+        ({"ops": HOOK | {"to": []}}, "ops.to: no field has this name (known: "),
+        ({"ops": HOOK | {"on": "failure"}}, "ops.on: 'failure' is no list of them ("),
+        ({"ops": HOOK | {"on": []}}, "ops.on: [] is no list of them ("),
+        (
+            {"ops": HOOK | {"on": ["late", "failure", "recvery"]}},
+            "ops.on[2]: nothing is called 'recvery' (did you mean 'recovery'?)",
+        ),
+        ({"ops": HOOK | {"on": ["failures:0"]}}, "ops.on[0]: nothing is called 'failures:0' ("),
+        ({"ops": HOOK | {"on": [3]}}, "ops.on[0]: nothing is called 3 ("),
+        ({"ops": HOOK | {"schedules": ["a b"]}}, "ops.schedules[0]: 'a b' is not an id ("),
+        ({"ops": HOOK | {"late": "0s"}}, "ops.late: '0s' is out of bounds (1s to 7d)"),
+        ({"ops": HOOK | {"late": 30}}, "ops.late: the number 30 has no unit ("),
+        ({"ops": HOOK | {"every": "2d"}}, "ops.every: '2d' is out of bounds (0s to 1d)"),
+        ({"ops": {"webhook": 3}}, "ops.webhook: it is not a text (a text in quotes)"),
+        ({"ops": {"webhook": "ftp://s3cret"}}, "ops.webhook: it is no URL (https://host/path)"),
+        ({"ops": {"webhook": "https://h/${HOME}"}}, "ops.webhook: no variable is named after ${ ("),
+        ({"ops": {"webhook": "https://h/\n"}}, "ops.webhook: it is too long, or holds what cannot"),
+        ({"ops": {"webhook": "secret://../x"}}, "ops.webhook: no secret has such a name ("),
+        ({"ops": HOOK | {"headers": {"Host": "x"}}}, "ops.headers: 'Host' cannot be set ("),
+        (
+            {"ops": HOOK | {"headers": {"A": "a\r\nB: c"}}},
+            "ops.headers.A: it is too long, or holds",
+        ),
+        ({"ops": MAIL | {"smtp": "mail.example"}}, "ops.smtp: it is no mail server ("),
+        (
+            {"ops": MAIL | {"smtp": "smtp://me:s3cret@h"}},
+            'ops.smtp: there is a password in it (password = "${env:NAME}" beside it)',
+        ),
+        ({"ops": MAIL | {"smtp": "smtp://h:99999"}}, "ops.smtp: 99999 is no port (1 to 65535)"),
+        (
+            {"ops": MAIL | {"smtp": "smtp://h", "password": "s3cret"}},
+            "ops.password: nobody logs in with it (smtp://user@host)",
+        ),
+        ({"ops": {"smtp": "smtp://h"}}, "ops.to: None is no list of them ("),
+        (
+            {"ops": MAIL | {"to": ["a@b", "a@b\r\nBcc: c@d"]}},
+            "ops.to[1]: 'a@b\\r\\nBcc: c@d' is not",
+        ),
+        ({"ops": MAIL | {"to": ["a@b,c@d"]}}, "ops.to[0]: 'a@b,c@d' is not an address ("),
+        ({"ops": MAIL | {"from": "me"}}, "ops.from: 'me' is no address (onbeat@example.org)"),
+    ],
+)
+def test_what_is_wrong_is_named_where_it_stands_and_no_secret_is_told(given, told):
+    found = refusal(given)
+    assert found.startswith(told)
+    assert "s3cret" not in found
+
+
+def test_what_is_shown_of_a_channel_holds_no_secret():
+    given = {
+        "hook": {"webhook": "https://me:s3cret@hooks.example:8443/s3cret?k=s3cret"},
+        "env": {"webhook": "${env:HOOK}"},
+        "mail": MAIL | {"password": "s3cret"},
+        "slack": {"apprise": "slack://s3cret/s3cret"},
+        "kept": {"apprise": "secret://s3cret"},
+    }
+    channels = read_channels(given)
+    assert [channel.shown for channel in channels] == [
+        "https://hooks.example:8443", "webhook", "you@there.example by mail.example", "slack://", "apprise",
+    ]  # fmt: skip
+    assert not any("s3cret" in repr(channel) for channel in channels)
+
+
+def test_references_are_filled_and_what_they_come_to_is_checked():
+    (channel,) = read_channels({"ops": {"webhook": "${env:HOOK}", "headers": {"A": "${env:A}"}}})
+    filled = channel.filled(lambda text: {"${env:HOOK}": "https://h/p", "${env:A}": "b"}[text])
+    assert (filled.address, filled.headers) == ("https://h/p", (("A", "b"),))
+    for wrong in ("s3cret", "https://h/\r\nX: y"):
+        with pytest.raises(InvalidSchedule) as refused:
+            channel.filled(lambda _, wrong=wrong: wrong)
+        assert str(refused.value).startswith("notify.ops.webhook: ")
+        assert wrong not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "server"),
+    [
+        ("smtp://mail.example", Server("mail.example", 25, "", is_encrypted=False)),
+        ("smtp://me@mail.example", Server("mail.example", 587, "me", is_encrypted=False)),
+        ("smtp://me@a.b@mail.example", Server("mail.example", 587, "me@a.b", is_encrypted=False)),
+        ("smtps://me@mail.example/", Server("mail.example", 465, "me", is_encrypted=True)),
+        ("smtp://[::1]:2525", Server("::1", 2525, "", is_encrypted=False)),
+    ],
+)
+def test_a_server_has_its_usual_port(address, server):
+    assert Server.of(address) == server
+    assert server.is_here is (server.host == "::1")

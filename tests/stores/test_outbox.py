@@ -1,0 +1,275 @@
+"""The outbox of a store: each event is looked at once, each message is taken by one, on either database."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from onbeat.core.notices import BACKOFF, Bundle, Notice, Settled, bundle
+from onbeat.core.runs import Failed, Succeeded
+from onbeat.engine.notifier import notice_of
+
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+def to_ops(happened):
+    """Tell one channel of everything that can be told, without a pause between messages."""
+    return to(("ops",), happened)
+
+
+def to(names, happened, *, every=0):
+    notices = [each for each in map(notice_of, happened) if each is not None]
+    return [(name, bundle(notices), every) for name in names] if notices else []
+
+
+async def fail(world, schedule_id="backup", error="it broke"):
+    """Let a run of a schedule fail."""
+    if await world.schedule(schedule_id) is None:
+        await world.define(schedule_id)
+    await world.store.enqueue(schedule_id, request_id=str(await world.store.newest_event()))
+    attempt = next(each for each in await world.start() if each.schedule_id == schedule_id)
+    await world.end(attempt, Failed(error, retryable=False))
+
+
+async def collect(world, compose=to_ops, *, limit=100, store=None):
+    return await (store or world.store).collect_notices(compose, limit=limit)
+
+
+async def a_letter(world):
+    await fail(world)
+    await collect(world)
+    return await world.store.take_letter("ops")
+
+
+async def states(world):
+    return {row.channel: dict(row.states) for row in await world.store.channels()}
+
+
+def about(letter):
+    return [notice.schedule_id for notice in letter.bundle.notices]
+
+
+async def test_what_failed_becomes_a_message_with_all_that_is_known(world):
+    await fail(world, error="disk full\nat line 3")
+    assert (await world.store.to_send(["ops"])).has_marks
+    collected = await collect(world)
+    assert (collected.rows, collected.messages, collected.dropped) == (1, 1, 0)
+    found = await world.store.to_send(["ops", "other"])
+    assert (found.has_marks, found.channels) == (False, {"ops"})
+    letter = await world.store.take_letter("ops")
+    (row,) = await world.rows()
+    expected = Notice(
+        "failure", "backup", world.clock.now(), row.run_id, row.run_at, "error", "disk full", 1
+    )  # fmt: skip
+    assert (letter.bundle, letter.attempt) == (Bundle((expected,)), 1)
+
+
+async def test_what_is_ordinary_is_not_looked_at(world):
+    await world.end(await world.going())
+    assert not (await world.store.to_send(["ops"])).has_marks
+    assert (await collect(world)).rows == 0
+
+
+@pytest.mark.req("C64")
+async def test_every_success_is_marked_where_somebody_wants_to_hear_of_it(world):
+    world.store.marks_successes = True
+    await world.end(await world.going())
+    await collect(world)
+    (notice,) = (await world.store.take_letter("ops")).bundle.notices
+    assert notice.kind == "success"
+
+
+async def test_a_recovery_is_told_after_failures_alone(world):
+    await fail(world)
+    await collect(world)
+    await world.store.enqueue("backup", request_id="again")
+    await world.end(next(iter(await world.start())), Succeeded())
+    kinds = []
+    await collect(world, lambda found: kinds.extend(map(notice_of, found)) or [])
+    assert [(each.kind, each.failures) for each in kinds if each] == [("recovery", 1)]
+
+
+async def test_each_event_is_looked_at_once_whoever_looks(world):
+    for _ in range(3):
+        await fail(world)
+    second = await world.second()
+    both = await asyncio.gather(*(collect(world, store=s) for s in (world.store, second) * 2))
+    assert sum(each.rows for each in both) == 3
+
+
+async def test_a_look_that_dies_leaves_everything_to_the_next(world):
+    class Crash(BaseException):
+        """The process ends here."""
+
+    def crash(_):
+        raise Crash
+
+    await fail(world)
+    with suppress(Crash):
+        await collect(world, crash)
+    assert await states(world) == {}
+    assert (await collect(world)).messages == 1
+
+
+async def test_what_nobody_wants_to_hear_of_is_not_looked_at_again(world):
+    await fail(world)
+    assert (await collect(world, lambda _: [])).rows == 1
+    assert (await collect(world)).rows == 0
+
+
+async def test_what_is_older_than_an_hour_when_it_is_first_seen_is_not_told(world):
+    await fail(world, "old")
+    world.clock.advance(HOUR + 1)
+    await fail(world, "new")
+    collected = await collect(world)
+    assert (collected.rows, collected.dropped) == (2, 1)
+    assert about(await world.store.take_letter("ops")) == ["new"]
+    assert (await collect(world)).rows == 0
+
+
+async def test_the_oldest_come_first_and_no_more_than_are_asked_for(world):
+    for name in "abc":
+        await fail(world, name)
+    seen = []
+    found = [await collect(world, lambda rows: seen.append(len(rows)) or [], limit=2) for _ in "12"]
+    assert [(each.rows, each.is_full) for each in found] == [(2, True), (1, False)]
+
+
+async def test_what_comes_before_a_message_is_sent_joins_it(world):
+    for name in "ab":
+        await fail(world, name)
+        await collect(world)
+    letter = await world.store.take_letter("ops")
+    assert about(letter) == ["a", "b"]
+    await fail(world, "c")
+    await collect(world)  # the first is on its way: what it says stays
+    assert about(await world.store.take_letter("ops")) == ["c"]
+
+
+async def test_between_two_messages_of_a_channel_lies_the_time_it_asks_for(world):
+    async def fail_and_collect(name):
+        await fail(world, name)
+        await collect(world, lambda found: to(("ops",), found, every=MINUTE))
+
+    await fail_and_collect("a")
+    await world.store.settle_letter(await world.store.take_letter("ops"), Settled("sent"))
+    world.clock.advance(10_000)
+    for name in "bc":
+        await fail_and_collect(name)
+    assert await world.store.take_letter("ops") is None
+    world.clock.advance(MINUTE - 10_000)
+    assert about(await world.store.take_letter("ops")) == ["b", "c"]
+
+
+async def test_a_clock_that_was_set_back_holds_no_message_up_for_longer(world):
+    await world.store.settle_letter(await a_letter(world), Settled("sent"))
+    world.clock.step(-24 * HOUR)
+    await fail(world)
+    await collect(world, lambda found: to(("ops",), found, every=MINUTE))
+    world.clock.advance(MINUTE)
+    assert await world.store.take_letter("ops") is not None
+
+
+async def test_a_message_is_taken_by_one(world):
+    await fail(world)
+    await collect(world)
+    second = await world.second()
+    taken = await asyncio.gather(*(s.take_letter("ops") for s in (world.store, second) * 3))
+    assert sum(letter is not None for letter in taken) == 1
+
+
+async def test_each_channel_has_its_own_messages(world):
+    await fail(world)
+    await collect(world, lambda found: to(("ops", "team"), found))
+    assert (await world.store.to_send(["ops", "team"])).channels == {"ops", "team"}
+    keys = {(await world.store.take_letter(name)).key for name in ("ops", "team")}
+    assert len(keys) == 2
+
+
+async def test_a_message_that_was_refused_comes_again_under_the_same_key(world):
+    letter = await a_letter(world)
+    await world.store.settle_letter(letter, Settled("waiting", "busy", BACKOFF[0]))
+    assert await world.store.take_letter("ops") is None
+    world.clock.advance(BACKOFF[0])
+    again = await world.store.take_letter("ops")
+    assert (again.key, again.attempt, again.bundle) == (letter.key, 2, letter.bundle)
+
+
+@pytest.mark.parametrize(
+    ("settled", "event"),
+    [
+        (Settled("sent"), "notice.sent"),
+        (Settled("failed", "HTTP 404"), "notice.failed"),
+        (Settled("in_doubt", "no answer"), "notice.in_doubt"),
+    ],
+)
+async def test_what_became_of_a_message_is_told_and_is_no_notice_itself(world, settled, event):
+    letter = await a_letter(world)
+    await world.told()
+    assert await world.store.settle_letter(letter, settled)
+    (told,) = await world.told()
+    assert (told.name, told.channel, told.error) == (event, "ops", settled.error)
+    assert await states(world) == {"ops": {settled.state: 1}}
+    assert (await collect(world)).rows == 0
+    assert await world.store.take_letter("ops") is None
+
+
+async def test_one_whose_sender_fell_silent_is_in_doubt_and_never_sent_again(world):
+    letter = await a_letter(world)
+    world.clock.advance(2 * MINUTE - 1)
+    assert not (await world.store.to_send(["ops"])).has_silent
+    assert await world.store.doubt_letters() == 0
+    world.clock.advance(1)
+    assert (await world.store.to_send([])).has_silent
+    await world.told()
+    assert await world.store.doubt_letters() == 1
+    (told,) = await world.told()
+    assert (told.name, told.level, told.message_id) == (
+        "notice.in_doubt", "error", letter.message_id,
+    )  # fmt: skip
+    world.clock.advance(24 * HOUR)
+    assert await world.store.take_letter("ops") is None
+    assert await world.store.doubt_letters() == 0
+
+
+async def test_a_sender_that_comes_back_late_says_what_became_of_it(world):
+    letter = await a_letter(world)
+    world.clock.advance(3 * MINUTE)
+    await world.store.doubt_letters()
+    assert await world.store.settle_letter(letter, Settled("sent"))
+    assert await states(world) == {"ops": {"sent": 1}}
+    assert not await world.store.settle_letter(letter, Settled("waiting"))
+
+
+async def test_an_answer_to_an_earlier_attempt_changes_nothing(world):
+    letter = await a_letter(world)
+    await world.store.settle_letter(letter, Settled("waiting"))
+    await world.store.take_letter("ops")
+    assert not await world.store.settle_letter(letter, Settled("sent"))
+    assert await states(world) == {"ops": {"sending": 1}}
+
+
+async def test_messages_go_with_the_history_but_for_those_on_their_way(world):
+    sent = await a_letter(world)
+    await world.store.settle_letter(sent, Settled("sent"))
+    await a_letter(world)
+    await fail(world)
+    await collect(world, lambda found: to(("nobody",), found))
+    world.clock.advance(31 * 24 * HOUR)
+    await world.store.prune(before=world.clock.now() - 30 * 24 * HOUR)
+    assert await states(world) == {"ops": {"sending": 1}}
+
+
+async def test_a_database_that_was_put_back_gives_no_key_twice(world):
+    first = await a_letter(world)
+    await world.close()
+    again = "UPDATE outbox SET created_at = created_at + 1, due_at = 0, state = 'waiting'"
+    world.database.tamper(again)
+    await world.restart()
+    assert (await world.store.take_letter("ops")).key != first.key
+
+
+async def test_the_last_error_of_a_channel_is_kept(world):
+    await world.store.settle_letter(await a_letter(world), Settled("failed", "HTTP 404"))
+    (row,) = await world.store.channels()
+    assert (row.channel, row.error, row.sent_at) == ("ops", "HTTP 404", None)
