@@ -53,6 +53,7 @@ from onbeat.service import Service, check_launch
 from onbeat.settings import Settings
 from onbeat.stores.sql.store import SqlStore
 from onbeat.stores.sqlite import Holder, SqliteStore, who_holds
+from onbeat.tokens import Tokens
 
 if TYPE_CHECKING:
     from onbeat.stores.postgres import PostgresStore
@@ -89,7 +90,9 @@ class Onbeat:
         clock: Clock | None = None,
         launchers: Mapping[str, Launcher] | None = None,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        address: str = "",
     ) -> None:
+        """`address` is where this process has the API, if it has: other nodes ask there."""
         if settings is None:
             try:
                 settings = Settings.load(
@@ -101,6 +104,7 @@ class Onbeat:
         elif database is not None:
             settings = replace(settings, database=database)
         self._settings = settings
+        self._address = address
         self._clock = clock
         self._own_launchers = dict(launchers or {})
         self._new_id = new_id
@@ -226,6 +230,7 @@ class Onbeat:
         self._open = await _Opened.make(
             self._settings, self._clock, self._own_launchers, self._functions, self._new_id
         )
+        self._open.address = self._address
         return self._open.service
 
     async def begin(
@@ -319,6 +324,10 @@ class Onbeat:
         """Everything that can be asked for, while it is open; the systems work on it."""
         return self._opened.service
 
+    def listen(self, listener: Listener) -> None:
+        """Have what happens told to somebody else, too: what this process commits."""
+        self._opened.listeners.append(listener)
+
     @property
     def metrics(self) -> Metrics:
         """What this process did since it was opened, counted."""
@@ -402,10 +411,12 @@ def holder(settings: Settings) -> Holder | None:
     return None if settings.database_path is None else who_holds(settings.database_path)
 
 
-async def _open_store(settings: Settings, clock: Clock | None, metrics: Metrics) -> SqlStore:
+async def _open_store(
+    settings: Settings, clock: Clock | None, listeners: Sequence[Listener]
+) -> SqlStore:
     def listener(at: int, events: Sequence[Event]) -> None:
-        metrics.tell(at, events)
-        logs.tell(events)
+        for each in listeners:
+            each(at, events)
 
     if settings.is_postgres:
         return await _open_postgres(settings, clock, listener)
@@ -443,8 +454,10 @@ class _Opened:
         output: Path,
         new_id: Callable[[], str],
         metrics: Metrics,
+        listeners: list[Listener],
     ) -> None:
         self._settings, self._store, self.metrics = settings, store, metrics
+        self.listeners, self.address = listeners, ""
         self._functions, self._output = functions, output
         self._launchers, self._new_id = launchers, new_id
         self.service = Service(store, launchers, new_id=new_id, wake=self.wake)
@@ -463,7 +476,8 @@ class _Opened:
         new_id: Callable[[], str],
     ) -> Self:
         metrics = Metrics()
-        store = await _open_store(settings, clock, metrics)
+        listeners: list[Listener] = [metrics.tell, lambda _, events: logs.tell(events)]
+        store = await _open_store(settings, clock, listeners)
         store.marks_successes = notify.wants_successes(settings)
         output = settings.output_folder or Path(tempfile.gettempdir()) / f"onbeat-{store.store_id}"
         # A copy of the file has the same id: it must not end what the original has running.
@@ -474,6 +488,7 @@ class _Opened:
             store_id=f"{store.store_id}{inode}",
             environment=os.environ,
             passed=(*PASSED, *settings.pass_env),
+            secrets=settings.secrets,
         )
         passed = set(settings.pass_env) & os.environ.keys()
         requests = HttpLauncher(
@@ -481,6 +496,8 @@ class _Opened:
             environment={name: os.environ[name] for name in passed},
             concurrency=settings.concurrency,
             public_only=settings.http_targets == "public",
+            secrets=settings.secrets,
+            callback=Tokens(store).callback(settings.public_url),
         )
         launchers: dict[str, Launcher] = {
             "command": commands,
@@ -489,8 +506,9 @@ class _Opened:
             **own,
         }
         return cls(
-            settings, store, launchers, functions, output=output, new_id=new_id, metrics=metrics
-        )
+            settings, store, launchers, functions, output=output, new_id=new_id, metrics=metrics,
+            listeners=listeners,
+        )  # fmt: skip
 
     async def take_over(self) -> None:
         """Begin as soon as no other process is the node."""
@@ -554,7 +572,8 @@ class _Opened:
             frozenset(offers if "run" in roles else ()),
             self._settings.lease,
             onbeat.__version__,
-            frozenset(roles),
+            frozenset(role for role in roles if role != "api" or self.address),
+            self.address,
         )
         engine = Engine(
             self._store,

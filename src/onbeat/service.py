@@ -3,18 +3,22 @@
 Surfaces translate and say who asks; what is allowed and what it means is here, once.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
 from onbeat.access import LOCAL, Caller, Scope, as_allowed
 from onbeat.changes import Changes, compare
 from onbeat.core.backfill import Choice
+from onbeat.core.effect import WEEK
 from onbeat.core.instants import rfc3339_ms
 from onbeat.core.model import STARTUP
 from onbeat.core.policies import GROUP
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.core.schedules import Schedule, Target, follows, from_definition
+from onbeat.core.standings import Standings
 from onbeat.core.why import Why, explain
 from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, naming, shown
 from onbeat.ports import (
@@ -29,11 +33,11 @@ from onbeat.ports import (
 )
 from onbeat.records import (
     Backfilled,
+    ChannelRow,
     EventRow,
     Figures,
     GroupRow,
     NodeRow,
-    ChannelRow,
     Overview,
     RunRow,
     ScheduleRow,
@@ -42,6 +46,8 @@ from onbeat.records import (
 )
 from onbeat.tokens import Tokens
 
+Action = Literal["pause", "resume", "delete"]
+AT_ONCE = 64  # schedules, of what is done to many
 MOST_RUNS = 10_000  # in one answer
 MOST_PLACES = 10_000  # of a group
 MOST_BACKFILLED = 10_000  # ticks in one stretch
@@ -75,6 +81,19 @@ class Service:
             caller=caller,
             tokens=self.tokens,
         )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several nodes may plan and run on the store."""
+        return self._store.is_shared
+
+    def new_id(self) -> str:
+        """Return an id that nothing else has."""
+        return self._new_id()
+
+    def as_allowed(self, schedule: Schedule) -> Schedule:
+        """Return a schedule as whoever asks may define it, or refuse it."""
+        return as_allowed(self.caller, schedule)
 
     @property
     def clock(self) -> Clock:
@@ -114,8 +133,13 @@ class Service:
         source: str,
         prune: bool = False,
         take_over: bool = False,
+        horizon: int = WEEK,
     ) -> Changes:
-        """Return what applying these definitions of a source would do; nothing is touched."""
+        """Return what applying these definitions of a source would do; nothing is touched.
+
+        The contract of the rest is `compare`.
+        """
+        self._needs("read")
         allowed = self._allowed(schedules)
         found = await self._store.schedules(Which(source=source))
         found += await self._store.schedules(Which(ids=[each.schedule_id for each in allowed]))
@@ -128,10 +152,12 @@ class Service:
             prune=prune,
             take_over=take_over,
             told=await self._store.audit(limit=MOST_RUNS) if is_edited else (),
+            horizon=horizon,
         )
 
     async def apply(self, changes: Changes, *, user_id: str = "") -> list[Upserted]:
         """Do what was planned, all or nothing; it is refused if a schedule was changed since."""
+        self._needs("define")
         changes.refuse_taken()
         return await self.define(
             changes.schedules,
@@ -169,6 +195,7 @@ class Service:
 
         It goes on by itself when `until` is reached.
         """
+        self._needs("operate")
         now = self._store.clock.now()
         if until is not None and until <= now:
             problem = f"{rfc3339_ms(until)} is past"
@@ -179,13 +206,49 @@ class Service:
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
         """Let a schedule go on from now, and run what the pause left out only if asked to."""
+        self._needs("operate")
         changed = await self._store.resume(schedule_id, catchup=catchup)
         self._wake()
         return changed
 
-    async def delete(self, schedule_id: str) -> None:
+    async def delete(self, schedule_id: str, *, expected: int | None = None) -> None:
         """Take a schedule away. Its started runs finish."""
-        await self._store.delete(schedule_id)
+        self._needs("define")
+        await self._store.delete(schedule_id, expected=expected)
+
+    async def bulk(
+        self, action: Action, which: Which, *, note: str = "", dry_run: bool = False
+    ) -> tuple[list[str], list[str]]:
+        """Do something to many schedules; return to which, and which were so already.
+
+        Each is done by itself. One that is gone in the meantime is left out.
+        """
+        self._needs("define" if action == "delete" else "operate")
+        found = await self._store.schedules(which)
+        already = {row.schedule_id for row in found if _is_so(action, row)}
+        ids = [row.schedule_id for row in found if row.schedule_id not in already]
+        if dry_run:
+            return ids, sorted(already)
+
+        async def do(schedule_id: str) -> str | None:
+            try:
+                match action:
+                    case "pause":
+                        await self._store.pause(schedule_id, note=note)
+                    case "resume":
+                        await self._store.resume(schedule_id)
+                    case "delete":
+                        await self._store.delete(schedule_id)
+            except NoSuchSchedule:
+                return None
+            return schedule_id
+
+        done: list[str] = []
+        for begin in range(0, len(ids), AT_ONCE):  # they share a commit where the store can
+            some = await asyncio.gather(*map(do, ids[begin : begin + AT_ONCE]))
+            done += [each for each in some if each is not None]
+        self._wake()
+        return done, sorted(already)
 
     async def start(
         self,
@@ -195,9 +258,6 @@ class Service:
         request_id: str | None = None,
     ) -> RunRow:
         """Start a run now, beside the schedule's ticks. The same `request_id` is the same run."""
-        self._needs("define")
-        self._needs("operate")
-        self._needs("operate")
         self._needs("operate")
         found = await self._store.enqueue(
             schedule_id, request_id=request_id or self._new_id(), inputs=inputs
@@ -212,18 +272,21 @@ class Service:
 
     async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
         """Have a run end: one that waits at once, a started one as soon as its node can."""
+        self._needs("operate")
         found = await self._store.cancel(run_id, note=note)
         self._wake()
         return found
 
     async def report(self, run: int | str, outcome: Succeeded | Failed) -> RunRow:
         """Record what a target tells of a run that it had accepted, by the run's id or key."""
+        self._needs("operate")
         found = await self._store.report(run, outcome)
         self._wake()
         return found
 
     async def preview_backfill(self, schedule_id: str, *, first: int, last: int) -> list[Choice]:
         """Return what a backfill of the ticks from `first` to `last` would do with each."""
+        self._needs("read")
         await self._bounded(schedule_id, first, last)
         return await self._store.preview_backfill(
             schedule_id, first=first, last=last, limit=MOST_BACKFILLED
@@ -231,6 +294,7 @@ class Service:
 
     async def backfill(self, schedule_id: str, *, first: int, last: int) -> Backfilled:
         """Run ticks of the past after all: as many as there is room for; go on from `following`."""
+        self._needs("operate")
         await self._bounded(schedule_id, first, last)
         found = await self._store.backfill(
             schedule_id, first=first, last=last, limit=MOST_BACKFILLED
@@ -248,6 +312,7 @@ class Service:
 
     async def set_group(self, name: str, *, places: int) -> bool:
         """Say how many runs of a group may be started at the same time."""
+        self._needs("admin")
         if not GROUP.fullmatch(name):
             hint = "letters, digits and . _ / -, at most 100"
             raise InvalidSchedule("group", f"{shown(name)} is no name of a group", hint=hint)
@@ -258,12 +323,25 @@ class Service:
         self._wake()
         return changed
 
+    async def channels(self) -> list[ChannelRow]:
+        """Return what became of the messages of each channel, by name."""
+        self._needs("operate")
+        return await self._store.channels()
+
     async def groups(self) -> list[GroupRow]:
         """Return the groups there are, by name, and how full they are."""
+        self._needs("read")
+        self._needs_all()
         return await self._store.groups()
+
+    async def standings(self) -> Standings:
+        """Return how things stand: what `onbeat.simulate` begins with."""
+        self._needs("read")
+        return await self._store.standings()
 
     async def set_gate(self, *, is_open: bool) -> bool:
         """Turn the switch that stops everything; return whether that is a change."""
+        self._needs("admin")
         changed = await self._store.set_gate(is_open=is_open)
         self._wake()
         return changed
@@ -277,6 +355,7 @@ class Service:
 
     async def schedule(self, schedule_id: str) -> ScheduleRow:
         """Return one schedule."""
+        self._needs("read")
         found = await self.find(schedule_id)
         if found is None:
             known = [row.schedule_id for row in await self._store.schedules()]
@@ -285,6 +364,7 @@ class Service:
 
     async def find(self, schedule_id: str) -> ScheduleRow | None:
         """Return one schedule, if it is there."""
+        self._needs("read")
         return await self._store.schedule(schedule_id)
 
     async def runs(self, which: WhichRuns = ALL_RUNS, *, limit: int = 50) -> list[RunRow]:
@@ -323,11 +403,6 @@ class Service:
 
     async def overview(self) -> Overview:
         """Return how things stand."""
-    async def channels(self) -> list[ChannelRow]:
-        """Return what became of the messages of each channel, by name."""
-        self._needs("operate")
-        return await self._store.channels()
-
         self._needs("read")
         return await self._store.overview()
 
@@ -352,10 +427,12 @@ class Service:
             schedule_id=schedule_id, before=before, limit=min(limit, MOST_RUNS)
         )
 
-    async def events(self, *, after: int, limit: int = 1000) -> list[EventRow]:
-        """Return what happened since event row `after`, of up to `limit` transactions."""
+    async def events(
+        self, *, after: int, but: Collection[int] = (), limit: int = 1000
+    ) -> list[EventRow]:
+        """Return what happened since event row `after`, but for some rows; the contract is Store's."""
         self._needs("read")
-        return await self._store.events(after=after, limit=limit)
+        return await self._store.events(after=after, but=but, limit=limit)
 
     async def newest_event(self, *, before: int | None = None) -> int:
         """Return the number of the newest event row, or the newest that was written before then."""
@@ -371,6 +448,11 @@ class Service:
         if self.caller.only_of is not None:
             problem = f"this is about everybody's schedules, not only {self.caller.only_of}'s"
             raise NotAllowed(problem, hint="a token without an owner")
+
+
+def _is_so(action: Action, row: ScheduleRow) -> bool:
+    """Return whether there is nothing left to do."""
+    return action != "delete" and row.paused == (action == "pause")
 
 
 def check_launch(schedule: Schedule, launchers: Launchers) -> None:

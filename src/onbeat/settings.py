@@ -44,7 +44,7 @@ class Settings:
 
     database: str = "sqlite:///onbeat.db"
     output: str = ""  # the folder for what runs print; empty: beside the database
-    roles: tuple[Role, ...] = ("plan", "run")  # what this node does
+    roles: tuple[Role, ...] = ("plan", "run", "api")  # what this node does
     concurrency: int = 512  # runs at once on this node
     lease: int = 5_000  # how long a silent node keeps its runs
     stop_grace: int = 30_000  # how long `down` lets runs finish

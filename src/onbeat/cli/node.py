@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import asdict
@@ -22,12 +23,15 @@ from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.apply import Wish, apply_definitions
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment
-from onbeat.errors import StoreUnusable
+from onbeat.errors import InvalidSettings, StoreUnusable
 from onbeat.records import NodeRow, Overview
 from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.sources.yaml import read_file
 from onbeat.telling import node_fields, overview_fields
+
+if TYPE_CHECKING:
+    from onbeat.web.front import Front, Welcome
 
 FILE = Path("onbeat.yaml")
 START_LIMIT = 20.0  # seconds in which a node in the background has to be up
@@ -47,13 +51,12 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 )
 @click.option("--stop-grace", metavar="LENGTH", help="How long runs may finish. [default: 30s]")
 @click.option("--output", metavar="FOLDER", help="For what runs print. [default: by the database]")
-@click.option("--roles", metavar="ROLES", help="What this node does. [default: plan,run]")
+@click.option("--roles", metavar="ROLES", help="What this node does. [default: plan,run,api]")
 @click.option("--lease", metavar="LENGTH", help="How long a silent node keeps runs. [default: 5s]")
 @click.option("--catchup-per-second", metavar="N", help="Missed ticks to start. [default: 100]")
 @click.option("--keep", metavar="LENGTH", help="How long history is kept. [default: 30d]")
 @click.option("--http-targets", metavar="WHICH", help="any, or public: no private addresses.")
 @click.option("--pass-env", metavar="NAMES", help="Variables that commands get, with commas.")
-@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--secrets", metavar="FOLDER", help="Whose files secret://NAME names.")
 @click.option("--listen", metavar="HOST:PORT", help="Of the API. [default: 127.0.0.1:8585]")
 @click.option("--public-url", metavar="URL", help="Where others find the API.")
@@ -67,12 +70,11 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--jwt-algorithm", metavar="NAME", help="RS256, ES256, EdDSA or HS256.")
 @click.option("--jwt-issuer", metavar="TEXT", help="The iss that they have.")
 @click.option("--jwt-audience", metavar="TEXT", help="The aud that they have.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--log-format", metavar="FORMAT", help="auto, text or json.")
 @JSON
-@with_settings(*(name for name in Settings.__dataclass_fields__ if name != "database"))
-def up(
-    settings: Settings, file: Path | None, detach: bool, restored: bool, as_json: bool
-) -> None:
+@with_settings(*(name for name in Settings.__dataclass_fields__ if name not in ("database", "notify")))
+def up(settings: Settings, file: Path | None, detach: bool, restored: bool, as_json: bool) -> None:
     """Plan and run schedules, until stopped by Ctrl-C or `onbeat down`."""
     if settings.is_in_memory and detach:
         raise StoreUnusable("sqlite:// is memory: nothing could reach it in the background")
@@ -86,10 +88,9 @@ def up(
     asyncio.run(_serve(settings, file, as_json=as_json, restored=restored))
 
 
-async def _serve(
-    settings: Settings, file: Path | None, *, as_json: bool, restored: bool
-) -> None:
-    beat = Onbeat(settings=settings)
+async def _serve(settings: Settings, file: Path | None, *, as_json: bool, restored: bool) -> None:
+    front = _front(settings) if "api" in settings.roles else None
+    beat = Onbeat(settings=settings, address="" if front is None else front.settings.api_url)
     stopped = beat.catch_signals()
     definitions = (
         None if file is None else read_file(file, check_target)
@@ -103,23 +104,52 @@ async def _serve(
             if definitions is not None:
                 await apply_definitions(service, definitions, Wish())
 
-        await beat.begin(client=False, first=define)
+        if set(settings.roles) == {"api"}:
+            await define(service)  # it has no ticks to decide and no runs to start: no node
+        else:
+            await beat.begin(client=False, first=define)
+        welcome = None if front is None else await front.start(beat)
         found = await service.overview()
         if as_json:
-            write_json(
-                {
-                    "database": settings.database_shown,
-                    "pid": os.getpid(),
-                    **asdict(overview_fields(found)),
-                }
-            )
+            api = {} if welcome is None else {"api": welcome.url, "link": welcome.link}
+            about = {"database": settings.database_shown, "pid": os.getpid(), **api}
+            write_json({**about, **asdict(overview_fields(found))})
         else:
+            if welcome is not None:
+                _tell_of_api(welcome)
             n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
             click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
         sys.stdout.flush()
         await beat.until(stopped)
     finally:
+        if front is not None:
+            await front.stop()
         await beat.close()
+
+
+def _front(settings: Settings) -> "Front | None":
+    """Return the API, bound; or say why there is none: schedules run without it, too."""
+    try:
+        from onbeat.web.front import Front  # noqa: PLC0415 - an extra, and half a second
+
+        return Front(settings)
+    except ModuleNotFoundError as missing:
+        refused = StoreUnusable(f"the API needs {missing.name} (pip install 'onbeat[server]')")
+    except InvalidSettings as wrong:
+        if settings.is_exposed:
+            raise  # somebody else waits for it to be there, and safe
+        refused = StoreUnusable(f"there is no API: {wrong}")
+    if set(settings.roles) == {"api"}:
+        raise refused
+    click.echo(f"onbeat: {refused}", err=True)
+    return None
+
+
+def _tell_of_api(welcome: "Welcome") -> None:
+    if welcome.token_file is not None:
+        click.echo(f"token      {welcome.token_file} has the first, with every right")
+    click.echo(f"api        {welcome.url}/api/v1")
+    click.echo(f"dashboard  {welcome.link} (opens once, within ten minutes)")
 
 
 def _start_in_background(settings: Settings, *, as_json: bool) -> None:

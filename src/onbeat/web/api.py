@@ -1,7 +1,7 @@
 """The application behind the door: routes, refusals, and its own description."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,21 +10,24 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi import OpenAPIConfig
-from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
+from litestar.types import ControllerRouterHandler
 
 import onbeat
 from onbeat.errors import OnbeatError, meant
 from onbeat.service import Service
+from onbeat.web import pages
 from onbeat.web.asking import Asked, provide_service
+from onbeat.web.door.asgi import App, Receive, Scope, Send
 from onbeat.web.live import Live
 from onbeat.web.openapi import complete, query_names
 from onbeat.web.output import Output
 from onbeat.web.problems import PROBLEM_JSON, Problem, as_problem, problem
-from onbeat.web.routes import operating, runs, schedules, watching
+from onbeat.web.routes import definitions, operating, runs, schedules, tokens, watching
 
 log = logging.getLogger("onbeat.web")
 
 AT = "/api/v1"
+GROUPS = (schedules, runs, definitions, operating, tokens, watching)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,13 @@ class Behind:
     render_metrics: Callable[[Service], Awaitable[str]]
 
 
-def make_api(behind: Behind, more: Sequence[ControllerRouterHandler] = ()) -> ASGIApp:
+def make_api(behind: Behind) -> App:
     """Return the application: it expects that the door has said who asks."""
     described = Description()
-    routes = [*schedules.ROUTES, *runs.ROUTES, *operating.ROUTES, *watching.ROUTES, *more]
+    routes = [route for each in GROUPS for route in each.ROUTES]
     handlers: list[ControllerRouterHandler] = [
-        Router(AT, route_handlers=[*routes, described.route])
+        Router(AT, route_handlers=[*routes, described.route]),
+        *pages.ROUTES,
     ]
     provided = {"service": Provide(provide_service)}
     described.read(handlers, provided)
@@ -108,7 +112,7 @@ class Description:
         return _answer(problem(400, "no parameter has this name", field=unknown[0], hint=hint))
 
 
-def _with_encoded_paths(app: ASGIApp) -> ASGIApp:
+def _with_encoded_paths(app: Litestar) -> App:
     """Have paths as they were sent: a slash in an id is %2F, and no end of a part of a path."""
 
     async def encoded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,7 +120,7 @@ def _with_encoded_paths(app: ASGIApp) -> ASGIApp:
         if raw is not None:
             path = raw.partition(b"?")[0].decode("latin-1")
             scope["path"] = f"{AT}{path}" if path in watching.AT_THE_ROOT else path
-        await app(scope, receive, send)
+        await app(scope, receive, send)  # type: ignore[arg-type]  # the same, said in other words
 
     return encoded
 

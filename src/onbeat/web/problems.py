@@ -48,7 +48,7 @@ def as_problem(refused: OnbeatError) -> Problem:
     match refused:
         case InvalidSchedule() | InvalidSettings():
             return problem(422, refused.problem, field=refused.field, hint=refused.hint)
-        case NoSuchSchedule() | NoSuchRun() | NoSuchToken():
+        case NoSuchSchedule() | NoSuchRun() | NoSuchToken() | NoSuchToken():
             return problem(404, str(refused))
         case NotAllowed():
             return problem(403, refused.problem, hint=refused.hint)

@@ -7,9 +7,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import uvicorn
-from litestar.types import ASGIApp
 
 from onbeat.errors import InvalidSettings
+from onbeat.web.door.asgi import App
 
 BACKLOG = 1024
 STOP_WITHIN = 3.0  # seconds in which answers that are being given may end
@@ -35,7 +35,7 @@ class Server:
     """Serves an application on a socket, in the running event loop."""
 
     def __init__(
-        self, app: ASGIApp, listening: socket.socket, tls: ssl.SSLContext | None = None
+        self, app: App, listening: socket.socket, tls: ssl.SSLContext | None = None
     ) -> None:
         self._listening = listening
         config = uvicorn.Config(

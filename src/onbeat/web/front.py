@@ -1,0 +1,88 @@
+"""The API of a node, put together: the door, the routes behind it, and the server before it."""
+
+import socket
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onbeat
+from onbeat.app import Onbeat, output_file
+from onbeat.metrics import scrape
+from onbeat.records import RunRow
+from onbeat.service import Service
+from onbeat.settings import Settings
+from onbeat.web.api import Behind, make_api
+from onbeat.web.door import Door, check_exposure, ensure_first_token, link_of, ssl_context
+from onbeat.web.live import Live
+from onbeat.web.output import Output
+from onbeat.web.routes.definitions import LARGE_PATHS
+from onbeat.web.server import Server, bind
+
+NODE_TOKEN_LASTS = 30_000  # milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What whoever has started it is told: where it is, a link that opens it, its first token."""
+
+    url: str
+    link: str
+    token_file: Path | None
+
+
+class Front:
+    """The API of a node. It is bound first, as other nodes are to know where it is.
+
+    `settings` are then those with the port that was bound, if any was good enough.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        check_exposure(settings)
+        self._tls = ssl_context(settings)
+        host, port = settings.listen_at
+        self._socket: socket.socket = bind("127.0.0.1" if host == "localhost" else host, port)
+        if port == 0:
+            there = f"[{host}]" if ":" in host else host
+            settings = replace(settings, listen=f"{there}:{self._socket.getsockname()[1]}")
+        self.settings = settings
+        self._live: Live | None = None
+        self._server: Server | None = None
+
+    async def start(self, beat: Onbeat) -> Welcome:
+        """Serve from now on; make the first token, if there is none."""
+        self._live = live = Live()
+        tokens = beat.service.tokens
+        beat.listen(live.heard)
+
+        async def node_token() -> str:
+            signer = await tokens.signer()
+            return signer.node_token(beat.service.clock.now() + NODE_TOKEN_LASTS)
+
+        async def render_metrics(service: Service) -> str:
+            return await scrape(beat.metrics, service, version=onbeat.__version__)
+
+        def path_of(run: RunRow) -> Path | None:
+            return output_file(self.settings, run.run_id, run.attempt)
+
+        output = Output(live, path_of=path_of, nodes=beat.service.nodes, node_token=node_token)
+        api = make_api(Behind(beat.service, live, output, render_metrics))
+        door = Door(
+            api,
+            tokens=tokens,
+            settings=self.settings,
+            clock=beat.service.clock,
+            large_paths=LARGE_PATHS,
+        )
+        self._server = Server(door, self._socket, self._tls)
+        token_file = await ensure_first_token(tokens, self.settings)
+        code = await tokens.link("admin")
+        await self._server.start()
+        return Welcome(self.settings.api_url, link_of(self.settings, code), token_file)
+
+    async def stop(self) -> None:
+        """Let who listens go, and answers that are being given end."""
+        if self._live is not None:
+            self._live.close()
+        if self._server is not None:
+            await self._server.stop()
+        else:
+            self._socket.close()

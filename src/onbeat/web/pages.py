@@ -1,0 +1,98 @@
+"""The page that a link opens: how things stand, readable without a script."""
+
+from html import escape
+from importlib.resources import files
+
+from litestar import MediaType, Response, get
+from litestar.di import NamedDependency
+
+import onbeat
+from onbeat.core.instants import rfc3339, rfc3339_ms
+from onbeat.core.schedules import from_definition
+from onbeat.core.words import words
+from onbeat.errors import InvalidSchedule
+from onbeat.records import Overview, RunRow, ScheduleRow, WhichRuns
+from onbeat.service import Service
+
+SHOWN = 100  # schedules, and latest failures a tenth of that
+
+
+@get("/", media_type=MediaType.HTML, include_in_schema=False)
+async def overview(service: NamedDependency[Service]) -> str:
+    """Return the page of how things stand."""
+    found = await service.overview()
+    rows = await service.schedules(limit=SHOWN)
+    failed = await service.runs(WhichRuns(status="FAILED"), limit=SHOWN // 10)
+    return _page(found, rows, failed)
+
+
+@get("/static/onbeat.css", include_in_schema=False)
+async def style() -> Response[bytes]:
+    """Return how pages look."""
+    text = files("onbeat.web").joinpath("static/onbeat.css").read_bytes()
+    return Response(text, media_type="text/css")
+
+
+def _page(found: Overview, rows: list[ScheduleRow], failed: list[RunRow]) -> str:
+    up = sum(node.alive_until > found.now for node in found.nodes)
+    gate = "" if found.gate_open else "<p class=bad>The gate is closed: nothing starts.</p>"
+    running = found.runs.get("STARTED", 0)
+    more = found.schedules - len(rows)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="10">
+<title>Onbeat</title>
+<link rel="stylesheet" href="/static/onbeat.css">
+</head>
+<body>
+<header><h1>Onbeat</h1><p>{rfc3339_ms(found.now)} · version {onbeat.__version__}</p></header>
+<main>
+{gate}
+<dl>
+<div><dt>Schedules</dt><dd>{found.schedules}</dd></div>
+<div><dt>Paused</dt><dd>{found.paused}</dd></div>
+<div><dt>Due now</dt><dd>{found.due}</dd></div>
+<div><dt>Running</dt><dd>{running}</dd></div>
+<div><dt>Nodes up</dt><dd>{up}</dd></div>
+</dl>
+<h2>Schedules</h2>
+{_table(("Schedule", "When", "Next", "Last success", "State"), [_row(row) for row in rows])}
+{f"<p>and {more} more</p>" if more > 0 else ""}
+<h2>Failed last</h2>
+{_table(("Run", "Schedule", "Planned", "Reason"), [_failure(run) for run in failed])}
+</main>
+<footer><a href="/api/v1/openapi.json">API</a> · <a href="/metrics">Metrics</a></footer>
+</body>
+</html>
+"""
+
+
+def _row(row: ScheduleRow) -> tuple[str, ...]:
+    try:
+        told = words(from_definition(row.schedule_id, row.definition).trigger)
+    except InvalidSchedule:
+        told = "cannot be read"
+    state = "paused" if row.paused else "failing" if row.consecutive_failures else "ok"
+    last = "-" if row.last_success_at is None else rfc3339_ms(row.last_success_at)
+    following = "-" if row.next_run_at is None else rfc3339(row.next_run_at)
+    return row.schedule_id, told, following, last, state
+
+
+def _failure(run: RunRow) -> tuple[str, ...]:
+    return str(run.run_id), run.schedule_id, rfc3339(run.run_at), run.reason or ""
+
+
+def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    if not rows:
+        return "<p>None.</p>"
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in heading)
+    body = "\n".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
+
+
+ROUTES = [overview, style]

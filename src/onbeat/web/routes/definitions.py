@@ -1,0 +1,149 @@
+"""Definitions as code over HTTP: what a set of them would do, and doing it; and what is to come."""
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from litestar import get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+
+from onbeat.changes import ChangeFields, change_fields
+from onbeat.core.durations import parse_duration
+from onbeat.core.schedules import Schedule, check_id, read_schedule
+from onbeat.core.schema import schema_of_file
+from onbeat.core.standings import with_definitions, with_start
+from onbeat.core.zones import zone
+from onbeat.errors import InvalidSchedule, naming
+from onbeat.service import Service
+from onbeat.simulate import RUN_LENGTH, Simulation, forecast_fields
+from onbeat.web.asking import instant_of, told
+from onbeat.web.routes.schedules import Definition
+
+WEEK = 7 * 86_400_000
+MOST_PLAYED, MOST_COUNTED = 100_000, 20_000_000  # ticks of one forecast, which others wait beside
+LARGE_PATHS = frozenset({"/api/v1/plan", "/api/v1/apply", "/api/v1/simulate"})
+
+Length = Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class Definitions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All the schedules of a source, as a file would have them.
+
+    The source owns definitions: with `prune`, what it defined before and does not any more goes.
+    """
+
+    source: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+    schedules: dict[str, Definition]
+    timezone: Annotated[str, msgspec.Meta(max_length=100)] = "UTC"
+    prune: bool = False
+    take_over: bool = False
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """What applying definitions does, or would do, to each schedule."""
+
+    source: str
+    changes: list[ChangeFields]
+
+
+class Forecasting(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"names": "only"}
+):
+    """What to forecast: until when, for which schedules, and as if which were defined."""
+
+    until: Length | None = None
+    names: Annotated[list[str], msgspec.Meta(max_length=10_000)] | None = None
+    schedules: dict[str, Definition] = {}
+    timezone: Annotated[str, msgspec.Meta(max_length=100)] = "UTC"
+    run_length: Length | None = None
+
+
+@post("/plan", operation_id="plan", status_code=200, responses=told("schedule", 413, 415, 422))
+async def plan(service: NamedDependency[Service], data: JSONBody[Definitions]) -> Planned:
+    """Return what applying definitions would do: the difference, and ticks gained and lost."""
+    return (await _planned(service, data))[1]
+
+
+@post(
+    "/apply", operation_id="apply", status_code=200, responses=told("schedule", 412, 413, 415, 422)
+)
+async def apply(service: NamedDependency[Service], data: JSONBody[Definitions]) -> Planned:
+    """Apply definitions, all or none of them. Pauses and positions stay as they are."""
+    changes, answer = await _planned(service, data)
+    await service.apply(changes)
+    return answer
+
+
+async def _planned(service: Service, data: Definitions) -> tuple[Any, Planned]:
+    schedules = _read(data.schedules, data.timezone)
+    changes = await service.plan_changes(
+        schedules, source=data.source, prune=data.prune, take_over=data.take_over
+    )
+    return changes, Planned(data.source, [change_fields(each) for each in changes.changes])
+
+
+@post(
+    "/simulate", operation_id="simulate", status_code=200, responses=told("schedule", 413, 415, 422)
+)
+async def simulate(
+    service: NamedDependency[Service], data: JSONBody[Forecasting | None] = None
+) -> dict[str, Any]:
+    """Forecast what schedules will do: starts, skips and why, and how much runs at once."""
+    asked = data or Forecasting()
+    standings = await service.standings()
+    schedules = _read(asked.schedules, asked.timezone)
+    for schedule in schedules:
+        with naming(f"schedules.{schedule.schedule_id}"):
+            service.check(schedule)
+    if schedules:
+        standings = with_definitions(standings, schedules)
+    until = standings.now + WEEK
+    if asked.until is not None:
+        until = _until(asked.until, standings.now)
+    length = RUN_LENGTH
+    if asked.run_length is not None:
+        with naming("run_length"):
+            length = parse_duration(asked.run_length).elapsed * 1000
+    simulation = Simulation(
+        with_start(standings),
+        until=until,
+        only=asked.names,
+        run_length=length,
+        timezone=zone(asked.timezone).name,
+        most_played=MOST_PLAYED,
+        most_counted=MOST_COUNTED,
+    )
+    for _ in simulation.steps():  # the engine has its turn in between
+        await asyncio.sleep(0)
+    return forecast_fields(simulation.forecast())
+
+
+@get("/schema", operation_id="schema", responses=told("schema"))
+async def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a file of definitions, for editors."""
+    return dict(schema_of_file())
+
+
+def _read(given: dict[str, Definition], timezone: str) -> list[Schedule]:
+    """Return the schedules of definitions, or refuse the first that is wrong."""
+    where = zone(timezone).name
+    found: list[Schedule] = []
+    for name, fields in given.items():
+        with naming(f"schedules.{name}"):
+            found.append(read_schedule(check_id(name), fields, timezone=where))
+    return found
+
+
+def _until(given: str, now: int) -> int:
+    """Return an instant, or the end of a length from now, in milliseconds."""
+    try:
+        until = now + parse_duration(given).elapsed * 1000
+    except InvalidSchedule:
+        until = instant_of("until", given) * 1000
+    if until <= now:
+        raise InvalidSchedule("until", "it is past", hint="a length such as 30d, or a later time")
+    return until
+
+
+ROUTES = [plan, apply, simulate, schema]

@@ -1,0 +1,96 @@
+"""Tokens over HTTP: who may come in, given and taken by admins."""
+
+from typing import Annotated
+
+import msgspec
+from litestar import delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, PathParameter
+
+from onbeat.access import Scope
+from onbeat.core.durations import parse_duration
+from onbeat.core.instants import rfc3339_ms
+from onbeat.errors import naming
+from onbeat.records import TokenRow
+from onbeat.service import Service
+from onbeat.web.asking import told
+
+
+class NewToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token to be made: what its bearer may do, with whose schedules, and for how long."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._@-]{1,100}$")]
+    scope: Scope
+    owner: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    expires_in: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+
+
+class TokenFields(msgspec.Struct, frozen=True):
+    """A token, without its secret."""
+
+    token_id: str
+    kind: str
+    name: str
+    scope: str
+    owner: str
+    created_at: str
+    created_by: str
+    expires_at: str | None
+
+
+class TokenMade(msgspec.Struct, frozen=True):
+    """A token that was made. Its secret is told here and nowhere else."""
+
+    token: TokenFields
+    secret: str
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """The tokens and sessions there are."""
+
+    tokens: list[TokenFields]
+
+
+@get("/tokens", operation_id="list_tokens", responses=told("token"))
+async def list_tokens(service: NamedDependency[Service]) -> Tokens:
+    """Return who may come in; never the secrets."""
+    return Tokens([token_fields(row) for row in await service.tokens.all()])
+
+
+@post("/tokens", operation_id="create_token", responses=told("token", 413, 415, 422))
+async def create_token(service: NamedDependency[Service], data: JSONBody[NewToken]) -> TokenMade:
+    """Make a token. Its secret is in this answer, and is not kept."""
+    lasts = None
+    if data.expires_in is not None:
+        with naming("expires_in"):
+            lasts = parse_duration(data.expires_in).elapsed * 1000
+    row, secret = await service.tokens.create(data.name, data.scope, data.owner, lasts)
+    return TokenMade(token_fields(row), secret)
+
+
+@delete("/tokens/{name:str}", operation_id="revoke_token", responses=told("token", 404, 422))
+async def revoke_token(
+    service: NamedDependency[Service],
+    name: Annotated[
+        str, PathParameter(min_length=1, max_length=100, description="Its name or its id.")
+    ],
+) -> None:
+    """Let nobody in by a token, or a session, any more."""
+    await service.tokens.revoke(name)
+
+
+def token_fields(row: TokenRow) -> TokenFields:
+    """Return a token as JSON tells it."""
+    return TokenFields(
+        row.token_id,
+        row.kind,
+        row.name,
+        row.scope,
+        row.owner,
+        rfc3339_ms(row.created_at),
+        row.created_by,
+        None if row.expires_at is None else rfc3339_ms(row.expires_at),
+    )
+
+
+ROUTES = [list_tokens, create_token, revoke_token]
