@@ -7,7 +7,7 @@ neither the database nor the time an answer takes tells anything of it.
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -131,6 +131,16 @@ class Tokens:
             key = await self._all.signing_key(secrets.token_hex(32))
             self._remembered.signer = Signer(bytes.fromhex(key))
         return self._remembered.signer
+
+    def callback(self, public_url: str) -> Callable[[str], Awaitable[Mapping[str, str]]]:
+        """Return who says, by headers, how to tell of the end of the run that has a key."""
+
+        async def headers(key: str) -> Mapping[str, str]:
+            token = {"Onbeat-Callback-Token": (await self.signer()).run_token(key)}
+            there = {"Onbeat-Callback": f"{public_url}/api/v1/runs/{key}/status"}
+            return token | there if public_url else token
+
+        return headers
 
     async def _look_up(self, secret: str, kind: TokenKind) -> TokenRow | None:
         if not SECRETS[kind].fullmatch(secret):

@@ -6,6 +6,7 @@ It is noon on New Year's Day; schedules are hourly and called `report` unless a 
 import pytest
 
 from onbeat import InvalidSchedule
+from onbeat.access import REFERENCE
 from onbeat.core.backfill import Add, Refuse, Revive
 from onbeat.core.instants import parse_instant
 from onbeat.core.runs import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded, run_key
@@ -533,6 +534,22 @@ class TestRendering:
         await world.tick()
         found = (await world.start_one()).target.fields["headers"]
         assert found == {"X-Last": "$ {env:TOKEN}", "Authorization": "${env:TOKEN}"}
+
+    async def test_no_answer_of_a_target_names_a_file_of_secrets(self, world):
+        await world.register(offers=frozenset({"command"}))
+        env = {"LAST": "{{ last.result }}", "LOW": "{{ last.result | lower }}", "OWN": "secret://a"}
+        await world.waiting(run={"command": ["echo", "{{ last.result }}"], "env": env})
+        for result in ("secret://a", "SECRET://a", "${env:A}"):
+            await world.end(await world.start_one(), Succeeded(result))
+            await world.tick()
+            attempt = await world.start_one()
+            names = [
+                each for each in attempt.target.fields["env"].values() if REFERENCE.search(each)
+            ]
+            assert names == ["secret://a"]
+            assert attempt.target.fields["command"] == ["echo", result]
+            await world.end(attempt)
+            await world.tick()
 
 
 class TestBackfill:

@@ -27,6 +27,13 @@ from onbeat.core.runs import Canceled, Failed, Outcome, Succeeded
 from onbeat.core.schedules import Target
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.ports import Attempt
+from onbeat.references import (
+    Hidden,
+    References,
+    check_inputs,
+    check_no_reference,
+    check_reference,
+)
 
 Marks = frozenset[bytes]  # entries of an environment
 
@@ -79,9 +86,11 @@ def end_leftovers(store_id: str) -> int:
 class ProcessLauncher:
     """Starts programs by their argv, never through a shell, and ends all that they start.
 
-    Of `environment` only the names in `passed` reach a program. Its output is kept to about `cap`
-    bytes, of which the last `tail` are returned. A tree that is to end has the attempt's
-    `cancel_grace` from SIGTERM to SIGKILL.
+    Of `environment` only the names in `passed` reach a program; a value of its own `env` may name
+    those that are not the usual ones as `${env:NAME}`, and files of the folder `secrets` as
+    `secret://name`. Its output is kept to about `cap` bytes, without those secrets once it has
+    ended, and the last `tail` are returned. A tree that is to end has the attempt's `cancel_grace`
+    from SIGTERM to SIGKILL.
     """
 
     def __init__(
@@ -91,6 +100,7 @@ class ProcessLauncher:
         store_id: str = "",
         environment: Mapping[str, str],
         passed: Sequence[str] = PASSED,
+        secrets: str = "",
         cap: int = 10 * 1024 * 1024,
         tail: int = 64 * 1024,
     ) -> None:
@@ -102,6 +112,8 @@ class ProcessLauncher:
             os.fsencode(f"ONBEAT_STORE={self._store_id}"), os.fsencode(f"ONBEAT_NODE={self._node}"),
         })  # fmt: skip
         self._environment = {name: environment[name] for name in passed if name in environment}
+        named = {n: value for n, value in self._environment.items() if n not in PASSED}
+        self._references = References(named, secrets)
         self._running: set[_Child] = set()
         self._shortener = ThreadPoolExecutor(1, "onbeat-output")
         self._finder = ThreadPoolExecutor(1, "onbeat-proc")
@@ -109,7 +121,12 @@ class ProcessLauncher:
         self._next_find: asyncio.Future[dict[int, Marks]] | None = None
 
     def check(self, target: Target) -> None:
-        _read(target)
+        command, cwd, env = _read(target)
+        for i, part in enumerate((*command, cwd or "")):  # anybody can list them
+            check_no_reference(f"command[{i}]" if i < len(command) else "cwd", part)
+        for name, value in env.items():
+            check_reference(f"env.{name}", value)
+        check_inputs(target.inputs)
 
     def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
         """Whatever it starts, and what that starts, can be ended."""
@@ -155,7 +172,9 @@ class ProcessLauncher:
             await asyncio.sleep(PAUSE)
 
     def _start(self, attempt: Attempt) -> "_Child":
-        command, cwd, env = _read(attempt.target)
+        command, cwd, named = _read(attempt.target)
+        hidden = Hidden()
+        env = {n: self._references.fill(f"env.{n}", v, hidden) for n, v in named.items()}
         path = output_path(self._output, attempt.run_id, attempt.attempt)
         for folder in (self._output, path.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -173,7 +192,7 @@ class ProcessLauncher:
             )
         finally:
             os.close(output)
-        return _Child(process, path, self._marks, attempt)
+        return _Child(process, path, self._marks, attempt, hidden)
 
     def _own_names(self, attempt: Attempt) -> dict[str, str]:
         names = {
@@ -207,12 +226,16 @@ class ProcessLauncher:
                     _signal_all(left, SIGKILL, child.marks)
             child.signal_group(SIGKILL)  # a member without the marks
             await self._shorten(child.output)
+            if child.hidden:
+                run = asyncio.get_running_loop().run_in_executor
+                await run(self._shortener, _hide, child.output, child.hidden)
         except asyncio.CancelledError:
             # Only a loop that is taken down cancels this, so there is no later: act, and block.
             child.signal_group(SIGKILL)
             _signal_all(_marked(child.marks), SIGKILL, child.marks)
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(KILL_TIME)
+            _hide(child.output, child.hidden)
             raise
 
     async def _find(self, child: "_Child") -> list[int]:
@@ -249,9 +272,15 @@ class _Child:
     """A started process, which leads its group, and the futures that tell of it."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], output: Path, marks: Marks, attempt: Attempt
+        self,
+        process: subprocess.Popen[bytes],
+        output: Path,
+        marks: Marks,
+        attempt: Attempt,
+        hidden: Hidden,
     ) -> None:
         self.pid, self.output, self.run_id = process.pid, output, attempt.run_id
+        self.hidden = hidden  # the secrets that it was given
         self.cancel_grace = attempt.cancel_grace / 1000
         self.marks = marks | {b"ONBEAT_RUN_ID=%d" % attempt.run_id}
         self.process, self._loop = process, asyncio.get_running_loop()
@@ -382,6 +411,15 @@ def _keep_last(path: Path, cap: int) -> None:
             size += len(more)
             written += os.pwrite(log, more, written)
         os.ftruncate(log, written)
+
+
+def _hide(path: Path, hidden: Hidden) -> None:
+    """Take secrets out of an output that nobody writes to any more."""
+    with suppress(OSError), path.open("r+b", buffering=0) as file:  # it may have been taken away
+        told = file.readall()
+        if (plain := hidden.hide_bytes(told)) != told:
+            os.pwrite(file.fileno(), plain, 0)
+            os.ftruncate(file.fileno(), len(plain))
 
 
 def _last(path: Path, length: int) -> str:

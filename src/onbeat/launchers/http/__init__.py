@@ -12,18 +12,20 @@ from onbeat.core.runs import Outcome
 from onbeat.core.schedules import Target
 from onbeat.launchers.http.target import WITH_BODY, Reach, asking, read_target
 from onbeat.ports import Attempt
+from onbeat.references import References, check_inputs, check_no_reference
 
 if TYPE_CHECKING:
-    from onbeat.launchers.http.sending import Resolve, Sender
+    from onbeat.launchers.http.sending import Callback, Resolve, Sender
 
 
 class HttpLauncher:
     """Sends one request for each attempt.
 
-    `environment` has the values that a header may name as `${env:NAME}`: whoever may define a
-    schedule can have them sent anywhere. `timeout` is in milliseconds, for runs that have none.
-    With `public_only` no address of a private network is ever spoken to; a target may ask for the
-    same.
+    `environment` has the values that a header may name as `${env:NAME}`, and the folder `secrets`
+    the files for `secret://name`: whoever may define a schedule can have them sent anywhere.
+    `timeout` is in milliseconds, for runs that have none. With `public_only` no address of a
+    private network is ever spoken to; a target may ask for the same. `callback` returns the headers
+    that say how to tell of the end of a run that has a key.
     """
 
     def __init__(
@@ -31,12 +33,15 @@ class HttpLauncher:
         *,
         version: str,
         environment: Mapping[str, str],
+        secrets: str = "",
         concurrency: int = 64,
         timeout: int = 60_000,
         public_only: bool = False,
         resolve: "Resolve | None" = None,
+        callback: "Callback | None" = None,
     ) -> None:
-        self._version, self._environment = version, environment
+        self._version, self._references = version, References(environment, secrets)
+        self._callback = callback
         self._concurrency, self._timeout = concurrency, timeout
         self._public_only, self._resolve = public_only, resolve
         # Those to public addresses have connections of their own, which nothing else is sent over.
@@ -45,6 +50,8 @@ class HttpLauncher:
     def check(self, target: Target) -> None:
         method, place, *_ = read_target(target)
         Reach(public_only=self._is_public_only(target)).check(place)
+        check_no_reference("http", place.url)
+        check_inputs(target.inputs)
         if method not in WITH_BODY:
             asking(place, target.inputs)
 
@@ -81,7 +88,8 @@ class HttpLauncher:
 
             self._senders[public_only] = Sender(
                 version=self._version,
-                environment=self._environment,
+                references=self._references,
+                callback=self._callback,
                 concurrency=self._concurrency,
                 reach=Reach(public_only=public_only),
                 resolve=self._resolve,

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
-from json import dumps
 
 import aiohttp
 import msgspec
@@ -19,7 +18,6 @@ from onbeat.core.runs import Accepted, Busy, Failed, Gone, Outcome, Succeeded
 from onbeat.core.schedules import json_can_say
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers.http.target import (
-    REFERENCE,
     WITH_BODY,
     Reach,
     asking,
@@ -28,8 +26,10 @@ from onbeat.launchers.http.target import (
     text_of,
 )
 from onbeat.ports import Attempt
+from onbeat.references import Hidden, References
 
 Resolve = Callable[[str, int], Awaitable[Iterable[str]]]
+Callback = Callable[[str], Awaitable[Mapping[str, str]]]
 
 MOST_REDIRECTS = 5
 LONGEST_READ = 1024 * 1024  # bytes of a body, after it was unpacked
@@ -37,7 +37,6 @@ LONGEST_KEPT = 64 * 1024  # bytes of a result as JSON, and of what is told of a 
 LONGEST_ERROR, LONGEST_ID = 300, 200  # characters
 LONGEST_WAIT = 3600  # seconds that a busy target may ask for
 KEEP_ALIVE = 4  # seconds: many servers close after five, and a request that meets that is lost
-SHORTEST_SECRET = 4  # hiding every "1" would spoil results and protect nothing
 
 
 class Sender:
@@ -47,12 +46,14 @@ class Sender:
         self,
         *,
         version: str,
-        environment: Mapping[str, str],
+        references: References,
         concurrency: int,
         reach: Reach,
         resolve: Resolve | None,
+        callback: Callback | None,
     ) -> None:
-        self._version, self._environment, self._concurrency = version, environment, concurrency
+        self._version, self._references, self._concurrency = version, references, concurrency
+        self._callback = callback
         self._reach, self._resolver = reach, _Resolver(resolve or _look_up, reach)
         self._session: aiohttp.ClientSession | None = None
 
@@ -83,6 +84,9 @@ class Sender:
         elif attempt.inputs_text is not None:
             body, own["Content-Type"] = attempt.inputs_text.encode(), "application/json"
         headers, told = own | self._fill(wanted, log), place.url
+        if has_feedback and self._callback is not None:
+            headers |= (how := await self._callback(attempt.key))
+            log.hidden.keep(how.get("Onbeat-Callback-Token", ""))
         followed = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
         for _ in range(MOST_REDIRECTS + 1):
             self._reach.check(place)
@@ -95,7 +99,7 @@ class Sender:
                 if not location or response.status not in followed:
                     return await _outcome(response, log, has_feedback=has_feedback)
             before, place = place, redirected(place, location)
-            told = place.origin if log.secrets else place.url  # one may be in it, in any spelling
+            told = place.origin if log.hidden else place.url  # one may be in it, in any spelling
             if place.origin != before.origin:
                 headers = own  # what is meant for one is no other's business
         return Failed(f"more than {MOST_REDIRECTS} redirects", retryable=False)
@@ -120,16 +124,10 @@ class Sender:
         return self._session
 
     def _fill(self, headers: Iterable[tuple[str, str]], log: "_Log") -> dict[str, str]:
-        """Return headers with the values of the environment in place of their names."""
+        """Return headers with secrets in place of their names."""
         found = dict(headers)
         for name, value in found.items():
-            for variable in REFERENCE.findall(value) if "${" in value else ():
-                if variable not in self._environment:
-                    problem = f"this node does not pass the variable {variable} on"
-                    hint = "pass_env names it"
-                    raise InvalidSchedule(f"headers.{name}", problem, hint=hint)
-                log.keep_secret(self._environment[variable])
-            filled = REFERENCE.sub(lambda match: self._environment[match[1]], value)
+            filled = self._references.fill(f"headers.{name}", value, log.hidden)
             found[name] = text_of(f"headers.{name}", filled)
         return found
 
@@ -167,20 +165,8 @@ class _Log:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.body = ""
-        self.secrets: list[str] = []  # the longest first, as one may hold another
-
-    def keep_secret(self, value: str) -> None:
-        """Hide a value from now on, also as JSON may spell it."""
-        if len(value) >= SHORTEST_SECRET:
-            texts = {value, dumps(value)[1:-1], dumps(value, ensure_ascii=False)[1:-1]}
-            texts |= {text.replace("/", r"\/") for text in texts}
-            self.secrets = sorted(texts.union(self.secrets), key=len, reverse=True)
-
-    def hide(self, text: str, *, is_cut: bool = False) -> str:
-        """Return a text without secrets, also if it was cut in the middle of one."""
-        for secret in self.secrets:
-            text = text.replace(secret, "***")
-        return text[: -len(self.secrets[0])] if is_cut and self.secrets else text
+        self.hidden = Hidden()
+        self.hide = self.hidden.hide
 
     def text(self) -> str:
         told = self.hide("".join(f"{line}\n" for line in self.lines)) + self.body
@@ -226,7 +212,7 @@ def _result(log: _Log, *, is_json: bool, is_cut: bool) -> object:
         if is_json and not is_cut and length <= LONGEST_KEPT:
             value = msgspec.json.decode(text)
             if json_can_say(value):  # spelt in another way it may show more secrets
-                again = msgspec.json.encode(value).decode() if log.secrets else ""
+                again = msgspec.json.encode(value).decode() if log.hidden else ""
                 return msgspec.json.decode(log.hide(again)) if again else value
     note = f"\n[onbeat: cut, of {length}{' or more' if is_cut else ''} characters]"
     while len(msgspec.json.encode(text[:length])) > LONGEST_KEPT - 2 * len(note):

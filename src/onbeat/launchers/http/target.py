@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode, urljoin
 from onbeat.core.codec import check_names
 from onbeat.core.schedules import Target
 from onbeat.errors import InvalidSchedule, meant, shown
+from onbeat.references import check_reference
 
 Address = IPv4Address | IPv6Address
 
@@ -149,8 +150,7 @@ def _header(name: str, value: str) -> tuple[str, str]:
         raise InvalidSchedule("headers", f"{shown(name)} is no name", hint="such as X-Team: text")
     if lower in OWN_HEADERS or lower.startswith("onbeat-"):
         raise InvalidSchedule(path, "Onbeat sets this header itself", hint="leave it out")
-    if "${" in REFERENCE.sub("", value):
-        raise InvalidSchedule(path, "no variable is named after ${", hint="${env:NAME}")
+    check_reference(path, value)
     return name, value
 
 
@@ -164,7 +164,6 @@ OWN_HEADERS = frozenset({
 # A host is plain ASCII, so that nobody can read another one in it than we do.
 URL = re.compile(r"(?ai)(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?((?:[/?].*)?)")
 TEMPLATE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
-REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 VISIBLE = re.compile(r"[\t -~\xa0-\ud7ff\ue000-\U0010ffff]*")
 UNICAST, NAT64 = ip_network("2000::/3"), ip_network("64:ff9b::/96")

@@ -1,12 +1,13 @@
 """Targets with their templates rendered: once for all attempts at a run, and kept with it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from onbeat.core.runs import run_key
 from onbeat.core.schedules import Schedule, Target, read_inputs
 from onbeat.core.templates import Ran, render_all, values_of
+from onbeat.references import SECRET
 from onbeat.stores.sql.rows import WaitingRow
 from onbeat.stores.sql.transaction import Transaction
 
@@ -34,9 +35,13 @@ def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
         last=_last(tx, row.schedule_id),
     )
     target, own = schedule.target, schedule.target.inputs
-    plain = _without_references(values) if target.kind == "http" else values
+    plain = _without_references(values)
     fields = {
-        name: render_all(value, plain) for name, value in target.fields.items() if name != "inputs"
+        name: _own_references(value, render_all(value, plain))
+        if target.kind == "http" or name == "env"
+        else render_all(value, values)
+        for name, value in target.fields.items()
+        if name != "inputs"
     }
     if given := read_inputs(row.inputs):
         fields["inputs"] = {
@@ -53,6 +58,20 @@ def _without_references(values: Mapping[str, object]) -> Mapping[str, object]:
     """
     text = msgspec.json.encode(values).replace(b"${", b"$ {")
     return msgspec.json.decode(text, type=dict[str, object])
+
+
+def _own_references(written: object, found: object) -> object:
+    """Return what was rendered, with no more names of files of secrets than were written."""
+    match found:
+        case str():
+            if written != found and SECRET.fullmatch(found):
+                return found.replace(":", " :")
+        case dict() if isinstance(written, Mapping):
+            pairs = zip(written.values(), found.items(), strict=True)
+            return {name: _own_references(own, each) for own, (name, each) in pairs}
+        case list() if isinstance(written, Sequence):
+            return [_own_references(*pair) for pair in zip(written, found, strict=True)]
+    return found
 
 
 def _last(tx: Transaction, schedule_id: str) -> Ran | None:
