@@ -47,6 +47,7 @@ chaos: .venv/dev.stamp  ## kill -9 real nodes KILLS=200 times on SQLite, then th
 
 bench: .venv/dev.stamp .venv/bench.stamp  ## compare with peers in one run; fail below the bounds
 	@$(BIN)/python -m bench.calendar
+	@$(BIN)/python -m bench.simulate
 	@$(BIN)/python -m bench.burst
 	@$(BIN)/python -m bench.postgres --rounds 1
 

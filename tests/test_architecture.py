@@ -32,7 +32,7 @@ LAYERS = [
     {"ports"},
     {"engine", "references", "signing"},
     {"tokens"},
-    {"service", "telling"},
+    {"service", "simulate", "telling"},
     {"settings", "logs", "metrics", "testing", "sources", "launchers", "notifiers", "stores", "systems"},
     {"notify"},
     {"app"},

@@ -15,6 +15,7 @@ from onbeat.core.model import Past
 from onbeat.core.notices import Bundle, Delivery, Letter, Settled
 from onbeat.core.runs import Failed, Outcome, Run, Succeeded, TriggeredBy, run_key
 from onbeat.core.schedules import Schedule, Target, read_inputs
+from onbeat.core.standings import Standings
 from onbeat.core.why import Facts
 from onbeat.events import Event
 from onbeat.records import (
@@ -386,6 +387,9 @@ class Store(Protocol):
 
     async def groups(self) -> list[GroupRow]:
         """Return the groups there are, by name."""
+
+    async def standings(self) -> Standings:
+        """Return how things stand: all that a forecast begins with, of one moment."""
 
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         """Remove finished runs and events older than `before`; return how many runs went."""

@@ -37,12 +37,13 @@ VERBS = {
     "group": ("onbeat.cli.operate:group", "Say how many runs of a group may run at once."),
     "runs": ("onbeat.cli.runs:runs", "Show what ran, what did not, and why."),
     "why": ("onbeat.cli.why:why", "Say why a schedule ran, or did not, at a time."),
+    "simulate": ("onbeat.cli.simulate:simulate", "Show what schedules would do, and why."),
     "logs": ("onbeat.cli.runs:logs", "Show what a run printed."),
     "move": ("onbeat.cli.node:move", "Move everything from SQLite to PostgreSQL."),
     "notify": ("onbeat.cli.notify:notify", "Show who is told of failures, and try it out."),
     "gate": ("onbeat.cli.node:gate", "Stop everything, or let it go on."),
-}
     "token": ("onbeat.cli.token:token", "Say who may come in over HTTP."),
+}
 
 
 class Verbs(click.Group):

@@ -9,6 +9,7 @@ from onbeat.core.backfill import Choice
 from onbeat.core.notices import Letter, Settled
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.core.schedules import Schedule
+from onbeat.core.standings import Standings
 from onbeat.core.why import Facts
 from onbeat.ports import (
     ALL,
@@ -47,6 +48,7 @@ from onbeat.stores.sql import (
     defining,
     ending,
     explaining,
+    forecasting,
     nodes,
     planning,
     reading,
@@ -286,6 +288,9 @@ class SqlStore(ABC):
 
     async def groups(self) -> list[GroupRow]:
         return await self._read(reading.groups)
+
+    async def standings(self) -> Standings:
+        return await self._read(forecasting.standings)
 
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         return await self._write(lambda tx: reading.prune(tx, before=before, limit=limit))

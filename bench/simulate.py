@@ -1,0 +1,80 @@
+"""A year of a thousand schedules, before it happens: `make bench`; with `--all` two more sets.
+
+Each set is a thousand schedules with about fourteen million ticks a year. In the first, runs last a
+second: it is held to its bound. In the second each schedule has a length of its own, up to ten
+minutes, so that some ticks are skipped. In the third ticks are at any second of the hour, where the
+most that may run in a minute says little about how many run at once: the slowest case there is.
+A figure is of one run, with the longest that an event loop would have been held up.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from itertools import cycle, islice
+
+from msgspec.structs import replace
+
+from bench.expressions import EXPRESSIONS
+from onbeat.core.schedules import Schedule
+from onbeat.core.standings import Standing, Standings, newly_defined
+from onbeat.simulate import Simulation
+from onbeat.testing import a_schedule
+
+MUST, AIM = 10.0, 4.0  # seconds
+NOW = 1_767_225_600_000  # 2026 begins
+YEAR = 365 * 86_400_000
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Tokyo", "Australia/Lord_Howe")
+
+
+def mixed() -> list[Schedule]:
+    """Return 820 of the kinds people write, and 180 that tick every ten minutes: all differ."""
+    texts = islice(cycle(EXPRESSIONS), 820)
+    dense = (f"{minute}-59/10 * * * *" for minute in cycle(range(10)))
+    pairs = [*zip(texts, cycle(ZONES), strict=False), *zip(islice(dense, 180), cycle(ZONES))]
+    return [a_schedule(f"s{i}", cron=text, timezone=where) for i, (text, where) in enumerate(pairs)]
+
+
+def scattered() -> list[Schedule]:
+    """Return a thousand that tick once or twice an hour, each at a second of its own."""
+    once = [f"{i * 7 % 60} {i * 11 % 60} * * * *" for i in range(425)]
+    twice = [f"{i * 7 % 60} {i % 30},{i % 30 + 30} * * * *" for i in range(575)]
+    return [a_schedule(f"s{i}", cron=text) for i, text in enumerate(once + twice)]
+
+
+def lasting(schedules: Sequence[Schedule], *, differ: bool) -> tuple[Standing, ...]:
+    """Return where they stand when the year begins, with how long their runs last."""
+    found = []
+    for i, schedule in enumerate(schedules):
+        length = 200 + i * 997 % 60_000 + (540_000 if i % 50 == 0 else 0) if differ else 1000
+        found.append(replace(newly_defined(schedule, now=NOW), length=length))
+    return tuple(found)
+
+
+def measure(name: str, standings: tuple[Standing, ...]) -> float:
+    simulation = Simulation(Standings(NOW, standings), until=NOW + YEAR)
+    longest, began = 0.0, time.perf_counter()
+    at = began
+    for _ in simulation.steps():
+        longest, at = max(longest, time.perf_counter() - at), time.perf_counter()
+    forecast, took = simulation.forecast(), time.perf_counter() - began
+    skips = sum(forecast.skips.values())
+    print(
+        f"{name:28} {took:6.2f} s  {forecast.ticks / 1e6:6.2f} M ticks  {skips:7} skipped"
+        f"  peak {forecast.peak:4}  longest step {longest * 1000:4.0f} ms"
+        + (f"  CUT OFF: {forecast.cut_off}" if forecast.cut_off else "")
+    )
+    return took
+
+
+def main() -> int:
+    schedules = mixed()
+    took = measure("runs of a second", lasting(schedules, differ=False))
+    if "--all" in sys.argv[1:]:
+        measure("lengths that differ", lasting(schedules, differ=True))
+        measure("at any second", lasting(scattered(), differ=True))
+    print(f"1 000 schedules x 365 days: {took:.2f} s (must be {MUST:g}, aim {AIM:g})")
+    return 0 if took <= MUST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

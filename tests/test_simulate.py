@@ -1,0 +1,450 @@
+"""A forecast says what the engine then does; and what is only counted is what would be played."""
+
+import asyncio
+import tracemalloc
+from collections import Counter
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from onbeat.core.decisions import Due
+from onbeat.core.instants import parse_instant
+from onbeat.core.runs import Succeeded
+from onbeat.core.standings import (
+    Standings,
+    as_of,
+    newly_defined,
+    redefined,
+    with_definitions,
+    with_start,
+)
+from onbeat.engine.dispatcher import Dispatcher
+from onbeat.engine.planner import Planner
+from onbeat.errors import InvalidSchedule
+from onbeat.ports import Node
+from onbeat.simulate import Simulation, forecast_fields
+from onbeat.stores.sqlite import SqliteStore
+from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+
+SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
+NODE = Node("node-1", "here", frozenset({"command"}))
+NOON = parse_instant("2026-03-28T12:00:00Z") * 1000  # clocks in Berlin go forward that night
+
+
+class Lasting(RecordingLauncher):
+    """Runs that last as long as it is said, by a clock that the test turns."""
+
+    def __init__(self, clock, lengths):
+        super().__init__()
+        self._clock, self._lengths = clock, lengths
+        self.running = {}  # when each ends, and what tells it so
+
+    async def launch(self, attempt):
+        over = asyncio.get_running_loop().create_future()
+        end = self._clock.now() + self._lengths.get(attempt.schedule_id, SECOND)
+        self.running[attempt.run_id] = end, over
+        try:
+            await over
+        finally:
+            del self.running[attempt.run_id]
+        return Succeeded(), ""
+
+
+class Life:
+    """The real planner, dispatcher and store, on a clock that is turned to whatever comes next."""
+
+    def __init__(self, schedules, lengths, places, pauses):
+        self._schedules, self._lengths = schedules, lengths
+        self._places, self._pauses = places, pauses
+
+    def rows(self, first, until, *, look_at=None):
+        """Return every run there is when all that is before `until` has happened.
+
+        How things stood at the instant `look_at` is kept as `standings`.
+        """
+        self._look_at, self.standings = look_at, None
+        return asyncio.run(self._live(first, until))
+
+    async def _live(self, first, until):
+        clock = ManualClock(first)
+        store = await SqliteStore.open(None, clock=clock, inline=True)
+        self.launcher = Lasting(clock, self._lengths)
+        dispatcher = Dispatcher(store, clock, NODE, {"command": self.launcher}, concurrency=10_000)
+        planner = Planner(store, clock, NODE, dispatcher)
+        try:
+            await self._define(store)
+            while True:
+                await self._happen(store, planner, dispatcher)
+                ends = [end for end, _ in self.launcher.running.values()]
+                due = await store.next_due(after=clock.now())
+                soonest = min([*ends, *([] if due is None else [due])], default=until)
+                if self.standings is None and self._look_at is not None and soonest > self._look_at:
+                    clock.advance(self._look_at - clock.now())
+                    self.standings = await store.standings()
+                if soonest >= until:
+                    return await store.runs(limit=1_000_000)
+                clock.advance(max(soonest - clock.now(), 0))
+        finally:
+            for _, over in self.launcher.running.values():
+                over.set_result(None)
+            await asyncio.sleep(0)
+            await store.close()
+
+    async def _define(self, store):
+        await store.upsert(self._schedules)
+        for name, places in self._places.items():
+            await store.set_group(name, places=places)
+        for schedule_id, until in self._pauses.items():
+            await store.pause(schedule_id, until=until)
+        await store.hold(NODE)
+        await store.register(NODE)
+
+    async def _happen(self, store, planner, dispatcher):
+        """Decide and start all that is due; then end the runs whose time is over."""
+        while True:
+            planned = await planner.plan_once()
+            expired = await store.expire(limit=500)
+            claimed = await dispatcher.claim_once()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            if not (planned.ticks or expired or claimed):
+                break
+        now = store.clock.now()
+        dispatcher.end(await store.to_end(NODE))
+        for end, over in list(self.launcher.running.values()):
+            if end <= now and not over.done():
+                over.set_result(None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if dispatcher._finished:
+            await dispatcher.record_once()
+            await self._happen(store, planner, dispatcher)
+
+
+def forecast_of(schedules, lengths, places=None, pauses=None, *, first=NOON, until, **given):
+    """Return the forecast and every row of it, for schedules that are defined at `first`."""
+    found = Standings(first, places=places or {}, is_up=False)
+    found = with_definitions(found, schedules)
+    told = []
+    for standing in found.standings:
+        name, rest = standing.schedule.schedule_id, {}
+        if name in (pauses or {}):
+            end = pauses[name]
+            rest = {"is_paused": True, "paused_until": end, "due": Due(end // 1000, end)}
+        told.append(replace(standing, length=lengths.get(name), **rest))
+    found = with_start(replace(found, standings=tuple(told)))
+    rows = []
+    simulation = Simulation(found, until=until, witness=rows.append, **given)
+    for _ in simulation.steps():
+        pass
+    return simulation.forecast(), rows
+
+
+def as_kept(rows, until):
+    """Return what is compared of runs that have ended: as the store has them, or the forecast."""
+    return sorted(
+        (row.schedule_id, row.run_at, str(row.status), row.reason, row.started_at, row.finished_at)
+        for row in rows
+        if row.finished_at is not None and row.finished_at < until
+    )
+
+
+MIXED = {
+    "plain": ({"every": "15m"}, 90 * SECOND),
+    "dropped": ({"cron": "*/5 * * * *"}, 7 * MINUTE),
+    "as-long-as-its-gap": ({"every": "30m"}, 30 * MINUTE),
+    "queued": ({"every": "10m", "overlap": "queue", "queue_limit": 3}, 12 * MINUTE + 345),
+    "latest": (
+        {"every": "10m", "overlap": "queue", "queue_limit": 2, "queue_keep": "latest"},
+        25 * MINUTE,
+    ),
+    "allowed": ({"every": "2m", "overlap": "allow", "max_active": 3}, 7 * MINUTE),
+    "free": ({"every": "3m", "overlap": "allow"}, 10 * MINUTE + 1),
+    "replaced": ({"every": "7m", "overlap": "replace"}, 10 * MINUTE),
+    "rated": ({"every": "10m", "rate": "3/hour"}, SECOND),
+    "jittered": ({"every": "20m", "jitter": "5m"}, 3 * SECOND),
+    "around": ({"every": "20m", "jitter": "4m", "jitter_around": True}, 18 * MINUTE),
+    "group-a": ({"every": "5m", "group": "g", "start_deadline": "40s"}, 4 * MINUTE),
+    "group-b": ({"every": "5m", "group": "g", "start_deadline": "3m", "priority": 1}, 4 * MINUTE),
+    "group-c": ({"every": "6m", "group": "g", "overlap": "queue"}, 3 * MINUTE + 7),
+    "follower": ({"after": {"schedule": "plain", "outcome": "success"}}, 2 * SECOND),
+    "last": ({"after": {"schedule": "follower", "outcome": "completion", "delay": "1m"}}, 250),
+    "itself": ({"any": [{"daily": "14:00"}, {"after": {"success": "2h"}}]}, 11 * MINUTE),
+    "started": ({"startup": "30s"}, 5 * SECOND),
+    "berlin": ({"daily": "02:30", "timezone": "Europe/Berlin"}, SECOND),
+    "wild": ({"cron": "*/20 * * * *", "timezone": "Europe/Berlin"}, 25 * SECOND),
+    "hours": (
+        {"every": "30m", "within": {"hours": ["15:00-23:00"], "outside": "move"}},
+        SECOND,
+    ),
+    "closed": ({"every": "30m", "exclude": ["2026-03-29"]}, SECOND),
+    "five": ({"every": "1h", "max_runs": 5}, SECOND),
+    "ends": ({"every": "1h", "end_at": "2026-03-28T20:00:00Z"}, SECOND),
+    "once": ({"at": ["2026-03-28T13:13:13Z", "2026-03-29T01:00:00Z"]}, SECOND),
+    "disabled": ({"every": "1h", "enabled": False}, SECOND),
+    "rested": ({"every": "1h"}, SECOND),
+    "retried": ({"every": "45m", "retry": ["30s", "2m"]}, 40 * SECOND),
+}  # fmt: skip
+
+
+def test_a_day_goes_row_by_row_as_it_was_forecast():
+    schedules = [a_schedule(name, **given) for name, (given, _) in MIXED.items()]
+    lengths = {name: length for name, (_, length) in MIXED.items()}
+    places, pauses, until = {"g": 2}, {"rested": NOON + 6 * HOUR}, NOON + DAY
+    kept = Life(schedules, lengths, places, pauses).rows(NOON, until)
+    found, rows = forecast_of(schedules, lengths, places, pauses, until=until, counts=False)
+    real, told = as_kept(kept, until), as_kept(rows, until)
+    assert len(real) > 1500
+    for name in MIXED:
+        assert [row for row in told if row[0] == name] == [row for row in real if row[0] == name]
+    by_schedule = {each.schedule_id: each for each in found.schedules}
+    started = Counter(row.schedule_id for row in kept if row.started_at is not None)
+    assert {name: each.fires for name, each in by_schedule.items()} == {
+        name: started[name] for name in MIXED
+    }
+    reasons = {row.reason for row in kept if row.status == "SKIPPED"}
+    assert reasons == set(found.skips)
+    assert reasons >= {"overlap", "queue_full", "group_full", "rate", "disabled", "paused"}
+
+
+LENGTHS = st.sampled_from([1, 400, 1000, 1001, 20_000, 60_000, 61_500, 300_000, 3_600_000])
+ZONES = st.sampled_from(["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe"])
+TIMES = st.one_of(
+    st.sampled_from(["20s", "1m", "5m", "7m", "1h", "1d"]).map(lambda text: {"every": text}),
+    st.sampled_from(
+        ["*/5 * * * *", "0 * * * *", "30 2 * * *", "15,45 1-3 * * *", "*/10 0,2 * * SAT,SUN",
+         "20,40 */7 3 * * *", "0 30 2 29 3 *", "59 59 1 * * *"]
+    ).map(lambda text: {"cron": text}),
+    st.just({"any": [{"daily": "02:30"}, {"cron": "*/20 * * * *"}]}),
+    st.just({"daily": "03:15"}),
+)  # fmt: skip
+AROUND = st.sampled_from(
+    [{}, {}, {"exclude": ["2026-03-29"]}, {"end_at": "2026-03-29T01:30:00Z"}, {"delay": "90m"},
+     {"start_at": "2026-03-28T22:00:00Z"}, {"within": {"hours": ["01:00-04:00"]}},
+     {"within": {"hours": ["01:00-02:00"], "outside": "move"}}]
+)  # fmt: skip
+POLICIES = st.sampled_from(
+    [{}, {}, {"overlap": "queue", "queue_limit": 2}, {"overlap": "allow"}, {"enabled": False},
+     {"overlap": "allow", "max_active": 2}, {"overlap": "replace"}, {"priority": 3},
+     {"jitter": "2m"}, {"rate": "4/hour"}, {"max_runs": 7}, {"catchup": "spread"}, {"group": "g"},
+     {"group": "g", "overlap": "queue"}, {"start_deadline": "30s", "group": "g"}]
+)  # fmt: skip
+FOLLOW = st.sampled_from([None, None, {"schedule": "s0", "outcome": "success"}])
+
+
+@st.composite
+def schedule_sets(draw):
+    """Schedules of any policy, with how long their runs last."""
+    found, lengths = [], {}
+    for i in range(draw(st.integers(1, 5))):
+        fields = draw(TIMES) | {"timezone": draw(ZONES)}
+        if i and (after := draw(FOLLOW)) is not None:
+            fields = {"after": after}
+        fields |= draw(AROUND) | draw(POLICIES)
+        try:
+            found.append(a_schedule(f"s{i}", **fields))
+        except InvalidSchedule:  # no tick would be left
+            reject()
+        lengths[f"s{i}"] = draw(LENGTHS)
+    return found, lengths
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedule_sets(), st.sampled_from([0, 11 * HOUR + 1500]), st.sampled_from([None, "s0"]))
+def test_what_is_only_counted_is_what_would_be_played(drawn, later, only):
+    schedules, lengths = drawn
+    asked = {"until": NOON + 20 * HOUR, "since": NOON + later, "only": only and [only]}
+    counted, _ = forecast_of(schedules, lengths, {"g": 2}, **asked)
+    played, _ = forecast_of(schedules, lengths, {"g": 2}, **asked, counts=False)
+    assert forecast_fields(counted) == forecast_fields(played)
+
+
+@settings(max_examples=25, deadline=None)
+@given(schedule_sets())
+def test_whatever_the_policies_it_goes_as_it_was_forecast(drawn):
+    schedules, lengths = drawn
+    first = parse_instant("2026-03-29T00:30:00Z") * 1000
+    until = first + 2 * HOUR
+    kept = Life(schedules, lengths, {"g": 2}, {}).rows(first, until)
+    _, rows = forecast_of(schedules, lengths, {"g": 2}, first=first, until=until, counts=False)
+    assert as_kept(rows, until) == as_kept(kept, until)
+
+
+def test_it_goes_on_from_where_schedules_stand_as_it_was_forecast():
+    schedules = [a_schedule(name, **given) for name, (given, _) in MIXED.items()]
+    lengths = {name: length for name, (_, length) in MIXED.items()}
+    places, pauses, until = {"g": 2}, {"rested": NOON + 6 * HOUR}, NOON + 9 * HOUR
+    begin = NOON + 4 * HOUR + 23 * MINUTE + 4321
+    life = Life(schedules, lengths, places, pauses)
+    kept = life.rows(NOON, until, look_at=begin)
+    found = life.standings
+    assert found.now == begin
+    assert found.places == places
+    for standing in found.standings:
+        assert standing.length in (None, lengths[standing.schedule.schedule_id])
+    assert sum(standing.length is not None for standing in found.standings) > 15
+    assert sum(len(standing.unfinished) for standing in found.standings) > 8
+    told = [replace(each, length=lengths[each.schedule.schedule_id]) for each in found.standings]
+    rows = []
+    forecast = simulated(
+        replace(found, standings=tuple(told)), until=until, counts=False, witness=rows.append
+    )
+    real = [row for row in as_kept(kept, until) if row[-1] >= begin]
+    assert as_kept(rows, until) == real
+    assert forecast.fires == sum(begin <= (row.started_at or 0) < until for row in kept)
+
+
+def simulated(standings, **given):
+    """Return a forecast of how these things go on."""
+    simulation = Simulation(standings, **given)
+    done = list(simulation.steps())
+    assert done == sorted(done)
+    assert all(0 <= each <= 1 for each in done)
+    return simulation.forecast()
+
+
+def standing_of(*schedules, now=NOON, **given):
+    """Return how things stand just after these were defined."""
+    return with_definitions(Standings(now, **given), schedules)
+
+
+def test_days_are_those_of_the_zone_and_one_is_an_hour_short():
+    standings = standing_of(a_schedule("hourly", every="1h"))
+    found = simulated(standings, until=NOON + 2 * DAY, timezone="Europe/Berlin")
+    days = {day.date: day.fires for day in found.days}
+    assert days == {"2026-03-28": 10, "2026-03-29": 23, "2026-03-30": 14}
+    assert found.fires == 47
+
+
+def test_the_peak_is_told_with_when_it_is_and_who_runs_in_that_minute():
+    standings = standing_of(
+        a_schedule("often", every="20s"),
+        a_schedule("hourly", every="1h"),
+        a_schedule("later", cron="0 30 * * * *"),
+    )
+    found = simulated(standings, until=NOON + 2 * HOUR, run_length=2 * SECOND)
+    assert found.peak == 2
+    assert found.peak_at == NOON + 30 * MINUTE
+    assert found.busiest == {"often": 3, "later": 1}
+
+
+def test_one_that_ends_as_another_starts_is_not_beside_it():
+    standings = standing_of(a_schedule("queued", every="1m", overlap="queue"))
+    found = simulated(standings, until=NOON + HOUR, run_length=90 * SECOND)
+    assert found.peak == 1
+    (queued,) = found.schedules
+    assert queued.waited > 30
+    assert queued.ticks == queued.fires + queued.waiting == 59
+    assert queued.longest_wait == (queued.fires - 1) * 30 * SECOND
+
+
+def test_a_tick_as_its_run_ends_finds_that_run_in_its_way():
+    standings = standing_of(a_schedule("tight", every="1m"))
+    found = simulated(standings, until=NOON + HOUR, run_length=MINUTE)
+    assert (found.fires, found.skips) == (30, {"overlap": 29})
+
+
+def test_a_schedule_that_stays_paused_skips_every_tick():
+    (standing,) = standing_of(a_schedule("rested", every="1h")).standings
+    standing = replace(standing, is_paused=True, due=None)
+    found = simulated(Standings(NOON, (standing,)), until=NOON + DAY)
+    assert (found.ticks, found.fires, found.skips) == (23, 0, {"paused": 23})
+    assert [(day.date, day.skips) for day in found.days] == [("2026-03-28", 11), ("2026-03-29", 12)]
+
+
+def test_what_was_missed_before_it_begins_is_caught_up_as_the_policy_says():
+    (standing,) = standing_of(a_schedule("late", every="1h"), now=NOON - 5 * HOUR).standings
+    found = simulated(Standings(NOON + SECOND, (standing,)), until=NOON + 2 * HOUR)
+    assert (found.ticks, found.fires, found.skips) == (6, 2, {"coalesced": 4})
+
+
+def test_the_groups_others_fill_make_a_named_schedule_wait():
+    standings = standing_of(
+        a_schedule("mine", every="10m", group="g"),
+        a_schedule("other", every="10m", group="g", priority=9),
+        a_schedule("elsewhere", every="1s"),
+    )
+    found = simulated(standings, until=NOON + HOUR, only=["mine"], run_length=MINUTE)
+    (mine,) = found.schedules
+    assert (mine.fires, mine.waited, mine.longest_wait) == (5, 5, MINUTE)
+    assert found.fires == 5
+    assert found.peak == 1
+    (group,) = found.groups
+    assert (group.name, group.places, group.peak) == ("g", 1, 1)
+
+
+def test_what_is_before_since_is_played_and_not_counted():
+    standings = standing_of(a_schedule("five", every="1h", max_runs=5))
+    found = simulated(standings, until=NOON + DAY, since=NOON + 3 * HOUR + 1)
+    assert (found.ticks, found.fires) == (2, 2)
+
+
+def test_five_years_are_the_longest():
+    found = simulated(
+        standing_of(a_schedule("yearly", cron="0 0 1 1 *")), until=NOON + 9 * 366 * DAY
+    )
+    assert found.cut_off == "five years are the longest that is simulated"
+    assert found.last - found.first == 5 * 366 * DAY
+    assert found.asked == NOON + 9 * 366 * DAY
+    assert found.fires == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"most_played": 100}, "100 ticks had to be decided one by one"),
+     ({"most_counted": 1000}, "1000 ticks were counted")],
+)  # fmt: skip
+def test_too_many_ticks_end_it_where_all_before_is_told(given, told):
+    schedules = a_schedule("queued", every="1m", overlap="queue"), a_schedule("plain", every="30s")
+    found = simulated(standing_of(*schedules), until=NOON + 9 * DAY, run_length=70_000, **given)
+    assert told in found.cut_off
+    assert NOON < found.last < found.asked == NOON + 9 * DAY
+    whole = simulated(standing_of(*schedules), until=found.last, run_length=70_000)
+    assert whole.schedules == found.schedules
+    assert (whole.days, whole.peak, whole.peak_at) == (found.days, found.peak, found.peak_at)
+
+
+def test_a_year_of_many_is_done_in_small_steps_and_little_memory():
+    schedules = [a_schedule(f"s{i}", cron=f"{i % 60} * * * *") for i in range(100)]
+    tracemalloc.start()
+    try:
+        simulation = Simulation(standing_of(*schedules), until=NOON + 365 * DAY)
+        steps = sum(1 for _ in simulation.steps())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert simulation.forecast().fires == 100 * 365 * 24 - 2  # two would have ticked at noon
+    assert steps > 20
+    assert most < 60_000_000
+
+
+def test_a_definition_that_is_timed_as_before_keeps_its_position_and_another_begins_anew():
+    old = newly_defined(a_schedule("report", every="7h"), now=NOON - HOUR)
+    same = redefined(old, a_schedule("report", every="7h", overlap="queue"), now=NOON)
+    assert (same.due, same.decided_until) == (old.due, old.decided_until)
+    assert same.schedule.policy.overlap == "queue"
+    other = redefined(old, a_schedule("report", every="30m"), now=NOON)
+    assert other.due == Due(NOON // 1000 + 1800, NOON + 30 * MINUTE)
+    assert other.past.created_at == (NOON - HOUR) // 1000
+
+
+def test_what_follows_nothing_or_itself_through_others_is_refused():
+    with pytest.raises(InvalidSchedule, match="b follows 'a', which is not there"):
+        standing_of(a_schedule("b", after={"schedule": "a", "outcome": "success"}))
+    with pytest.raises(InvalidSchedule, match="a follows itself through b"):
+        standing_of(
+            a_schedule("a", after={"schedule": "b", "outcome": "success"}),
+            a_schedule("b", after={"schedule": "a", "outcome": "success"}),
+        )
+
+
+def test_as_of_the_past_everything_is_as_if_it_had_been_defined_then():
+    found = standing_of(a_schedule("hourly", every="1h"), a_schedule("first", startup="1m"))
+    before = with_start(as_of(found, NOON - DAY))
+    forecast = simulated(before, until=NOON)
+    assert {each.schedule_id: each.fires for each in forecast.schedules} == {
+        "hourly": 24,
+        "first": 1,
+    }
