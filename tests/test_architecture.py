@@ -35,7 +35,7 @@ LAYERS = [
     {"service", "simulate", "telling"},
     {"settings", "logs", "metrics", "testing", "sources", "launchers", "notifiers", "stores", "systems"},
     {"notify"},
-    {"app"},
+    {"app", "doctor"},
     {"web"},
     {"cli", "__main__"},
 ]

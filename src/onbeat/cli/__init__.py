@@ -43,6 +43,8 @@ VERBS = {
     "notify": ("onbeat.cli.notify:notify", "Show who is told of failures, and try it out."),
     "gate": ("onbeat.cli.node:gate", "Stop everything, or let it go on."),
     "token": ("onbeat.cli.token:token", "Say who may come in over HTTP."),
+    "gate": ("onbeat.cli.node:gate", "Stop everything, or let it go on."),
+    "doctor": ("onbeat.cli.doctor:doctor", "Look for what is wrong, and say what would be right."),
 }
 
 

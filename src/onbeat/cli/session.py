@@ -26,7 +26,7 @@ from onbeat.errors import (
     StoreUnusable,
 )
 from onbeat.service import Service
-from onbeat.settings import Settings
+from onbeat.settings import CONFIG, FILE, Settings
 
 T = TypeVar("T")
 
@@ -75,6 +75,20 @@ def with_settings(*flags: str) -> Callable[[Callable[..., None]], Callable[..., 
         return call
 
     return decorate
+
+
+def settings_or_refusal(
+    database: str | None, config: Path | None
+) -> tuple[Settings | InvalidSettings, Path | None]:
+    """Return the settings, or why they are refused; and the file that they are read from."""
+    named = config or (Path(name) if (name := os.environ.get(CONFIG)) else Path(FILE))
+    file = named if named.is_file() else None
+    try:
+        given = {"database": database}
+        found = Settings.load(flags=given, environment=os.environ, file=config, folder=Path())
+    except InvalidSettings as refused:
+        return refused, file
+    return found, file
 
 
 def _write_no_more() -> None:
