@@ -3,6 +3,8 @@
 Instants are RFC 3339 texts.
 """
 
+from functools import lru_cache
+
 import msgspec
 
 from onbeat.core.instants import rfc3339, rfc3339_ms
@@ -162,13 +164,9 @@ class PreviewFields(msgspec.Struct, frozen=True):
 
 def schedule_fields(row: ScheduleRow) -> ScheduleFields:
     """Return a schedule as JSON tells it."""
-    try:
-        told = words(from_definition(row.schedule_id, row.definition).trigger)
-    except InvalidSchedule as refused:
-        told = f"cannot be read: {refused}"
     return ScheduleFields(
         schedule_id=row.schedule_id,
-        words=told,
+        words=words_of(row),
         definition=_definition(row.definition),
         revision=row.revision,
         source=row.source,
@@ -191,6 +189,17 @@ def schedule_fields(row: ScheduleRow) -> ScheduleFields:
         created_at=rfc3339_ms(row.created_at),
         updated_at=rfc3339_ms(row.updated_at),
     )
+
+
+def words_of(row: ScheduleRow) -> str:
+    """Return in words when a schedule runs."""
+    try:
+        return _words(from_definition(row.schedule_id, row.definition).trigger)
+    except InvalidSchedule as refused:
+        return f"cannot be read: {refused}"
+
+
+_words = lru_cache(maxsize=16_384)(words)  # they take longest of all that is told of a schedule
 
 
 def run_fields(row: RunRow) -> RunFields:

@@ -2,6 +2,7 @@
 
 import re
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from onbeat.core.zones import DAY, FIRST_SECOND, LAST_SECOND, Gap, Zone, date_of, day_number
 from onbeat.errors import InvalidSchedule, shown
@@ -43,7 +44,12 @@ def rfc3339(t: int, zone: Zone | None = None) -> str:
     offset = zone.offset(t) if zone is not None else 0
     day, second = divmod(t + offset, DAY)
     clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
-    return f"{date_of(day)}T{clock}{_offset_text(offset) if zone is not None else 'Z'}"
+    return f"{_date_text(day)}T{clock}{_offset_text(offset) if zone is not None else 'Z'}"
+
+
+@lru_cache(maxsize=1024)
+def _date_text(day: int) -> str:
+    return str(date_of(day))
 
 
 def rfc3339_ms(t: int) -> str:

@@ -80,7 +80,8 @@ class Planner:
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
                 continue
-            await self._sleep(0.0 if planned.ticks else LOOK_AGAIN)
+            was_due = self.next_due is not None and self.next_due <= before
+            await self._sleep(LOOK_AGAIN if was_due and not planned.ticks else 0.0)
 
     async def plan_once(self) -> Planned:
         """Decide one batch of what is due, and have it launched."""
@@ -152,7 +153,8 @@ class Planner:
     async def _sleep(self, least: float) -> None:
         """Sleep until the next due row, or until woken; at least so long if that is due already.
 
-        A row that is due and was not to be had is another node's, which may give it back.
+        A row that was due and not to be had is another node's, which may give it back; one that has
+        become due since is for the next look, at once.
         """
         seconds = LONGEST_SLEEP
         if self.next_due is not None:

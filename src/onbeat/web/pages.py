@@ -8,11 +8,9 @@ from litestar.di import NamedDependency
 
 import onbeat
 from onbeat.core.instants import rfc3339, rfc3339_ms
-from onbeat.core.schedules import from_definition
-from onbeat.core.words import words
-from onbeat.errors import InvalidSchedule
 from onbeat.records import Overview, RunRow, ScheduleRow, WhichRuns
 from onbeat.service import Service
+from onbeat.telling import words_of
 
 SHOWN = 100  # schedules, and latest failures a tenth of that
 
@@ -71,14 +69,10 @@ def _page(found: Overview, rows: list[ScheduleRow], failed: list[RunRow]) -> str
 
 
 def _row(row: ScheduleRow) -> tuple[str, ...]:
-    try:
-        told = words(from_definition(row.schedule_id, row.definition).trigger)
-    except InvalidSchedule:
-        told = "cannot be read"
     state = "paused" if row.paused else "failing" if row.consecutive_failures else "ok"
     last = "-" if row.last_success_at is None else rfc3339_ms(row.last_success_at)
     following = "-" if row.next_run_at is None else rfc3339(row.next_run_at)
-    return row.schedule_id, told, following, last, state
+    return row.schedule_id, words_of(row), following, last, state
 
 
 def _failure(run: RunRow) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ STOP_WITHIN = 3.0  # seconds in which answers that are being given may end
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that listens there, or refuse the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # Only what says that it is TCP sends small answers at once, rather than after 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
