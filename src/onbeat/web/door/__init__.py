@@ -16,10 +16,11 @@ Behind it `scope["state"]` has the `caller`, and the `csrf` token of a session.
 from collections.abc import Collection
 from urllib.parse import parse_qs
 
+from onbeat.errors import OnbeatError
 from onbeat.ports import Clock
 from onbeat.settings import Settings
 from onbeat.tokens import Tokens
-from onbeat.web.door.answers import Guarded, Refused, answer, page, refuse
+from onbeat.web.door.answers import Guarded, Refused, answer, as_refusal, page, refuse
 from onbeat.web.door.asgi import App, Receive, Scope, Send, is_unsafe, values_of
 from onbeat.web.door.bodies import (
     Disconnected,
@@ -91,6 +92,8 @@ class Door:
             come_in = await self._check(without_forwarded(scope, asked), receive, guarded, asked)
         except Refused as refused:
             await self._refuse(scope, guarded, refused)
+        except OnbeatError as failed:  # the database does not answer
+            await refuse(guarded, scope, as_refusal(failed))
         except Disconnected:
             pass
         else:

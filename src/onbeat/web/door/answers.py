@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from html import escape
 
+from onbeat.errors import OnbeatError
 from onbeat.web.door.asgi import Message, Scope, Send
-from onbeat.web.problems import PROBLEM_JSON, Problem, problem
+from onbeat.web.problems import PROBLEM_JSON, Problem, as_problem, problem
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -18,6 +19,12 @@ class Refused(Exception):  # noqa: N818 - it names what is wrong
         self.problem: Problem = problem(status, told, field=field, hint=hint)
         self.headers = tuple(headers)
         super().__init__(told)
+
+
+def as_refusal(failed: OnbeatError) -> Refused:
+    """Return what is told of an error that Onbeat raises on purpose."""
+    told = as_problem(failed)
+    return Refused(told.status, told.problem, field=told.field, hint=told.hint)
 
 
 class Guarded:

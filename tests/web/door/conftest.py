@@ -1,0 +1,130 @@
+"""A door with a room behind it that says who came in, without a server."""
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+
+from onbeat.settings import Settings
+from onbeat.stores.sqlite import SqliteStore
+from onbeat.testing import ManualClock
+from onbeat.tokens import Tokens
+from onbeat.web.door import Door
+
+LARGE = "/api/v1/large"
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict
+    body: bytes
+    all_headers: list
+
+    @property
+    def problem(self):
+        assert self.headers["content-type"] == "application/problem+json"
+        return json.loads(self.body)
+
+    @property
+    def told(self):
+        found = self.problem
+        assert found["status"] == self.status
+        return found["problem"]
+
+
+class World:
+    """A door, a clock, a store, and what the application behind the door was asked."""
+
+    def __init__(self, runner, store, clock):
+        self.run, self.store, self.clock = runner.run, store, clock
+        self.settings, self.came_in = Settings(), []
+        self.answer_headers = [(b"content-type", b"application/json")]
+        self.tokens = Tokens(store, clock)
+        self.open()
+
+    def open(self, **settings):
+        """Put up a door with other settings."""
+        more = {name: settings.pop(name) for name in ("body_seconds",) if name in settings}
+        self.settings = replace(self.settings, **settings)
+        self.door = Door(
+            self._app,
+            tokens=self.tokens,
+            settings=self.settings,
+            clock=self.clock,
+            large_paths={LARGE},
+            **more,
+        )
+
+    async def _app(self, scope, receive, send):
+        body = (await receive())["body"] if scope["method"] not in ("GET", "HEAD") else b""
+        self.came_in.append((scope, body))
+        await send({"type": "http.response.start", "status": 200, "headers": self.answer_headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    def a_token(self, name="ci", scope="operate", **fields):
+        return self.run(self.tokens.create(name, scope, **fields))[1]
+
+    def a_session(self):
+        return self.run(self.tokens.session(self.run(self.tokens.link()))).secret
+
+    def ask(self, method="GET", path="/api/v1/schedules", *, token=None, **given):
+        return self.run(self.asking(method, path, token=token, **given))
+
+    async def asking(
+        self, method="GET", path="/api/v1/schedules", *, token=None, body=None, headers=(), query="",
+        client="127.0.0.1", scheme="http", port=8585, chunks=None, raw_path=None,
+    ):  # fmt: skip
+        """Ask once, and return the answer; None if there was none."""
+        told = {"host": "localhost:8585"}
+        if token is not None:
+            told["authorization"] = f"Bearer {token}"
+        if body is not None:
+            told |= {"content-length": str(len(body)), "content-type": "application/json"}
+        pairs = [*told.items()] if isinstance(headers, list) else [*(told | dict(headers)).items()]
+        pairs += headers if isinstance(headers, list) else []
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode() if raw_path is None else raw_path,
+            "query_string": query.encode() if isinstance(query, str) else query,
+            "headers": [(n.encode(), v.encode("latin-1")) for n, v in pairs if v is not None],
+            "client": None if client is None else (client, 50_000),
+            "server": ("127.0.0.1", port),
+            "scheme": scheme,
+        }
+        parts = [body or b""] if chunks is None else list(chunks)
+        sent = []
+
+        async def receive():
+            if not parts:
+                await asyncio.sleep(3600)
+            part = parts.pop(0)
+            if isinstance(part, dict):
+                return part
+            return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+        async def send(message):
+            sent.append(message)
+
+        await self.door(scope, receive, send)
+        if not sent:
+            return None
+        pairs = [(n.decode(), v.decode()) for n, v in sent[0]["headers"]]
+        return Answer(sent[0]["status"], dict(pairs), sent[1]["body"], pairs)
+
+
+@pytest.fixture
+def runner():
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def world(runner):
+    clock = ManualClock()
+    store = runner.run(SqliteStore.open(None, clock=clock, inline=True))
+    yield World(runner, store, clock)
+    runner.run(store.close())

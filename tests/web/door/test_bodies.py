@@ -1,0 +1,92 @@
+"""JSON that everybody reads in the same way, and nothing else; quickly."""
+
+import json
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onbeat.web.door import check_json
+from onbeat.web.door.answers import Refused
+
+MOST = 2**63 - 1
+
+
+def refusal(body):
+    with pytest.raises(Refused) as refused:
+        check_json(body)
+    assert refused.value.problem.status == 400
+    assert refused.value.problem.field == "body"
+    return refused.value.problem.problem
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"null", b"[]", b"{}", b'{"a": {"a": 1}, "b": "a"}', b'"\\\\u0000"', b'"\\ud83d\\ude00"', b'":[{,"', b'"\\""',
+        b"%d" % MOST, b"-9223372036854775808", b"0.1234567890123456789012", b"12345678901234567890.0", b"1e30", b'"12345678901234567890"',
+        b'{"12345678901234567890": 1}', b"[" * 32 + b"]" * 32, b'{"a":' * 32 + b"1" + b"}" * 32, b'["[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["]',
+        b'[{"a":1},{"a":1}]', b'{"a:b":":"}',
+    ],
+)  # fmt: skip
+def test_what_means_one_thing_is_taken(body):
+    check_json(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{", "this is not JSON: Input data was truncated"), (b"{'a': 1}", "this is not JSON: "), (b"NaN", "this is not JSON: "),
+        (b"[Infinity]", "this is not JSON: "), (b"-Infinity", "this is not JSON: "), (b"1e999", "this is not JSON: Number out of range"),
+        (b"[1,]", "this is not JSON: "), (b"{}{}", "this is not JSON: "), (b"// x\n1", "this is not JSON: "), (b"\xef\xbb\xbf{}", "this is not JSON: "),
+        (b'"\xff"', "this is not JSON: "), (b'"\\ud800"', "this is not JSON: "), (b'"\\ud800x"', "this is not JSON: "), (b'"\xed\xa0\x80"', "this is not JSON: "),
+        (b'"\\udc00\\ud800"', "this is not JSON: "), (b"\x00", "this is not JSON: "), (b'"\x01"', "this is not JSON: "), (b"01", "this is not JSON: "),
+        (b'"\\u0000"', "there is a NUL in a text"), (b'{"\\u0000": 1}', "there is a NUL in a text"), (b'"\\\\\\u0000"', "there is a NUL in a text"),
+        (b"%d" % (MOST + 1), "9223372036854775808 has more than 64 bits"), (b"[-9223372036854775809]", "-9223372036854775809 has more than 64 bits"),
+        (b'{"a":18446744073709551616}', "18446744073709551616 has more than 64 bits"), (b"9" * 5000, "this is not JSON: Integer value out of range"),
+        (b'{"a":1,"a":2}', "'a' is there twice"), (b'{"a":1,"\\u0061":2}', "'a' is there twice"), (b'[{"x":{"b":1,"c":2,"b":1}}]', "'b' is there twice"),
+        (b"[" * 33 + b"]" * 33, "it is too deep"), (b"[" * 100_000, "it is too deep"), (b'{"a":[' * 17 + b"]}" * 17, "it is too deep"),
+        (b"[" * 100_000 + b"]" * 100_000, "it is too deep"),
+    ],
+)  # fmt: skip
+def test_what_some_would_read_in_another_way_is_refused(body, told):
+    assert refusal(body).startswith(told)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), MOST) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0")),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0")), inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(value=json_values, is_ascii=st.booleans())
+def test_whatever_json_can_say_within_these_bounds_is_taken(value, is_ascii):
+    check_json(json.dumps(value, ensure_ascii=is_ascii).encode())
+
+
+@given(body=st.binary(max_size=100))
+def test_any_bytes_are_taken_or_refused_with_a_reason(body):
+    try:
+        check_json(body)
+    except Refused as refused:
+        assert refused.problem.problem
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'["' + b'\\"' * 4_000_000 + b'"]', b'["' + b'\\"' * 4_000_000, b"[" + b"[]," * 2_700_000 + b"[]]", b"[" + b"1," * 4_000_000 + b"1]",
+        b'"' + b"\\\\" * 4_000_000 + b'"', b"{" + b",".join(b'"%d":1' % i for i in range(500_000)) + b"}",
+        b"{" + b",".join(b'"%d":1' % (i % 400_000) for i in range(500_000)) + b"}", b"[" * 8_000_000,
+    ],
+    ids=["quotes", "open quotes", "brackets", "numbers", "backslashes", "names", "names twice", "deep"],
+)  # fmt: skip
+def test_eight_megabytes_of_malice_take_no_longer_than_a_moment(body):
+    before = time.perf_counter()
+    with suppress(Refused):
+        check_json(body)
+    assert time.perf_counter() - before < 5

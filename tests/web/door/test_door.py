@@ -1,0 +1,551 @@
+"""What a request meets before the application does, and what it is told when it stays outside."""
+
+import asyncio
+import re
+import string
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from onbeat.access import Caller
+from onbeat.errors import StoreFailed
+from onbeat.web.door import LARGEST, LARGEST_FILE, OPEN_PATHS
+from onbeat.web.door.cookies import csrf_of
+from tests.web.door.conftest import LARGE
+
+HTML = {"accept": "text/html"}
+
+
+# -- who comes
+
+
+def test_who_comes_with_a_token_is_known_to_the_application(world):
+    assert world.ask(token=world.a_token(owner="ann")).status == 200
+    ((scope, _),) = world.came_in
+    assert scope["state"] == {"caller": Caller("token:ci", "operate", "ann"), "csrf": ""}
+
+
+def test_who_is_not_known_stays_outside_and_is_told_how_to_come_in(world):
+    found = world.ask()
+    assert (found.status, found.told) == (401, "who asks is not known")
+    assert found.headers["www-authenticate"] == 'Bearer realm="onbeat"'
+    assert "onbeat token create" in found.problem["hint"]
+    assert world.came_in == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "", "Bearer", "Bearer ", "Basic dXNlcjpwdw==", "Token onbeat_x", "Bearer onbeat_", "Bearer null",
+        f"Bearer onbeat_{'A' * 43}", "Bearer a b", "Bearer onbeat_x\tonbeat_y", "Bearer é", f"Bearer {'A' * 9000}",
+        "Bearer onbeat-run.x.y", "Bearer onbeat-node.1.2", f"Bearer onbeat-node.9{'0' * 14}.{'0' * 64}",
+        f"Bearer onbeat-run.{'a' * 64}.{'b' * 64}", "Bearer e30.e30.e30",
+    ],
+)  # fmt: skip
+def test_what_is_no_token_lets_nobody_in(world, given):
+    found = world.ask(headers={"authorization": given})
+    assert found.status == 401
+    assert 'error="invalid_token"' in found.headers["www-authenticate"]
+    assert world.came_in == []
+
+
+def test_of_several_tokens_none_counts(world):
+    token = world.a_token()
+    found = world.ask(token=token, headers=[("authorization", f"Bearer {token}")])
+    assert (found.status, found.told) == (400, "there are several")
+
+
+def test_neither_a_link_nor_a_session_is_a_token(world):
+    for secret in (world.run(world.tokens.link()), world.a_session()):
+        assert world.ask(token=secret).status == 401
+
+
+@pytest.mark.parametrize("path", sorted(OPEN_PATHS))
+def test_whether_it_is_alive_anybody_may_ask(world, path):
+    assert world.ask(path=path).status == 200
+    assert world.came_in[0][0]["state"]["caller"] is None
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz/", "//healthz", "/healthz/../api/v1/schedules", "/HEALTHZ", "/healthz;x", "/healthzz", "/metrics", "/login/"]
+)  # fmt: skip
+def test_nothing_else_is_open(world, path):
+    assert world.ask(path=path).status == 401
+
+
+def test_a_person_in_a_browser_is_told_where_to_get_a_link(world):
+    found = world.ask(path="/", headers=HTML)
+    assert found.status == 401
+    assert found.headers["content-type"].startswith("text/html")
+    assert b"onbeat token link" in found.body
+    assert world.ask(headers=HTML).problem["status"] == 401  # the API speaks JSON to everybody
+
+
+def test_what_the_database_cannot_tell_is_tried_again_later(world):
+    async def broken(digest):
+        raise StoreFailed("disk I/O error on /var/lib/secret.db")
+
+    token = world.a_token()
+    world.tokens._store.token_of = broken
+    found = world.ask(token=token)
+    assert found.status == 503
+    assert b"secret.db" not in found.body
+
+
+def test_a_websocket_is_refused(world):
+    sent = []
+
+    async def play():
+        async def receive():
+            return {"type": "websocket.connect"}
+
+        async def send(message):
+            sent.append(message)
+
+        await world.door({"type": "websocket", "path": "/healthz", "headers": []}, receive, send)
+
+    world.run(play())
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+# -- runs and nodes
+
+
+def test_a_run_s_token_is_for_telling_of_its_end_alone(world):
+    key, other = "a" * 64, "b" * 64
+    token = world.run(world.tokens.signer()).run_token(key)
+    there = f"/api/v1/runs/{key}/status"
+    assert world.ask("POST", there, token=token, body=b"{}").status == 200
+    assert world.came_in[0][0]["state"]["caller"] == Caller(f"run:{key}", "operate")
+    for method, path in [
+        ("GET", there), ("PUT", there), ("POST", f"{there}/"), ("POST", f"/api/v1/runs/{other}/status"),
+        ("POST", "/api/v1/schedules"), ("POST", f"/api/v1/runs/{key}/cancel"), ("POST", "/logout"),
+    ]:  # fmt: skip
+        found = world.ask(method, path, token=token)
+        assert found.status == 403
+        assert found.problem["hint"] == f"POST {there}"
+
+
+def test_a_run_s_token_cannot_be_made_into_another(world):
+    key, other = "a" * 64, "b" * 64
+    token = world.run(world.tokens.signer()).run_token(key)
+    forged = token.replace(key, other)
+    assert world.ask("POST", f"/api/v1/runs/{other}/status", token=forged).status == 401
+
+
+def test_a_node_reads_for_a_minute(world):
+    signer = world.run(world.tokens.signer())
+    token = signer.node_token(world.clock.now() + 60_000)
+    assert world.ask(token=token).status == 200
+    assert world.came_in[0][0]["state"]["caller"] == Caller("node", "read")
+    assert world.ask("POST", token=token, body=b"{}").status == 403
+    world.clock.advance("1m")
+    assert world.ask(token=token).status == 401
+    assert world.ask(token=signer.node_token(world.clock.now() + 60_001)).status == 401  # too long
+
+
+# -- sessions
+
+
+def cookie(secret, name="onbeat"):
+    return {"cookie": f"{name}={secret}"}
+
+
+def test_a_link_opens_a_session_once(world):
+    query = f"code={world.run(world.tokens.link())}"
+    found = world.ask(path="/login", query=query)
+    assert (found.status, found.headers["location"]) == (303, "/")
+    name, value, attributes = re.fullmatch(
+        r"(\S+)=([^;]+); (.*)", found.headers["set-cookie"]
+    ).groups()
+    assert name == "onbeat"
+    assert attributes == "Path=/; HttpOnly; SameSite=Strict; Max-Age=43200"
+    assert world.ask(headers=cookie(value)).status == 200
+    assert world.came_in[0][0]["state"]["caller"].scope == "admin"
+    again = world.ask(path="/login", query=query)
+    assert again.status == 403
+    assert again.body.count(b"<p>") == 1
+    assert b"onbeat token link" in again.body
+
+
+def test_on_tls_no_other_host_can_have_set_the_cookie(world):
+    query = f"code={world.run(world.tokens.link())}"
+    found = world.ask(path="/login", query=query, scheme="https")
+    assert re.match(r"__Host-onbeat=\S+; .*; Secure$", found.headers["set-cookie"])
+    assert "domain" not in found.headers["set-cookie"].lower()
+    secret = world.a_session()
+    assert world.ask(headers=cookie(secret), scheme="https").status == 401
+    assert world.ask(headers=cookie(secret, "__Host-onbeat"), scheme="https").status == 200
+
+
+@pytest.mark.parametrize(
+    "query", ["", "code=", "code=x", f"code=onbeat_link_{'A' * 43}", "cod=1", "code[]=1"]
+)
+def test_a_code_that_is_none_opens_nothing(world, query):
+    found = world.ask(path="/login", query=query)
+    assert (found.status, "set-cookie" in found.headers) == (403, False)
+
+
+@pytest.mark.parametrize("method", ["HEAD", "POST", "OPTIONS"])
+def test_only_opening_a_link_uses_it_up(world, method):
+    query = f"code={world.run(world.tokens.link())}"
+    assert world.ask(method, "/login", query=query).status == 405
+    assert world.ask(path="/login", query=query).status == 303
+
+
+def test_a_change_with_a_cookie_needs_the_token_of_its_session(world):
+    secret, other = world.a_session(), world.a_session()
+    world.ask(headers=cookie(secret))
+    csrf = world.came_in[0][0]["state"]["csrf"]
+    assert csrf == csrf_of(secret)
+    for wrong in (None, "", "x", csrf_of(other), csrf.upper(), secret):
+        found = world.ask("POST", headers=cookie(secret) | {"x-csrf-token": wrong})
+        assert (found.status, found.problem["field"]) == (403, "X-CSRF-Token")
+    assert world.ask("POST", headers=cookie(secret) | {"x-csrf-token": csrf}).status == 200
+
+
+def test_a_token_is_stronger_than_a_cookie_and_needs_no_csrf(world):
+    found = world.ask("POST", token=world.a_token(), headers=cookie("nonsense"))
+    assert found.status == 200
+
+
+def test_of_two_cookies_none_counts(world):
+    secret = world.a_session()
+    found = world.ask(headers={"cookie": f"onbeat=x; onbeat={secret}"})
+    assert found.status == 400
+
+
+def test_a_session_ends_by_logging_out(world):
+    secret = world.a_session()
+    headers = cookie(secret) | {"x-csrf-token": csrf_of(secret)}
+    assert world.ask("GET", "/logout", headers=headers).status == 405
+    assert world.ask("POST", "/logout", headers=cookie(secret)).status == 403
+    found = world.ask("POST", "/logout", headers=headers)
+    assert (found.status, found.headers["location"]) == (303, "/login")
+    assert "Max-Age=0" in found.headers["set-cookie"]
+    assert world.ask(headers=cookie(secret)).status == 401
+
+
+# -- where it went
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:8585", "127.0.0.1:8585", "[::1]:8585", "LOCALHOST:8585"]
+)
+def test_it_answers_under_the_names_of_this_machine(world, host):
+    assert world.ask(path="/healthz", headers={"host": host}).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "evil.example:8585", "localhost", "localhost:80", "localhost.:8585", "127.0.0.1", "127.0.0.2:8585",
+        "localhost.evil.example:8585", "0.0.0.0:8585", "2130706433:8585", "[::]:8585", "[::ffff:127.0.0.1]:8585",
+    ],
+)  # fmt: skip
+def test_it_does_not_answer_under_others(world, host):
+    found = world.ask(path="/healthz", headers={"host": host})
+    assert (found.status, found.problem["field"]) == (421, "Host")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "a b", "localhost:8585/", "me@localhost:8585", "localhost:858585", "localhost:8585,evil.example", "\uff4cocalhost:8585", "é"],
+)  # fmt: skip
+def test_what_is_no_host_is_refused(world, host):
+    found = world.ask(path="/healthz", headers={"host": host.encode().decode("latin-1")})
+    assert found.status == 400
+
+
+def test_one_host_is_needed_and_no_two(world):
+    assert world.ask(path="/healthz", headers={"host": None}).status == 400
+    assert world.ask(path="/healthz", headers=[("host", "evil.example")]).status == 400
+
+
+def test_others_are_named_in_the_settings(world):
+    world.open(hosts=("onbeat.example", "other.example:8443"), public_url="https://public.example")
+    for host, status in [
+        ("onbeat.example", 200), ("onbeat.example:99", 200), ("other.example:8443", 200), ("public.example:443", 200),
+        ("other.example", 421), ("public.example", 421), ("a.onbeat.example", 421),
+    ]:  # fmt: skip
+        assert world.ask(path="/healthz", headers={"host": host}).status == status
+
+
+# -- where it comes from
+
+
+def test_what_comes_from_elsewhere_has_to_be_encrypted(world):
+    assert world.ask(path="/healthz", client="192.0.2.1").status == 403
+    assert world.ask(path="/healthz", client=None).status == 403
+    assert world.ask(path="/healthz", client="192.0.2.1", scheme="https").status == 200
+
+
+def test_nobody_says_for_whom_they_ask_unless_trusted(world):
+    forwarded = {
+        "x-forwarded-for": "203.0.113.9",
+        "x-forwarded-proto": "https",
+        "x-forwarded-host": "evil.example",
+    }
+    assert world.ask(path="/healthz", headers=forwarded).status == 200
+    scope = world.came_in[0][0]
+    assert (scope["client"][0], scope["scheme"]) == ("127.0.0.1", "http")
+    assert [name for name, _ in scope["headers"]] == [b"host"]
+
+
+def test_a_trusted_proxy_says_for_whom_it_asks(world):
+    world.open(trusted_proxies=("10.0.0.0/24",), hosts=("onbeat.example",))
+    forwarded = {
+        "x-forwarded-for": "6.6.6.6, 203.0.113.9, 10.0.0.8",
+        "x-forwarded-proto": "https",
+        "x-forwarded-host": "onbeat.example",
+    }
+    found = world.ask(path="/healthz", client="10.0.0.7", headers=forwarded)
+    scope = world.came_in[0][0]
+    assert (scope["client"][0], scope["scheme"]) == ("203.0.113.9", "https")
+    assert "strict-transport-security" in found.headers
+    assert world.ask(path="/healthz", client="10.0.1.7", headers=forwarded).status == 403
+
+
+@pytest.mark.parametrize("told", ["garbage", "203.0.113.9:80", "1.2.3.4 5.6.7.8", "[::1]"])
+def test_a_proxy_that_says_nonsense_is_refused(world, told):
+    world.open(trusted_proxies=("10.0.0.7",))
+    assert (
+        world.ask(path="/healthz", client="10.0.0.7", headers={"x-forwarded-for": told}).status
+        == 400
+    )
+
+
+# -- pages of others
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"}, {"origin": "null"}, {"origin": ""}, {"origin": "http://localhost:3000"},
+        {"origin": "http://localhost"}, {"origin": "http://localhost:8585.evil.example"}, {"origin": "http://127.0.0.1:8585"},
+        {"origin": "file://"}, {"origin": "http://evil@localhost:8585"}, {"referer": "https://evil.example/localhost:8585"},
+        {"sec-fetch-site": "cross-site"}, {"origin": "http://localhost:8585", "sec-fetch-site": "cross-site"},
+        {"origin": "https://evil.example", "referer": "http://localhost:8585/"},
+    ],
+)  # fmt: skip
+def test_no_page_of_another_site_changes_anything(world, headers):
+    assert world.ask("POST", token=world.a_token(), headers=headers).status == 403
+    assert world.came_in == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "http://localhost:8585"},
+        {"referer": "http://localhost:8585/schedules?a=b"},
+        {"sec-fetch-site": "same-origin"},
+    ],
+)
+def test_pages_of_our_own_and_programs_do(world, headers):
+    assert world.ask("POST", token=world.a_token(), headers=headers).status == 200
+
+
+def test_reading_is_not_changing(world):
+    headers = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
+    found = world.ask(token=world.a_token(), headers=headers)
+    assert found.status == 200
+    assert not [name for name in found.headers if name.startswith("access-control")]
+
+
+# -- sizes and bodies
+
+
+def test_a_line_and_headers_are_not_endless(world):
+    token = world.a_token()
+    assert world.ask(path=f"/{'a' * 8192}", token=token).status == 414
+    assert world.ask(token=token, query="a" * 8192).status == 414
+    assert world.ask(token=token, headers=[(f"x-{i}", "") for i in range(100)]).status == 431
+    assert world.ask(token=token, headers={"x-long": "a" * 32_768}).status == 431
+
+
+@pytest.mark.parametrize("raw", [b"/%00", b"/a%0d%0aSet-Cookie:x", b"/%ff", b"/%ed%a0%80", b"/%1b"])
+def test_a_path_and_a_query_are_text(world, raw):
+    assert world.ask(path="/x", raw_path=raw, token=world.a_token()).status == 400
+    assert world.ask(query=raw, token=world.a_token("two")).status == 400
+
+
+def test_a_body_has_a_size_that_depends_on_where_it_goes(world):
+    token = world.a_token()
+    fits, more = b'"%s"' % (b"a" * (LARGEST - 2)), b'"%s"' % (b"a" * (LARGEST - 1))
+    assert world.ask("POST", token=token, body=fits).status == 200
+    assert world.ask("POST", token=token, body=more).status == 413
+    assert world.ask("POST", LARGE, token=token, body=more).status == 200
+    assert world.ask("POST", LARGE, token=token, body=b'"%s"' % (b"a" * LARGEST_FILE)).status == 413
+
+
+def test_a_body_that_does_not_say_its_size_is_counted(world):
+    chunks = [b"a" * 2**18] * 5
+    headers = {"transfer-encoding": "chunked", "content-type": "application/json"}
+    found = world.ask("POST", token=world.a_token(), headers=headers, chunks=chunks)
+    assert found.status == 413
+
+
+def test_nobody_who_is_not_known_has_a_body_read(world):
+    unread = [{"type": "nothing that is understood"}]
+    assert world.ask("POST", body=b"{}", chunks=unread).status == 401
+    assert world.ask("POST", headers={"content-length": str(LARGEST + 1)}).status == 413
+
+
+@pytest.mark.parametrize("length", ["-1", "1e3", "0x10", "", "1, 2", " ", "٣", "9" * 30])
+def test_a_length_is_a_number(world, length):
+    headers = {"content-length": length.encode().decode("latin-1")}
+    assert world.ask("POST", token=world.a_token(), headers=headers).status in (400, 413)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "status"),
+    [
+        ("POST", "application/json", 200), ("POST", "application/json; charset=utf-8", 200), ("POST", 'Application/JSON;charset="UTF-8"', 200),
+        ("PATCH", "application/merge-patch+json", 200), ("POST", "application/merge-patch+json", 415), ("PUT", "text/plain", 415),
+        ("POST", "application/x-www-form-urlencoded", 415), ("POST", "multipart/form-data; boundary=x", 415), ("POST", "", 415),
+        ("POST", "application/json; charset=utf-7", 415), ("POST", "application/jsonp", 415), ("DELETE", "text/plain", 415), ("POST", None, 415),
+    ],
+)  # fmt: skip
+def test_a_body_is_json(world, method, kind, status):
+    headers = {"content-type": kind}
+    assert world.ask(method, token=world.a_token(), body=b"{}", headers=headers).status == status
+
+
+def test_a_packed_body_is_not_unpacked(world):
+    found = world.ask(
+        "POST", token=world.a_token(), body=b"{}", headers={"content-encoding": "gzip"}
+    )
+    assert (found.status, found.problem["field"]) == (415, "Content-Encoding")
+
+
+def test_a_body_that_comes_too_slowly_is_left(world):
+    world.open(body_seconds=0.05)
+    headers = {"transfer-encoding": "chunked", "content-type": "application/json"}
+    parts = [b"[", {"type": "http.request", "body": b"1", "more_body": True}]
+    found = world.ask("POST", token=world.a_token("slow"), headers=headers, chunks=parts)
+    assert found.status == 408
+
+
+def test_who_has_gone_gets_no_answer(world):
+    headers = {"content-length": "5", "content-type": "application/json"}
+    found = world.ask(
+        "POST", token=world.a_token(), headers=headers, chunks=[{"type": "http.disconnect"}]
+    )
+    assert found is None
+    assert world.came_in == []
+
+
+def test_the_application_gets_the_body_as_it_came(world):
+    text = '{ "ä": [1.50, "\\u00e4"] }'.encode()
+    world.ask("POST", token=world.a_token(), body=text)
+    assert world.came_in[0][1] == text
+
+
+# -- how often
+
+
+def test_who_guesses_is_not_listened_to_for_a_while(world):
+    for _ in range(20):
+        assert world.ask(token="onbeat_wrong").status == 401
+    found = world.ask(token="onbeat_wrong")
+    assert (found.status, found.headers["retry-after"]) == (429, "4")
+    world.clock.advance("4s")
+    assert world.ask(token="onbeat_wrong").status == 401
+    assert world.ask(token="onbeat_wrong").status == 429
+
+
+def test_whoever_was_right_before_is_not_locked_out_by_a_neighbour(world):
+    known, new = world.a_token("known"), world.a_token("new")
+    assert world.ask(token=known).status == 200
+    for _ in range(21):
+        world.ask(token="onbeat_wrong")
+    assert world.ask(token=new).status == 429
+    assert world.ask(token=known).status == 200
+    assert world.ask(token=new, client="::1").status == 200
+
+
+def test_codes_of_links_are_not_guessed_either(world):
+    for _ in range(20):
+        world.ask(path="/login", query="code=x")
+    query = f"code={world.run(world.tokens.link())}"
+    assert world.ask(path="/login", query=query).status == 429
+
+
+def test_a_caller_has_so_many_requests_in_a_second(world):
+    world.open(rate_limit=3)
+    token, other = world.a_token(), world.a_token("other")
+    assert [world.ask(token=token).status for _ in range(4)] == [200, 200, 200, 429]
+    assert world.ask(token=token).headers["retry-after"] == "1"
+    assert world.ask(token=other).status == 200
+    world.clock.advance(1000)
+    assert [world.ask(token=token).status for _ in range(4)] == [200, 200, 200, 429]
+
+
+# -- headers
+
+
+def test_every_answer_has_its_headers(world):
+    answers = [
+        world.ask(token=world.a_token()), world.ask(), world.ask(path="/healthz"), world.ask(headers={"host": "evil.example"}),
+        world.ask(path="/login"), world.ask("POST", token="x", body=b"{"),
+    ]  # fmt: skip
+    for found in answers:
+        html = found.headers.get("content-type", "").startswith("text/html")
+        assert found.headers["content-security-policy"].startswith(
+            f"default-src '{'self' if html else 'none'}'"
+        )
+        assert "unsafe-inline" not in found.headers["content-security-policy"]
+        wanted = {
+            "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "x-frame-options": "DENY",
+            "cache-control": "no-store", "cross-origin-opener-policy": "same-origin",
+            "cross-origin-resource-policy": "same-origin", "cross-origin-embedder-policy": "require-corp",
+        }  # fmt: skip
+        assert wanted.items() <= found.headers.items()
+        assert "strict-transport-security" not in found.headers
+        assert len(found.all_headers) == len(found.headers)
+
+
+def test_on_tls_browsers_are_told_to_keep_to_it(world):
+    found = world.ask(path="/healthz", scheme="https")
+    assert found.headers["strict-transport-security"] == "max-age=31536000"
+
+
+def test_which_program_answers_is_nobody_s_business(world):
+    world.answer_headers = [(b"Server", b"thing/1.0"), (b"cache-control", b"max-age=60")]
+    found = world.ask(path="/healthz")
+    assert "server" not in found.headers
+    assert found.headers["cache-control"] == "max-age=60"  # whoever answers may know better
+
+
+# -- whatever comes
+
+words = st.text(string.printable, max_size=40)
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    method=st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "X"]),
+    path=st.one_of(st.sampled_from(["/login", "/logout", "/healthz", "/api/v1/runs"]), words.map(lambda t: f"/{t}")),
+    names=st.lists(
+        st.tuples(
+            st.sampled_from(["host", "authorization", "cookie", "origin", "referer", "content-length", "content-type",
+                             "transfer-encoding", "x-forwarded-for", "x-csrf-token", "accept", "sec-fetch-site"]),
+            st.text(st.characters(max_codepoint=255), max_size=60),
+        ), max_size=6,
+    ),
+    body=st.binary(max_size=60),
+)  # fmt: skip
+def test_nothing_that_comes_makes_the_door_fail(world, method, path, names, body):
+    found = world.ask(method, path, headers=names, body=body)
+    assert found is None or found.status < 500
+
+
+def test_two_who_come_at_once_with_one_link_are_one_session(world):
+    query = f"code={world.run(world.tokens.link())}"
+
+    async def both():
+        return await asyncio.gather(*(world.asking(path="/login", query=query) for _ in range(2)))
+
+    assert sorted(each.status for each in world.run(both())) == [303, 403]
