@@ -7,7 +7,7 @@ SEEDS ?= 200
 KILLS ?= 200
 EVERY ?= 1
 
-.PHONY: help run test check fix laws sim mutants interleavings chaos bench requirements lock
+.PHONY: help run test check fix laws sim mutants interleavings chaos bench load requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -50,6 +50,9 @@ bench: .venv/dev.stamp .venv/bench.stamp  ## compare with peers in one run; fail
 	@$(BIN)/python -m bench.simulate
 	@$(BIN)/python -m bench.burst
 	@$(BIN)/python -m bench.postgres --rounds 1
+
+load: .venv/dev.stamp  ## ask the API as fast as wrk can, and see how late schedules are beside that
+	@$(BIN)/python -m bench.api
 
 requirements: .venv/dev.stamp  ## which requirement is proven by which test
 	@$(BIN)/python -m pytest --collect-only --quiet --requirements

@@ -20,19 +20,19 @@ from onbeat.core.why import Facts
 from onbeat.events import Event
 from onbeat.records import (
     Backfilled,
-    EventRow,
     ChannelRow,
     Collected,
+    EventRow,
     Figures,
     GroupRow,
-    NodeRow,
     Happened,
+    NodeRow,
     Overview,
     RunRow,
     ScheduleRow,
     TokenRow,
-    Which,
     ToSend,
+    Which,
     WhichRuns,
 )
 
@@ -41,9 +41,9 @@ NOTHING_EXPECTED: Mapping[str, int | None] = {}
 
 PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
 """`(schedule, run_at, unfinished, past, now) -> Plan`: pure, called inside a transaction."""
-
 Compose = Callable[[Sequence[Happened]], Sequence[tuple[str, Bundle, int]]]
 """What each channel hears of what happened, and the milliseconds that lie between two messages."""
+
 
 class Clock(Protocol):
     """Where the time comes from. Nothing else in the package asks for it."""
@@ -168,8 +168,8 @@ class Store(Protocol):
 
     clock: Clock  # by which `now` is told
     is_shared: bool  # whether several nodes may plan and run on it
-
     marks_successes: bool  # whether somebody here wants to hear of every run that succeeds
+
     def asked_by(self, who: str, *, only_of: str | None = None) -> "Store":
         """Return the same store, whose events tell who asked for what they tell of.
 
@@ -365,8 +365,14 @@ class Store(Protocol):
     async def facts(self, schedule_id: str, at: int | None) -> Facts:
         """Return what is known of a schedule and an instant: by default of its latest tick."""
 
-    async def events(self, *, after: int = 0, limit: int = 1000) -> list[EventRow]:
-        """Return what happened since event row `after`, of up to `limit` transactions."""
+    async def events(
+        self, *, after: int = 0, but: Collection[int] = (), limit: int = 1000
+    ) -> list[EventRow]:
+        """Return what happened since event row `after`, of up to `limit` transactions.
+
+        Numbers are given before transactions are committed: on a store that is shared, a smaller
+        one may appear later. Whoever follows it looks back, `but` for the rows that they know.
+        """
 
     async def newest_event(self, *, before: int | None = None) -> int:
         """Return the number of the newest event row, or the newest that was written before then."""
@@ -394,16 +400,6 @@ class Store(Protocol):
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         """Remove finished runs and events older than `before`; return how many runs went."""
 
-    # -- who may come in
-
-    async def add_token(self, token: TokenRow, digest: str) -> bool:
-        """Keep something that lets its bearer in; return False if its id is taken."""
-
-    async def tokens(self) -> list[TokenRow]:
-        """Return tokens and open sessions, by id. Links are not told of."""
-
-    async def token_of(self, digest: str) -> TokenRow | None:
-        """Return what the secret with this digest is: neither expired nor used up."""
     # -- who is told
 
     async def to_send(self, channels: Collection[str]) -> ToSend:
@@ -427,6 +423,16 @@ class Store(Protocol):
     async def channels(self) -> list[ChannelRow]:
         """Return what became of the messages of each channel, by name."""
 
+    # -- who may come in
+
+    async def add_token(self, token: TokenRow, digest: str) -> bool:
+        """Keep something that lets its bearer in; return False if its id is taken."""
+
+    async def tokens(self) -> list[TokenRow]:
+        """Return tokens and open sessions, by id. Links are not told of."""
+
+    async def token_of(self, digest: str) -> TokenRow | None:
+        """Return what the secret with this digest is: neither expired nor used up."""
 
     async def open_session(
         self, link: str, session: str, session_id: str, *, expires_in: int
@@ -474,9 +480,6 @@ class Launcher(Protocol):
         """End what is left."""
 
 
-Listener = Callable[[int, Sequence[Event]], None]
-"""`(at, events)`: what a transaction told, once it is durable, and its `now`."""
-Launchers = Mapping[str, Launcher]  # by the kind of target
 class Notifier(Protocol):
     """The adapter that delivers the messages of one channel."""
 
@@ -487,3 +490,6 @@ class Notifier(Protocol):
         """
 
 
+Listener = Callable[[int, Sequence[Event]], None]
+"""`(at, events)`: what a transaction told, once it is durable, and its `now`."""
+Launchers = Mapping[str, Launcher]  # by the kind of target

@@ -16,6 +16,7 @@ from onbeat.web.live import Live
 from onbeat.web.output import Output
 from onbeat.web.routes.definitions import LARGE_PATHS
 from onbeat.web.server import Server, bind
+from onbeat.web.turns import in_turns
 
 NODE_TOKEN_LASTS = 30_000  # milliseconds
 
@@ -66,7 +67,7 @@ class Front:
         output = Output(live, path_of=path_of, nodes=beat.service.nodes, node_token=node_token)
         api = make_api(Behind(beat.service, live, output, render_metrics))
         door = Door(
-            api,
+            in_turns(api),
             tokens=tokens,
             settings=self.settings,
             clock=beat.service.clock,

@@ -1,6 +1,6 @@
 """Reading what is kept. Nothing here changes anything, but for what `prune` removes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -45,6 +45,8 @@ SELECT min(at) FROM (
 RUNS = f"SELECT {', '.join(RunRow.__dataclass_fields__)} FROM schedule_runs WHERE TRUE"
 
 OF_OWNER = "schedule_id IN (SELECT schedule_id FROM schedules WHERE user_id = {})"
+
+EVENTS = "SELECT event_id, at, body FROM events WHERE TRUE"
 
 AUDIT = """
 SELECT event_id, at, body FROM events
@@ -177,13 +179,15 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def events(tx: Transaction, *, after: int, limit: int) -> list[EventRow]:
+def events(tx: Transaction, *, after: int, but: Collection[int] = (), limit: int) -> list[EventRow]:
     """Return what happened: what concerns one schedule in the order of commits."""
-    rows = tx.all(
-        "SELECT event_id, at, body FROM events WHERE event_id > ?1 ORDER BY event_id LIMIT ?2",
-        (after, limit),
-    )
-    return _own(tx, _events(rows))
+    asked = _Asked()
+    asked.add("event_id > {}", after)
+    if but:
+        asked.add("NOT event_id IN ({}[])", list(but))
+    bounded = asked.number(limit)
+    sql = f"{EVENTS} {asked.where} ORDER BY event_id LIMIT {bounded}"
+    return _own(tx, _events(tx.all(sql, asked.values)))
 
 
 def newest_event(tx: Transaction, *, before: int | None) -> int:
@@ -308,13 +312,13 @@ def prune(tx: Transaction, *, before: int, limit: int) -> int:
         (before, limit),
     )
     tx.run("DELETE FROM past_definitions WHERE until_at < ?1", (before,))
+    forget_messages(tx, before)
     for table in ("schedule_state", "schedules"):
         tx.run(FORGET_DELETED.format(table=table), (before,))
     if removed or gone:
         tx.run(KEEP, ("history_from", str(before)))
     if removed:
         tx.tell(HistoryPruned(before, removed))
-    forget_messages(tx, before)
     return removed
 
 

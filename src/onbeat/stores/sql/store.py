@@ -18,8 +18,8 @@ from onbeat.ports import (
     Attempt,
     Beat,
     Clock,
-    Finished,
     Compose,
+    Finished,
     Node,
     PlanFunction,
     Planned,
@@ -28,9 +28,9 @@ from onbeat.ports import (
 )
 from onbeat.records import (
     Backfilled,
-    EventRow,
     ChannelRow,
     Collected,
+    EventRow,
     Figures,
     GroupRow,
     NodeRow,
@@ -38,8 +38,8 @@ from onbeat.records import (
     RunRow,
     ScheduleRow,
     TokenRow,
-    Which,
     ToSend,
+    Which,
     WhichRuns,
 )
 from onbeat.stores.sql import (
@@ -50,9 +50,9 @@ from onbeat.stores.sql import (
     explaining,
     forecasting,
     nodes,
+    outbox,
     planning,
     reading,
-    outbox,
     restoring,
     tokens,
 )
@@ -89,9 +89,9 @@ class SqlStore(ABC):
 
         self._by = ""
         self._only_of: str | None = None
+        self.marks_successes = False
 
     def asked_by(self, who: str, *, only_of: str | None = None) -> Self:
-        self.marks_successes = False
         same = copy(self)
         same._by, same._only_of = who, only_of  # noqa: SLF001 - it is the same class
         return same
@@ -264,8 +264,10 @@ class SqlStore(ABC):
     async def facts(self, schedule_id: str, at: int | None) -> Facts:
         return await self._read(lambda tx: explaining.facts(tx, schedule_id, at))
 
-    async def events(self, *, after: int = 0, limit: int = 1000) -> list[EventRow]:
-        return await self._read(lambda tx: reading.events(tx, after=after, limit=limit))
+    async def events(
+        self, *, after: int = 0, but: Collection[int] = (), limit: int = 1000
+    ) -> list[EventRow]:
+        return await self._read(lambda tx: reading.events(tx, after=after, but=but, limit=limit))
 
     async def newest_event(self, *, before: int | None = None) -> int:
         return await self._read(lambda tx: reading.newest_event(tx, before=before))
@@ -295,13 +297,6 @@ class SqlStore(ABC):
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         return await self._write(lambda tx: reading.prune(tx, before=before, limit=limit))
 
-    # -- who may come in
-
-    async def add_token(self, token: TokenRow, digest: str) -> bool:
-        return await self._write(lambda tx: tokens.add(tx, token, digest))
-
-    async def tokens(self) -> list[TokenRow]:
-        return await self._read(tokens.listed)
     # -- who is told
 
     async def to_send(self, channels: Collection[str]) -> ToSend:
@@ -322,6 +317,13 @@ class SqlStore(ABC):
     async def channels(self) -> list[ChannelRow]:
         return await self._read(outbox.channels)
 
+    # -- who may come in
+
+    async def add_token(self, token: TokenRow, digest: str) -> bool:
+        return await self._write(lambda tx: tokens.add(tx, token, digest))
+
+    async def tokens(self) -> list[TokenRow]:
+        return await self._read(tokens.listed)
 
     async def token_of(self, digest: str) -> TokenRow | None:
         return await self._read(lambda tx: tokens.of_digest(tx, digest))
