@@ -29,14 +29,18 @@ SELECT {RUN_OF_SCHEDULE}, started_at
  ORDER BY schedule_id, run_at, run_id
 """
 
-# Of each schedule the last hundred rows, whatever became of them: a history may be long.
+# Of each schedule the last hundred rows, whatever became of them: a history may be long. The way
+# the join is written has SQLite begin with the schedules, of which there are fewer.
 RUN_LENGTHS = """
+  WITH since (schedule_id, run_id) AS MATERIALIZED (
+       SELECT s.schedule_id, coalesce((
+              SELECT q.run_id FROM schedule_runs q WHERE q.schedule_id = s.schedule_id
+               ORDER BY q.run_id DESC LIMIT 1 OFFSET 99), 0)
+         FROM schedules s WHERE s.deleted_at IS NULL)
 SELECT r.schedule_id, r.finished_at - r.started_at
-  FROM schedules s JOIN schedule_runs r ON r.schedule_id = s.schedule_id
- WHERE s.deleted_at IS NULL AND r.status = 'SUCCESS' AND r.started_at IS NOT NULL
-   AND r.run_id >= coalesce((
-       SELECT q.run_id FROM schedule_runs q WHERE q.schedule_id = s.schedule_id
-        ORDER BY q.run_id DESC LIMIT 1 OFFSET 99), 0)
+  FROM since CROSS JOIN schedule_runs r
+ WHERE r.schedule_id = since.schedule_id AND r.run_id >= since.run_id
+   AND r.status = 'SUCCESS' AND r.started_at IS NOT NULL
  ORDER BY r.schedule_id
 """
 

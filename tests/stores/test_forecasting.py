@@ -1,0 +1,111 @@
+"""What a store tells of how things stand, for a forecast to begin with.
+
+It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
+"""
+
+from onbeat.core.decisions import Due
+from onbeat.core.runs import Failed, Status, Succeeded
+from onbeat.simulate import Simulation
+
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+async def standing(world, name="report"):
+    found = await world.store.standings()
+    return {each.schedule.schedule_id: each for each in found.standings}[name]
+
+
+async def run_for(world, length, outcome=None):
+    """Have the next tick start a run, and end it so much later."""
+    await world.tick()
+    (attempt,) = await world.start()
+    world.clock.advance(length)
+    await world.end(attempt, outcome or Succeeded())
+
+
+async def test_a_schedule_stands_where_its_due_row_is(world):
+    await world.define()
+    now = world.clock.now()
+    found = await standing(world)
+    assert found.due == Due(now // 1000 + 3600, now + HOUR)
+    assert (found.decided_until, found.past.created_at) == (now // 1000, now // 1000)
+    assert (found.unfinished, found.length, found.is_paused) == ((), None, False)
+
+
+async def test_runs_that_are_under_way_are_told_with_when_they_started(world):
+    await world.define(overlap="queue")
+    await world.tick()
+    (attempt,) = await world.start()
+    started_at = world.clock.now()
+    await world.tick()
+    found = await standing(world)
+    going, waiting = found.unfinished
+    assert (going.run_id, going.status, going.leased) == (attempt.run_id, Status.STARTED, True)
+    assert (waiting.status, waiting.blocked_by) == (Status.ENQUEUED, going.run_id)
+    assert found.started_at == {going.run_id: started_at}
+
+
+async def test_a_run_usually_lasts_as_long_as_the_median_of_those_that_succeeded(world):
+    await world.define()
+    for length in (MINUTE, 9 * MINUTE, 2 * MINUTE):
+        await run_for(world, length)
+    await run_for(world, 30 * MINUTE, Failed("it broke"))
+    assert (await standing(world)).length == 2 * MINUTE
+
+
+async def test_only_the_last_hundred_rows_say_how_long_runs_last(world):
+    await world.define()
+    for length in (30_000,) * 70 + (1000,) * 60:
+        await run_for(world, length)
+    assert (await standing(world)).length == 1000
+
+
+async def test_a_pause_that_ends_by_itself_is_told_with_its_end(world):
+    await world.define()
+    until = world.clock.now() + 5 * HOUR
+    await world.store.pause("report", until=until)
+    found = await standing(world)
+    assert (found.is_paused, found.paused_until) == (True, until)
+    assert found.due == Due(until // 1000, until)
+
+
+async def test_groups_the_gate_and_who_is_up_are_told_with_it(world):
+    await world.define(group="gpu")
+    await world.store.set_group("gpu", places=3)
+    await world.store.set_gate(is_open=False)
+    found = await world.store.standings()
+    assert (dict(found.places), found.gate_is_open, found.is_up) == ({"gpu": 3}, False, True)
+    assert found.now == world.clock.now()
+
+
+async def test_to_an_owner_there_are_no_schedules_of_others(world):
+    await world.define("a")
+    await world.define("b")
+    assert (await world.store.asked_by("me", only_of="me").standings()).standings == ()
+    assert (await world.store.asked_by("all", only_of="").standings()).standings != ()
+
+
+async def test_what_cannot_be_read_is_named_and_left_out(world):
+    await world.define("a")
+    await world.define("broken")
+    world.database.tamper("UPDATE schedules SET definition = '{' WHERE schedule_id = 'broken'")
+    found = await world.store.standings()
+    assert found.unreadable == ("broken",)
+    assert [each.schedule.schedule_id for each in found.standings] == ["a"]
+
+
+async def test_what_was_deleted_is_no_part_of_it(world):
+    await world.define()
+    await run_for(world, MINUTE)
+    await world.store.delete("report")
+    assert (await world.store.standings()).standings == ()
+
+
+async def test_a_forecast_begins_there(world):
+    await world.define(max_runs=4)
+    await run_for(world, 90 * 1000)
+    simulation = Simulation(await world.store.standings(), until=world.clock.now() + 24 * HOUR)
+    for _ in simulation.steps():
+        pass
+    (found,) = simulation.forecast().schedules
+    assert (found.fires, found.length, found.is_length_known) == (3, 90_000, True)
