@@ -115,7 +115,7 @@ def read_secret(folder: str, name: str, *, field: str = "") -> str:
         raise InvalidSchedule(field, problem, hint="the setting secrets")
     try:
         found = _read(Path(folder).resolve(strict=True), name)
-    except OSError:
+    except (OSError, RuntimeError):  # a link that leads to itself
         raise InvalidSchedule(field, f"this node has no secret {name}", hint=hint) from None
     try:
         text = found.decode().removesuffix("\n").removesuffix("\r")

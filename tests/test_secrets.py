@@ -1,0 +1,361 @@
+"""Secrets are named in definitions and known where they are used: nowhere else, and never for long."""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from onbeat.app import output_file
+from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.schedules import Target, read_schedule
+from onbeat.errors import InvalidSchedule
+from onbeat.launchers.http import HttpLauncher
+from onbeat.launchers.process import ProcessLauncher
+from onbeat.ports import Attempt
+from onbeat.references import LONGEST_SECRET, Hidden, References, read_secret
+from onbeat.settings import Settings
+from tests.cli.test_verbs import a_node, as_json, folder, ok, onbeat, until  # noqa: F401
+
+CANARY = "canary-Zb4/'7\"é-nobody-may-see-this"
+
+
+@pytest.fixture
+def secrets(tmp_path):
+    found = tmp_path / "secrets"
+    found.mkdir()
+    (found / "token").write_text(f"{CANARY}\n")
+    return found
+
+
+# -- what a name stands for
+
+
+def test_a_name_stands_for_the_text_of_its_file_without_the_last_newline(secrets):
+    assert read_secret(str(secrets), "token") == CANARY
+    for text, found in [("a\r\n", "a"), ("a\n\n", "a\n"), (" a ", " a "), ("a\nb", "a\nb")]:
+        (secrets / "other").write_bytes(text.encode())
+        assert read_secret(str(secrets), "other") == found
+
+
+def test_links_within_the_folder_are_followed(secrets):
+    (secrets / "..data").mkdir()  # as Kubernetes has it
+    (secrets / "..data" / "password").write_text("linked")
+    (secrets / "password").symlink_to("..data/password")
+    assert read_secret(str(secrets), "password") == "linked"
+
+
+def test_the_folder_itself_may_be_a_link(secrets, tmp_path):
+    (tmp_path / "link").symlink_to(secrets)
+    assert read_secret(str(tmp_path / "link"), "token") == CANARY
+
+
+TRAVERSALS = [
+    "..", ".", "../outside", "../../etc/passwd", "/etc/passwd", "//etc/passwd", "a/../../outside", "./token", "token/", "token/.", "sub/../token",
+    "..\\outside", "..%2foutside", "%2e%2e/outside", "%2e%2e%2foutside", "..%c0%afoutside", "..\u2215outside", "....//outside", "..;/outside", ".hidden",
+    "token\0", "token\0.txt", "token\n", "\ntoken", "tok en", "~/x", "~root", "$HOME", "${HOME}", "`id`", "token;id", "token|id", "C:\\x", "file:///etc/passwd",
+    "", " ", "*", "t?ken", "[t]oken", "tökén", "x" * 101, "-/../../outside",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAVERSALS)
+def test_no_name_leads_out_of_the_folder(secrets, tmp_path, name):
+    (tmp_path / "outside").write_text("not yours")
+    (secrets / ".hidden").write_text("not meant")
+    with pytest.raises(InvalidSchedule):
+        read_secret(str(secrets), name)
+    references = References({}, str(secrets))
+    text = f"secret://{name}"
+    for launcher in (
+        HttpLauncher(version="1", environment={}),
+        ProcessLauncher(tmp_path, environment={}),
+    ):
+        with pytest.raises(InvalidSchedule):
+            launcher.check(http(A=text) if isinstance(launcher, HttpLauncher) else command(A=text))
+    assert references.fill("x", text, Hidden()) == text  # it names nothing, and is sent as it is
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path, outside: path.symlink_to(outside),
+        lambda path, outside: path.symlink_to("../outside"),
+        lambda path, outside: path.symlink_to("/proc/self/environ"),
+        lambda path, outside: path.symlink_to(path),
+        lambda path, outside: path.mkdir(),
+        lambda path, outside: os.mkfifo(path),
+        lambda path, outside: path.symlink_to("/dev/zero"),
+        lambda path, outside: path.write_bytes(b""),
+        lambda path, outside: path.write_bytes(b"\n"),
+        lambda path, outside: path.write_bytes(b"a\0b"),
+        lambda path, outside: path.write_bytes(b"\xff\xfe"),
+        lambda path, outside: path.write_bytes(b"a" * (LONGEST_SECRET + 1)),
+        lambda path, outside: None,
+    ],
+    ids=["link out", "relative link out", "proc", "itself", "folder", "pipe", "device", "empty", "newline", "nul", "latin", "long", "nothing"],
+)  # fmt: skip
+def test_what_is_no_file_of_the_folder_is_not_read_or_told(secrets, tmp_path, make):
+    (tmp_path / "outside").write_text("not yours")
+    make(secrets / "bad", tmp_path / "outside")
+    with pytest.raises(InvalidSchedule) as refused:
+        read_secret(str(secrets), "bad", field="env.A")
+    assert str(refused.value).startswith("env.A: ")
+    assert "not yours" not in str(refused.value)
+
+
+def test_without_a_folder_there_are_no_secrets():
+    with pytest.raises(InvalidSchedule, match="this node has no folder of secrets"):
+        read_secret("", "token")
+
+
+def test_what_belongs_to_a_run_stays_in_its_folder(tmp_path):
+    given = Settings(database=f"sqlite:///{tmp_path}/onbeat.db")
+    for run_id in (0, 1, -1, 10**9, 2**63 - 1, -(2**63)):
+        for attempt in (0, 1, -1, 2**31):
+            path = output_file(given, run_id, attempt)
+            assert path.resolve().is_relative_to(tmp_path / "onbeat.db.output")
+
+
+IDS = [
+    "..", ".", "../../x", "/etc/passwd", "a/../../b", "./x", "//x", "x/", "a/./b", "..\\x", "a\0b", "a b", "%2e%2e/x", "a\n", "é", "", "x" * 201, "a?b", "a#b", "~", "$HOME",
+    "a:b", "*",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule_id", IDS)
+def test_an_id_has_nothing_in_it_that_means_something_elsewhere(schedule_id):
+    with pytest.raises(InvalidSchedule):
+        read_schedule(schedule_id, {"every": "1h", "run": {"command": ["true"]}})
+
+
+@pytest.mark.parametrize("schedule_id", [".ssh/authorized_keys", "-rf", "...", "a/b/c", "nul"])
+def test_an_id_is_not_the_name_of_a_file(tmp_path, schedule_id):
+    schedule = read_schedule(schedule_id, {"every": "1h", "run": {"command": ["true"]}})
+    launcher = ProcessLauncher(tmp_path / "deep" / "er", environment=os.environ)
+    assert launched(launcher, schedule.target, schedule_id)[0] == Succeeded()
+    made = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert made == [Path("deep/er/000000/1-1.log")]
+
+
+def test_the_table_of_paths_is_as_long_as_it_was():
+    assert len(set(TRAVERSALS)) + len(IDS) >= 50
+
+
+# -- where it may stand
+
+
+def http(**headers):
+    return Target("http", {"http": "http://127.0.0.1/", "headers": headers})
+
+
+def command(**env):
+    return Target("command", {"command": ["true"], "env": env})
+
+
+def a_launcher(kind, **given):
+    if kind == "http":
+        return HttpLauncher(version="1", environment={}, **given)
+    return ProcessLauncher(Path("unused"), environment={}, **given)
+
+
+@pytest.mark.parametrize("kind", [http, command])
+def test_a_secret_is_the_whole_value_of_a_header_or_a_variable(kind):
+    a_launcher(kind.__name__).check(kind(A="secret://token"))
+    for text in (
+        "Bearer secret://token",
+        "secret://token ",
+        "secret://a/b",
+        "SECRET://token",
+        "secret://",
+        "secret://{{ key }}",
+    ):
+        with pytest.raises(InvalidSchedule, match=r"A: this names no secret \(secret://name as"):
+            a_launcher(kind.__name__).check(kind(A=text))
+    with pytest.raises(InvalidSchedule, match="no variable is named after"):
+        a_launcher(kind.__name__).check(kind(A="${HOME}"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"command": ["curl", "secret://token"]}, r"command\[1\]"), ({"command": ["curl", "-H", "X: ${env:TOKEN}"]}, r"command\[2\]"),
+        ({"command": ["secret://token"]}, r"command\[0\]"), ({"command": ["a", "--password=SECRET://token"]}, r"command\[1\]"),
+        ({"command": ["true"], "cwd": "secret://token"}, "cwd"), ({"command": ["true"], "inputs": {"a": ["secret://token"]}}, r"inputs\.a\[0\]"),
+        ({"command": ["true"], "inputs": {"a": "${env:TOKEN}"}}, r"inputs\.a"), ({"http": "http://a.test/?t=secret://token"}, "http"),
+        ({"http": "http://a.test/", "inputs": {"a": {"b": "secret://token"}}}, r"inputs\.a\.b"),
+    ],
+)  # fmt: skip
+def test_where_a_secret_would_be_seen_it_cannot_stand(fields, field):
+    kind = "http" if "http" in fields else "command"
+    with pytest.raises(InvalidSchedule, match=rf"^{field}: a secret would be seen here"):
+        a_launcher(kind).check(Target(kind, fields))
+
+
+def test_a_text_that_speaks_of_secrets_may_be_an_input():
+    fields = {"command": ["true"], "inputs": {"prompt": "what does secret://x or ${env:A} mean?"}}
+    a_launcher("command").check(Target("command", fields))
+
+
+# -- what becomes of it
+
+
+def launched(launcher, target, schedule_id="report"):
+    """Launch once; return the outcome, what was printed, and what its file holds."""
+    attempt = Attempt(1, schedule_id, 0, 0, 1, 1, target, inputs_text=target.inputs_text)
+
+    async def main():
+        try:
+            return await launcher.launch(attempt)
+        finally:
+            await launcher.close()
+
+    outcome, tail = asyncio.run(main())
+    output = getattr(launcher, "_output", None)
+    files = [path.read_text() for path in output.rglob("*.log")] if output is not None else []
+    return outcome, tail, "".join(files)
+
+
+TELL = "import os, json; t = os.environ['T']; print('it is', t, json.dumps(t), t[::-1]); raise SystemExit(t[0] != 'c')"
+
+
+def test_a_command_has_its_secret_and_what_it_prints_of_it_is_hidden(secrets, tmp_path):
+    launcher = ProcessLauncher(tmp_path / "out", environment=os.environ, secrets=str(secrets))
+    fields = {"command": [sys.executable, "-c", TELL], "env": {"T": "secret://token"}}
+    outcome, tail, kept = launched(launcher, Target("command", fields))
+    assert outcome == Succeeded()  # it began with the right letter
+    assert tail == kept
+    assert tail == f'it is *** "***" {CANARY[::-1]}\n'
+
+
+def test_a_command_s_variable_may_name_what_is_passed_on_and_nothing_else(tmp_path):
+    environment = {**os.environ, "TOKEN": CANARY, "OTHER": "x"}
+    passed = ("PATH", "HOME", "TOKEN")
+    fields = {"command": [sys.executable, "-c", TELL], "env": {"T": "${env:TOKEN}"}}
+    launcher = ProcessLauncher(tmp_path / "out", environment=environment, passed=passed)
+    outcome, tail, _ = launched(launcher, Target("command", fields))
+    assert (outcome, CANARY in tail) == (Succeeded(), False)
+    for name in ("OTHER", "HOME", "NONE"):
+        fields["env"] = {"T": f"${{env:{name}}}"}
+        launcher = ProcessLauncher(tmp_path / "out", environment=environment, passed=passed)
+        outcome, _, _ = launched(launcher, Target("command", fields))
+        problem = f"env.T: this node does not pass the variable {name} on (pass_env names it)"
+        assert outcome == Failed(problem, reason="invalid_target", retryable=False)
+
+
+def test_a_secret_that_is_not_there_is_no_launch(secrets, tmp_path):
+    launcher = ProcessLauncher(tmp_path / "out", environment=os.environ, secrets=str(secrets))
+    outcome, _, _ = launched(launcher, command(A="secret://none"))
+    assert (outcome.reason, outcome.retryable) == ("invalid_target", False)
+    assert outcome.error.startswith("env.A: this node has no secret none")
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Fails, and says all it was told."""
+
+    got: ClassVar[list] = []
+
+    def do_POST(self):
+        told = self.headers.get("Authorization", "")
+        self.got.append(dict(self.headers))
+        body = json.dumps({"you sent": told, "again": [told, f"x{told}x"]}).encode()
+        self.send_response(500)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def echo():
+    Echo.got = []
+    with HTTPServer(("127.0.0.1", 0), Echo) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+VERBS = (
+    "list", "show command", "show request", "runs", "logs command", "logs request", "why command", "why request", "status", "token list",
+    "export",
+)  # fmt: skip
+PLAIN = "canary-Zb47-nobody-may-see-this"
+
+
+def test_a_canary_is_nowhere_but_where_it_is_needed(folder, echo):  # noqa: F811 - the folder to be in
+    there = folder / "secrets"
+    there.mkdir()
+    (there / "canary").write_text(f"{PLAIN}\n")
+    tell = "import os, time; print('told', os.environ['T'], flush=True); time.sleep(1); raise SystemExit(os.environ['T'])"
+    url = f"http://127.0.0.1:{echo.server_port}/"
+    (folder / "onbeat.yaml").write_text(json.dumps({"schedules": {
+        "command": {"every": "1h", "run": {"command": [sys.executable, "-c", tell], "env": {"T": "secret://canary"}}},
+        "request": {"every": "1h", "run": {"http": url, "headers": {"Authorization": "secret://canary"}}},
+    }}))  # fmt: skip
+    settings = [
+        "--secrets",
+        str(there),
+        "--log-level",
+        "debug",
+        "--stop-grace",
+        "0s",
+        "--roles",
+        "plan,run",
+    ]
+    seen, in_child = [], []
+    with a_node(folder, *settings) as node:
+        seen += [ok("run", name) for name in ("command", "request")]
+        until(lambda: [run["status"] for run in as_json("runs", "command")] == ["STARTED"])
+
+        def children():
+            listed = Path(f"/proc/{node.pid}/task").glob("*/children")
+            return [int(pid) for path in listed for pid in path.read_text().split()]
+
+        until(children)
+        seen += [Path(f"/proc/{pid}/cmdline").read_text() for pid in (node.pid, *children())]
+        in_child += [Path(f"/proc/{pid}/environ").read_bytes().decode() for pid in children()]
+        until(lambda: {run["status"] for run in as_json("runs")} == {"FAILED"})
+        for verb in VERBS:
+            seen += [onbeat(*verb.split()).output, onbeat(*verb.split(), "--json").output]
+        seen.append((folder / "stderr").read_text())
+    assert any(f"T={PLAIN}" in each for each in in_child)
+    assert [each["Authorization"] for each in Echo.got] == [PLAIN]
+    assert "told ***" in "".join(seen)
+    kept = [path for path in folder.rglob("*") if path.is_file() and there not in path.parents]
+    assert any(path.suffix == ".log" for path in kept)
+    seen += [path.read_bytes().decode("latin-1") for path in kept]
+    assert [each[:200] for each in seen if PLAIN in each] == []
+
+
+# -- telling of a run's end
+
+
+def callback_headers(echo, **given):
+    async def how(key):
+        return {"Onbeat-Callback-Token": f"token-{key}", "Onbeat-Callback": f"https://x/{key}"}
+
+    fields = {"http": f"http://127.0.0.1:{echo.server_port}/", **given}
+    launcher = HttpLauncher(version="1", environment={}, callback=how)
+    outcome, tail, _ = launched(launcher, Target("http", fields))
+    return Echo.got[0], outcome, tail
+
+
+def test_a_target_that_may_accept_a_run_is_told_how_to_report_its_end(echo):
+    headers, _, _ = callback_headers(echo)
+    key = headers["Idempotency-Key"]
+    assert headers["Onbeat-Callback-Token"] == f"token-{key}"
+    assert headers["Onbeat-Callback"] == f"https://x/{key}"
+
+
+def test_a_target_that_tells_of_no_end_gets_no_token(echo):
+    headers, _, _ = callback_headers(echo, feedback=False)
+    assert not [name for name in headers if name.startswith("Onbeat-Callback")]
