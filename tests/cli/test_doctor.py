@@ -104,3 +104,9 @@ def test_a_real_server_is_looked_at(postgres_url):
     assert found["postgresql"]["level"] == found["rights"]["level"] == "ok"
     assert found["database"]["found"] == "there is no schema 'onbeat' yet"
     assert found["clock"]["level"] == "ok"
+
+
+def test_a_quick_look_does_not_read_the_whole_file(database):
+    assert "integrity" in told()[0]
+    found, code = told("--quick")
+    assert ("integrity" in found, "database" in found, code) == (False, True, 0)

@@ -65,7 +65,7 @@ def up(request):
 
     def start(*arguments):
         request.addfinalizer(lambda: onbeat("down", fails=True))
-        return onbeat("up", "-d", *arguments)
+        return onbeat("up", "-d", "--roles", "plan,run", *arguments)
 
     return start
 
@@ -107,6 +107,6 @@ def test_what_was_planned_since_the_backup_does_not_run_and_why_says_so(folder, 
 def test_it_is_refused_while_a_node_is_up(folder, up):
     put_back()
     up()
-    refused = onbeat("up", "--restored", fails=True)
+    refused = onbeat("up", "--restored", "--roles", "plan,run", fails=True)
     assert refused.returncode == 69
     assert "is held by" in refused.stderr

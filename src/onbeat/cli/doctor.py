@@ -18,14 +18,16 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.command()
 @click.option("--database", metavar="URL", help="[default: sqlite:///onbeat.db]")
 @click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Of settings.")
+@click.option("--quick", is_flag=True, help="Do not read the whole file of the database.")
 @JSON
-def doctor(database: str | None, config: Path | None, as_json: bool) -> None:
+def doctor(database: str | None, config: Path | None, quick: bool, as_json: bool) -> None:
     """Look for what is wrong, change nothing, and say what would be right.
 
     It ends with 1 if anything fails; a warning is no failure.
     """
     settings, file = settings_or_refusal(database, config)
-    found = judge(asyncio.run(look(settings, settings_file=file, clock=SystemClock())))
+    seen = look(settings, settings_file=file, clock=SystemClock(), quick=quick)
+    found = judge(asyncio.run(seen))
     if as_json:
         write_json([asdict(each) for each in found])
     else:

@@ -22,6 +22,7 @@ from onbeat.app import Onbeat, check_target, holder
 from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.apply import Wish, apply_definitions
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
+from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
 from onbeat.errors import InvalidSettings, StoreUnusable
 from onbeat.records import NodeRow, Overview
@@ -120,7 +121,8 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool, restor
             n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
             click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
         sys.stdout.flush()
-        await beat.until(stopped)
+        async with supervised():
+            await beat.until(stopped)
     finally:
         if front is not None:
             await front.stop()

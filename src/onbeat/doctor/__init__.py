@@ -25,9 +25,16 @@ CHECKS: tuple[Check, ...] = (*machine.CHECKS, *database.CHECKS, *standing.CHECKS
 
 
 async def look(
-    settings: Settings | InvalidSettings, *, settings_file: Path | None, clock: Clock
+    settings: Settings | InvalidSettings,
+    *,
+    settings_file: Path | None,
+    clock: Clock,
+    quick: bool = False,
 ) -> Seen:
-    """Look at the machine and at the database, without changing anything."""
+    """Look at the machine and at the database, without changing anything.
+
+    A database in a file is read as a whole, to see whether it is damaged, unless it is to be quick.
+    """
     path = settings.database_path if isinstance(settings, Settings) else None
     return Seen(
         clock.now(),
@@ -36,7 +43,7 @@ async def look(
         VERSION,
         settings,
         settings_file,
-        await _look_at_database(settings, clock),
+        await _look_at_database(settings, clock, quick=quick),
         None if path is None else who_holds(path),
     )
 
@@ -55,12 +62,14 @@ def _find(check: Check, seen: Seen) -> Finding | None:
         return Finding(name, "fail", f"it could not be checked: {type(broken).__name__}: {broken}")
 
 
-async def _look_at_database(settings: Settings | InvalidSettings, clock: Clock) -> Looked:
+async def _look_at_database(
+    settings: Settings | InvalidSettings, clock: Clock, *, quick: bool
+) -> Looked:
     if isinstance(settings, InvalidSettings):
         problem = "which it is, nobody knows: the settings are refused"
         return Looked(problem=problem, is_there=False)
     if settings.database_path is not None:
-        return look_at_file(settings.database_path, clock)
+        return look_at_file(settings.database_path, clock, quick=quick)
     if not settings.is_postgres:
         hint = "it is gone when the program ends: name a file"
         return Looked(problem="the database is in memory", hint=hint, is_there=False)

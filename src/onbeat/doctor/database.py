@@ -30,7 +30,7 @@ def database(seen: Seen) -> Finding:
 def integrity(seen: Seen) -> Finding | None:
     """Judge whether the file is whole, by SQLite's own check."""
     looked = seen.looked
-    if looked.problem or seen.known.is_postgres:
+    if looked.problem or seen.known.is_postgres or looked.is_checked is None:
         return None
     if looked.damage:
         hint = "stop the node, keep a copy of the file, and put back a backup"

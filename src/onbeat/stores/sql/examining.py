@@ -69,7 +69,7 @@ class Looked:
     schema: int = 0
     known_schema: int = 0  # what this program makes of it
     damage: str = ""  # what its own check says; empty: nothing
-    is_checked: bool = True  # whether that check came to its end
+    is_checked: bool | None = True  # whether that check came to its end; None: it was not made
     wal: int = 0  # bytes
     postgres: "Server | None" = None
 

@@ -16,14 +16,14 @@ STEPS = 100_000  # of SQLite's machine, between two looks at the clock
 LIBRARY = apsw.sqlite_lib_version()
 
 
-def look(path: Path, clock: Clock) -> Looked:
-    """Look at a file, whatever state it is in."""
+def look(path: Path, clock: Clock, *, quick: bool = False) -> Looked:
+    """Look at a file, whatever state it is in; all of it is read, unless it is to be quick."""
     if not path.exists() or not path.stat().st_size:
         return Looked(problem=f"{path} does not exist", hint="onbeat up makes it", is_there=False)
     try:
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             connection.set_busy_timeout(2000)
-            return _look(connection, path, clock)
+            return _look(connection, path, clock, quick=quick)
     except (apsw.CorruptError, apsw.NotADBError) as broken:
         return Looked(problem=f"{path} is damaged: {broken}", hint="put back a backup")
     except apsw.BusyError:
@@ -35,7 +35,7 @@ def look(path: Path, clock: Clock) -> Looked:
         return Looked(problem=f"{path}: {broken}", hint="onbeat up says more")
 
 
-def _look(connection: apsw.Connection, path: Path, clock: Clock) -> Looked:
+def _look(connection: apsw.Connection, path: Path, clock: Clock, *, quick: bool) -> Looked:
     schema, known = int(connection.pragma("user_version")), len(MIGRATIONS)
     if connection.pragma("application_id") != APPLICATION:
         hint = "--database names another"
@@ -43,7 +43,7 @@ def _look(connection: apsw.Connection, path: Path, clock: Clock) -> Looked:
     moved = connection.execute("SELECT value FROM meta WHERE name = 'moved_to'").fetchone()
     if moved is not None:
         return Looked(problem=f"{path} was moved to {moved[0]}", hint="--database names that")
-    damage, is_checked = _check(connection)
+    damage, is_checked = ("", None) if quick else _check(connection)
     wal = path.with_name(f"{path.name}-wal")
     standing = None
     if schema == known and not damage:
