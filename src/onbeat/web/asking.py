@@ -11,12 +11,16 @@ from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
 from onbeat.access import Caller
 from onbeat.core.instants import parse_instant, rfc3339_ms
-from onbeat.core.schedules import check_id
+from onbeat.core.schedules import ID, check_id
 from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.service import Service
 from onbeat.web.problems import Problem
 
 LONGEST_PAGE = 1000
+INSTANT = (
+    r"^ *[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(\.0+)?"
+    r"([Zz]|[+-][0-9]{2}:[0-9]{2}) *$"
+)
 
 Asked = Request[object, object, State]
 
@@ -24,9 +28,9 @@ ScheduleId = Annotated[
     str,
     PathParameter(
         min_length=1,
-        max_length=600,
-        description="The id of a schedule; a slash in it is written %2F.",
-        schema_extra={"pattern": r"^(?:[A-Za-z0-9._-]|%2F)+$"},
+        max_length=600,  # as it is sent; what is promised is what it stands for
+        description="The id of a schedule; a slash in it is sent as %2F.",
+        schema_extra={"pattern": f"^{ID.pattern}$", "max_length": 200},
     ),
 ]
 RunId = Annotated[int, PathParameter(ge=1, le=2**62, description="The number of a run.")]
@@ -41,7 +45,7 @@ Instant = Annotated[
     QueryParameter(
         max_length=64,
         description="An instant as RFC 3339, such as 2026-12-01T09:00:00Z.",
-        schema_extra={"format": "date-time"},
+        schema_extra={"pattern": INSTANT},
     ),
 ]
 IdempotencyKey = Annotated[
@@ -50,9 +54,9 @@ IdempotencyKey = Annotated[
         name="Idempotency-Key",
         min_length=1,
         max_length=200,
+        pattern="^[!-~]+$",
         required=False,
         description="The same key is the same request: what was made then is the answer again.",
-        schema_extra={"pattern": "^[!-~]+$"},
     ),
 ]
 IfMatch = Annotated[
@@ -76,18 +80,15 @@ class Page:
 
 
 def told(told: str, *statuses: int) -> dict[int, ResponseSpec]:
-    """Return what a route answers besides what it is for: refusals, as problems."""
+    """Return what a route answers besides what it is for: refusals, as problems.
+
+    What the door refuses is added to all of them, by `web/openapi.py`.
+    """
     about = {
-        400: "The request cannot be read.",
-        401: "Nobody is known by what was sent.",
-        403: "The caller may not do this.",
         404: f"There is no such {told}.",
         409: f"The {told} is not in a state in which this could be done.",
         412: "It was changed since it was read.",
-        413: "The body is too large.",
-        415: "The body is not JSON.",
         422: "What was sent can be read, and is refused: `field` says where.",
-        429: "Too many requests.",
         503: "The database does not answer.",
     }
     return {
@@ -97,7 +98,7 @@ def told(told: str, *statuses: int) -> dict[int, ResponseSpec]:
             media_type="application/problem+json",
             generate_examples=False,
         )
-        for status in sorted({400, 401, 403, 429, 503, *statuses})
+        for status in sorted({*statuses, 503})
     }
 
 
@@ -109,9 +110,14 @@ async def provide_service(request: Asked, state: State) -> Service:
     return service.of(caller)
 
 
+def name_of(given: str) -> str:
+    """Return the name that a part of a path stands for: paths come as they were sent."""
+    return unquote(given)
+
+
 def schedule_id_of(given: str) -> str:
     """Return the id that a part of a path stands for, or refuse it."""
-    return check_id(unquote(given))
+    return check_id(name_of(given))
 
 
 def instant_of(field: str, given: str) -> int:

@@ -59,15 +59,13 @@ class Forecasting(
     run_length: Length | None = None
 
 
-@post("/plan", operation_id="plan", status_code=200, responses=told("schedule", 413, 415, 422))
+@post("/plan", operation_id="plan", status_code=200, responses=told("schedule", 422))
 async def plan(service: NamedDependency[Service], data: JSONBody[Definitions]) -> Planned:
     """Return what applying definitions would do: the difference, and ticks gained and lost."""
     return (await _planned(service, data))[1]
 
 
-@post(
-    "/apply", operation_id="apply", status_code=200, responses=told("schedule", 412, 413, 415, 422)
-)
+@post("/apply", operation_id="apply", status_code=200, responses=told("schedule", 412, 422))
 async def apply(service: NamedDependency[Service], data: JSONBody[Definitions]) -> Planned:
     """Apply definitions, all or none of them. Pauses and positions stay as they are."""
     changes, answer = await _planned(service, data)
@@ -83,9 +81,7 @@ async def _planned(service: Service, data: Definitions) -> tuple[Any, Planned]:
     return changes, Planned(data.source, [change_fields(each) for each in changes.changes])
 
 
-@post(
-    "/simulate", operation_id="simulate", status_code=200, responses=told("schedule", 413, 415, 422)
-)
+@post("/simulate", operation_id="simulate", status_code=200, responses=told("schedule", 422))
 async def simulate(
     service: NamedDependency[Service], data: JSONBody[Forecasting | None] = None
 ) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from litestar import get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
+from onbeat.core.policies import GROUP
 from onbeat.records import GroupRow
 from onbeat.service import Service
 from onbeat.telling import (
@@ -19,7 +20,7 @@ from onbeat.telling import (
     node_fields,
     overview_fields,
 )
-from onbeat.web.asking import Limit, told
+from onbeat.web.asking import Limit, name_of, told
 
 
 class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +72,7 @@ async def get_gate(service: NamedDependency[Service]) -> Gate:
     return Gate("open" if (await service.overview()).gate_open else "closed")
 
 
-@put("/gate", operation_id="put_gate", responses=told("gate", 413, 415))
+@put("/gate", operation_id="put_gate", responses=told("gate"))
 async def put_gate(service: NamedDependency[Service], data: JSONBody[Gate]) -> Gate:
     """Open or close the gate. What was missed behind it does not run."""
     await service.set_gate(is_open=data.gate == "open")
@@ -84,16 +85,25 @@ async def list_groups(service: NamedDependency[Service]) -> Groups:
     return Groups([group_fields(row) for row in await service.groups()])
 
 
-@put("/groups/{name:str}", operation_id="put_group", responses=told("group", 413, 415, 422))
+@put("/groups/{name:str}", operation_id="put_group", responses=told("group", 422))
 async def put_group(
     service: NamedDependency[Service],
-    name: Annotated[str, PathParameter(min_length=1, max_length=300)],
+    name: Annotated[
+        str,
+        PathParameter(
+            min_length=1,
+            max_length=300,
+            description="The name of a group; a slash in it is sent as %2F.",
+            schema_extra={"pattern": f"^{GROUP.pattern}$", "max_length": 100},
+        ),
+    ],
     data: JSONBody[Places],
 ) -> GroupFields:
     """Say how many runs of a group may be started at the same time."""
-    await service.set_group(name, places=data.places)
+    group = name_of(name)
+    await service.set_group(group, places=data.places)
     rows = {row.name: row for row in await service.groups()}
-    return group_fields(rows.get(name, GroupRow(name, data.places, 0, 0)))
+    return group_fields(rows.get(group, GroupRow(group, data.places, 0, 0)))
 
 
 @get("/nodes", operation_id="list_nodes", responses=told("node"))
@@ -114,7 +124,7 @@ async def stop_node(
     node_id: Annotated[str, PathParameter(min_length=1, max_length=100)],
 ) -> Asked:
     """Have a node stop in good order: it hears of it with its next heartbeat."""
-    return Asked(bool(await service.ask_to_stop([node_id])))
+    return Asked(bool(await service.ask_to_stop([name_of(node_id)])))
 
 
 @get("/audit", operation_id="audit", responses=told("event"))
@@ -125,7 +135,8 @@ async def audit(
     schedule_id: Annotated[str | None, QueryParameter(max_length=200)] = None,
 ) -> AuditPage:
     """Return what people and programs had done, the latest first: who, what, and when."""
-    found = await service.audit(schedule_id=schedule_id, before=cursor, limit=limit)
+    before = None if cursor is None else place_of(cursor)
+    found = await service.audit(schedule_id=schedule_id, before=before, limit=limit)
     more = str(found[-1].event_id) if len(found) >= limit else None
     return AuditPage([event_fields(row) for row in found], more)
 

@@ -12,7 +12,7 @@ from onbeat.errors import InvalidSchedule
 from onbeat.records import WhichRuns
 from onbeat.service import Service
 from onbeat.telling import RunFields, run_fields
-from onbeat.web.asking import Instant, Limit, RunId, instant_of, told
+from onbeat.web.asking import Instant, Limit, RunId, instant_of, name_of, told
 from onbeat.web.routes.schedules import RunPage, runs_page
 
 
@@ -34,7 +34,7 @@ class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     final: bool = False
 
 
-@get("/runs", operation_id="list_runs", responses=told("run", 422))
+@get("/runs", operation_id="list_runs", responses=told("schedule", 404, 422))
 async def list_runs(
     service: NamedDependency[Service],
     *,
@@ -70,7 +70,7 @@ async def get_run(service: NamedDependency[Service], run_id: RunId) -> RunFields
     "/runs/{run_id:int}/cancel",
     operation_id="cancel_run",
     status_code=200,
-    responses=told("run", 404, 409, 413, 415),
+    responses=told("run", 404, 409),
 )
 async def cancel_run(
     service: NamedDependency[Service], run_id: RunId, data: JSONBody[Canceling | None] = None
@@ -83,13 +83,18 @@ async def cancel_run(
     "/runs/{key:str}/status",
     operation_id="report_run",
     status_code=200,
-    responses=told("run", 404, 409, 413, 415, 422),
+    responses=told("run", 404, 409, 422),
 )
 async def report_run(
     service: NamedDependency[Service],
     key: Annotated[
         str,
-        PathParameter(description="The number of a run, or its key.", min_length=1, max_length=64),
+        PathParameter(
+            description="The number of a run, or its key.",
+            min_length=1,
+            max_length=200,
+            schema_extra={"pattern": "^([0-9]{1,18}|[0-9a-f]{64})$", "max_length": 64},
+        ),
     ],
     data: JSONBody[Ending],
 ) -> RunFields:
@@ -101,7 +106,7 @@ async def report_run(
     outcome: Succeeded | Failed = Succeeded(data.result)
     if data.status == "FAILED":
         outcome = Failed(data.error or "it was reported to have failed", retryable=not data.final)
-    which = int(key) if key.isascii() and key.isdigit() and len(key) < 19 else key
+    which = int(key) if key.isascii() and key.isdigit() and len(key) < 19 else name_of(key)
     return run_fields(await service.report(which, outcome))
 
 

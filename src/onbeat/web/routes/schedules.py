@@ -2,6 +2,7 @@
 
 import hashlib
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 import msgspec
 from litestar import Response, delete, get, patch, post, put
@@ -177,7 +178,7 @@ async def list_schedules(
     return SchedulePage([schedule_fields(row) for row in found[:limit]], more)
 
 
-@post("/schedules", operation_id="create_schedule", responses=told("schedule", 409, 413, 415, 422))
+@post("/schedules", operation_id="create_schedule", responses=told("schedule", 409, 422))
 async def create_schedule(
     service: NamedDependency[Service],
     data: JSONBody[NewSchedule],
@@ -200,7 +201,11 @@ async def create_schedule(
     return await _shown(service, done)
 
 
-@get("/schedules/{schedule_id:str}", operation_id="get_schedule", responses=told("schedule", 404))
+@get(
+    "/schedules/{schedule_id:str}",
+    operation_id="get_schedule",
+    responses=told("schedule", 404, 422),
+)
 async def get_schedule(
     service: NamedDependency[Service], schedule_id: ScheduleId
 ) -> Response[ScheduleFields]:
@@ -212,7 +217,7 @@ async def get_schedule(
 @put(
     "/schedules/{schedule_id:str}",
     operation_id="put_schedule",
-    responses=told("schedule", 404, 409, 412, 413, 415, 422),
+    responses=told("schedule", 404, 409, 412, 422),
 )
 async def put_schedule(
     service: NamedDependency[Service],
@@ -233,7 +238,7 @@ async def put_schedule(
 @patch(
     "/schedules/{schedule_id:str}",
     operation_id="patch_schedule",
-    responses=told("schedule", 404, 409, 412, 413, 415, 422),
+    responses=told("schedule", 404, 409, 412, 422),
 )
 async def patch_schedule(
     service: NamedDependency[Service],
@@ -288,9 +293,7 @@ async def get_next(
     return preview_fields(preview(schedule.trigger, zone(schedule.timezone), after=since, n=n))
 
 
-@post(
-    "/preview", operation_id="preview", status_code=200, responses=told("schedule", 413, 415, 422)
-)
+@post("/preview", operation_id="preview", status_code=200, responses=told("schedule", 422))
 async def preview_definition(
     service: NamedDependency[Service],
     data: JSONBody[Definition],
@@ -337,7 +340,7 @@ async def why(
 @post(
     "/schedules/{schedule_id:str}/run",
     operation_id="start_run",
-    responses=told("schedule", 404, 413, 415, 422),
+    responses=told("schedule", 404, 422),
 )
 async def start_run(
     service: NamedDependency[Service],
@@ -355,7 +358,7 @@ async def start_run(
     "/schedules/{schedule_id:str}/pause",
     operation_id="pause_schedule",
     status_code=200,
-    responses=told("schedule", 404, 413, 415, 422),
+    responses=told("schedule", 404, 422),
 )
 async def pause_schedule(
     service: NamedDependency[Service],
@@ -373,7 +376,7 @@ async def pause_schedule(
     "/schedules/{schedule_id:str}/resume",
     operation_id="resume_schedule",
     status_code=200,
-    responses=told("schedule", 404, 413, 415, 422),
+    responses=told("schedule", 404, 422),
 )
 async def resume_schedule(
     service: NamedDependency[Service],
@@ -390,7 +393,7 @@ async def resume_schedule(
     "/schedules/{schedule_id:str}/backfill",
     operation_id="backfill",
     status_code=200,
-    responses=told("schedule", 404, 413, 415, 422),
+    responses=told("schedule", 404, 422),
 )
 async def backfill(
     service: NamedDependency[Service], schedule_id: ScheduleId, data: JSONBody[Backfilling]
@@ -415,7 +418,7 @@ async def backfill(
     )
 
 
-@post("/bulk", operation_id="bulk", status_code=200, responses=told("schedule", 413, 415, 422))
+@post("/bulk", operation_id="bulk", status_code=200, responses=told("schedule", 422))
 async def bulk(service: NamedDependency[Service], data: JSONBody[Bulk]) -> BulkDone:
     """Pause, resume or delete many schedules, chosen by what they are.
 
@@ -466,11 +469,12 @@ async def _expected(
 
 
 async def _shown(service: Service, done: Upserted) -> Response[ScheduleFields]:
-    row = await service.schedule(done.schedule_id)
+    row, is_new = await service.schedule(done.schedule_id), done.change == "created"
+    there = {"Location": f"/api/v1/schedules/{quote(row.schedule_id, safe='')}"} if is_new else {}
     return Response(
         schedule_fields(row),
-        status_code=201 if done.change == "created" else 200,
-        headers={"ETag": etag(row.revision)},
+        status_code=201 if is_new else 200,
+        headers={"ETag": etag(row.revision), **there},
     )
 
 

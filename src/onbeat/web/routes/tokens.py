@@ -13,7 +13,7 @@ from onbeat.core.instants import rfc3339_ms
 from onbeat.errors import naming
 from onbeat.records import TokenRow
 from onbeat.service import Service
-from onbeat.web.asking import told
+from onbeat.web.asking import name_of, told
 
 
 class NewToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ async def list_tokens(service: NamedDependency[Service]) -> Tokens:
     return Tokens([token_fields(row) for row in await service.tokens.all()])
 
 
-@post("/tokens", operation_id="create_token", responses=told("token", 413, 415, 422))
+@post("/tokens", operation_id="create_token", responses=told("token", 422))
 async def create_token(service: NamedDependency[Service], data: JSONBody[NewToken]) -> TokenMade:
     """Make a token. Its secret is in this answer, and is not kept."""
     lasts = None
@@ -72,11 +72,11 @@ async def create_token(service: NamedDependency[Service], data: JSONBody[NewToke
 async def revoke_token(
     service: NamedDependency[Service],
     name: Annotated[
-        str, PathParameter(min_length=1, max_length=100, description="Its name or its id.")
+        str, PathParameter(min_length=1, max_length=300, description="Its name or its id.")
     ],
 ) -> None:
     """Let nobody in by a token, or a session, any more."""
-    await service.tokens.revoke(name)
+    await service.tokens.revoke(name_of(name))
 
 
 def token_fields(row: TokenRow) -> TokenFields:

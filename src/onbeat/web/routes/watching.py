@@ -21,6 +21,19 @@ from onbeat.web.problems import PROBLEM_JSON, problem
 
 LAGGING = 30_000  # milliseconds that a tick may be due and undecided before this is not ready
 
+STREAM = ResponseSpec(
+    str,
+    description="Events, until whoever listens goes.",
+    media_type="text/event-stream",
+    generate_examples=False,
+)
+PRINTED = ResponseSpec(
+    str,
+    description="What it printed.",
+    media_type="text/plain",
+    generate_examples=False,
+)
+
 
 class Health(msgspec.Struct, frozen=True):
     """Whether it is alive, or ready; `problem` says what is not as it should be."""
@@ -29,11 +42,16 @@ class Health(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+NOT_READY = ResponseSpec(
+    Health, description="It is not ready: `problem` says why.", generate_examples=False
+)
+
+
 @get(
     "/events",
     operation_id="follow_events",
     media_type="text/event-stream",
-    responses={**told("event", 422), 200: ResponseSpec(str, media_type="text/event-stream")},
+    responses={**told("event", 422), 200: STREAM},
 )
 async def events(
     service: NamedDependency[Service],
@@ -95,7 +113,7 @@ async def events(
     "/runs/{run_id:int}/log",
     operation_id="get_log",
     media_type=MediaType.TEXT,
-    responses={**told("run", 404), 200: ResponseSpec(str, media_type="text/plain")},
+    responses={**told("run", 404), 200: PRINTED},
 )
 async def log(
     service: NamedDependency[Service],
@@ -133,7 +151,7 @@ async def healthz() -> Health:
     "/readyz",
     operation_id="readyz",
     security=[],
-    responses={503: ResponseSpec(Health, description="It is not ready: `problem` says why.")},
+    responses={503: NOT_READY},
 )
 async def readyz(state: State) -> Response[Health]:
     """Say whether it can be worked with: the database answers, and no tick waits to be decided."""

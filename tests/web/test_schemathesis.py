@@ -1,0 +1,124 @@
+"""The OpenAPI document is true: what it allows is answered as it says, what it does not is refused.
+
+`make fuzz` looks for more examples than the ordinary run does.
+"""
+
+import os
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import ignored_auth, positive_data_acceptance
+
+from tests.web.serving import serving
+
+EXAMPLES = int(os.environ.get("API_EXAMPLES", "6"))
+NOT_HERE = {"follow_events", "stop_node"}  # one never ends, the other ends the node
+REFUSED_FOR_REASONS = {404, 409, 412, 422}  # a cron that never fires, an id that is not there
+METHODS = {"get", "put", "post", "patch", "delete", "trace", "query"}
+HOURLY = {"every": "1h", "run": {"command": ["true"]}, "group": "g/1"}
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """An API with something in it, and what path parameters may be of that."""
+    with serving(tmp_path_factory.mktemp("api")) as api:
+        api.put("/schedules/known%2Fone", HOURLY)
+        run = api.post("/schedules/known%2Fone/run").json()["run_id"]
+        api.put("/groups/g%2F1", {"places": 2})
+        yield api, {"schedule_id": "known%2Fone", "run_id": run, "key": str(run), "name": "g%2F1"}
+
+
+@pytest.fixture(scope="module")
+def described(known):
+    api, _ = known
+    schema = schemathesis.openapi.from_url(f"{api.url}/api/v1/openapi.json", headers=bearer(api))
+    schema.config.generation.update(allow_x00=False)  # no schema says that no text has a NUL
+    return schema
+
+
+def bearer(api):
+    return {"Authorization": f"Bearer {api.admin}"}
+
+
+def operations(schema):
+    found = [each.ok() for each in schema.get_all_operations()]
+    assert len(found) > 35, "all of them are there"
+    return [each for each in found if each.definition.raw["operationId"] not in NOT_HERE]
+
+
+def is_beyond_openapi(answer):
+    """Whether a body was refused for what no schema can say of values that may be anything."""
+    told = answer.json().get("problem", "")
+    return answer.status_code == 400 and any(
+        part in told for part in ("more than 64 bits", "too deep", "not JSON")
+    )
+
+
+@pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: mode.value)
+def test_what_is_generated_from_the_document_is_answered_as_it_says(known, described, mode):
+    api, parameters = known
+    for operation in operations(described):
+        ask_for(api, operation, parameters, mode)
+    assert api.get("/schedules").status_code == 200, "it is alive"
+
+
+def ask_for(api, operation, parameters, mode):
+    @settings(
+        max_examples=EXAMPLES,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(case=operation.as_strategy(generation_mode=mode), of_known=st.booleans())
+    def ask(case, of_known):
+        if of_known and mode is GenerationMode.POSITIVE:
+            there = {
+                name: parameters.get(name, value) for name, value in case.path_parameters.items()
+            }
+            case.path_parameters.update(there)
+        if "follow" in (case.query or {}):
+            case.query["follow"] = "false"
+        answer = case.call(headers=bearer(api), timeout=20)
+        case.validate_response(
+            answer, excluded_checks=[ignored_auth, positive_data_acceptance], headers=bearer(api)
+        )
+        if answer.status_code >= 400:
+            assert answer.json()["problem"], "a refusal says why"
+        if mode is GenerationMode.POSITIVE and answer.status_code >= 400:
+            is_told = answer.status_code in REFUSED_FOR_REASONS or is_beyond_openapi(answer)
+            assert is_told, (case.as_curl_command(), answer.status_code, answer.text)
+
+    ask()
+
+
+def test_methods_that_a_path_does_not_have_are_refused_with_those_that_it_has(known, described):
+    api, _ = known
+    paths = described.raw_schema["paths"]
+    with httpx.Client(base_url=api.url, headers=bearer(api)) as client:
+        for path, item in paths.items():
+            there = path.replace("{run_id}", "1").replace("{", "").replace("}", "")
+            for method in METHODS - item.keys():
+                answer = client.request(method.upper(), there)
+                assert answer.status_code == 405, (method, path, answer.status_code)
+                assert answer.headers["content-type"] == "application/problem+json"
+                allowed = {each.strip().lower() for each in answer.headers["allow"].split(",")}
+                assert allowed - {"options"} == item.keys(), (method, path, allowed)
+
+
+def test_every_operation_says_what_the_door_may_answer(described):
+    for operation in operations(described):
+        answers = operation.definition.raw["responses"]
+        is_open = operation.definition.raw.get("security") == []
+        wanted = {"400", "403", "414", "421", "431"} | (set() if is_open else {"401", "429"})
+        wanted |= {"408", "413", "415"} if operation.method != "get" else set()
+        assert wanted <= answers.keys(), operation.label
+
+
+def test_the_document_is_the_same_at_every_start(known, tmp_path):
+    api, _ = known
+    with serving(tmp_path, node=False) as other:
+        assert api.get("/openapi.json").content == other.get("/openapi.json").content
