@@ -5,13 +5,14 @@ source said when it was last applied, what is there now, and what it says today.
 somebody made elsewhere in between is seen before it is overwritten.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import msgspec
 
-from onbeat.core.effect import Difference, Effect, differing, effect_of
+from onbeat.core.effect import WEEK, Difference, Effect, differing, effect_of
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import Past
 from onbeat.core.schedules import Schedule, definition, from_definition
@@ -90,33 +91,40 @@ def compare(
     prune: bool = False,
     take_over: bool = False,
     told: Iterable[EventRow] = (),
+    horizon: int = WEEK,
 ) -> Changes:
     """Return what defining these schedules as those of a source would do at `now`.
 
     `rows` has what is there of these ids and of the source, `told` what somebody had done, the
     latest first. What is there of the source and not among the schedules is kept, unless `prune`
-    removes it.
+    removes it. Ticks gained and lost are counted up to the `horizon` of seconds.
     """
     edits = [row.event for row in told if isinstance(row.event, ScheduleChanged)]
     editors = {(edit.schedule_id, edit.revision): edit.by for edit in edits}
     there = {row.schedule_id: row for row in rows}
+    effect = partial(effect_of, now=now, horizon=horizon, past=Past(created_at=now // 1000))
     found = []
     for schedule in schedules:
         row = there.pop(schedule.schedule_id, None)
         by = "" if row is None else editors.get((row.schedule_id, row.revision), "")
-        found.append(_change(schedule, row, source, by, now=now, take_over=take_over))
+        found.append(_change(schedule, row, source, by, effect, take_over=take_over))
     gone = [row for row in there.values() if row.source == source]
-    found += [_gone(row, now=now, prune=prune) for row in gone]
+    found += [_gone(row, effect, prune=prune) for row in gone]
     return Changes(source, found, schedules)
 
 
 def _change(
-    schedule: Schedule, row: ScheduleRow | None, source: str, by: str, *, now: int, take_over: bool
+    schedule: Schedule,
+    row: ScheduleRow | None,
+    source: str,
+    by: str,
+    effect_of: Callable[..., Effect],
+    *,
+    take_over: bool,
 ) -> Change:
     told = words(schedule.trigger)
     if row is None:
-        past = Past(created_at=now // 1000)
-        effect = effect_of(None, schedule, now=now, past=past)
+        effect = effect_of(None, schedule)
         return Change(schedule.schedule_id, "create", None, "", told, effect=effect)
     notes = [PAUSED] if row.paused else []
     is_other = row.source != source
@@ -131,19 +139,19 @@ def _change(
     fields = differing(current, new)
     edits = differing(_decoded(row.base), current) if row.is_edited and row.base else []
     touched = {each.field for each in fields if any(_meet(each.field, e.field) for e in edits)}
-    effect = effect_of(_read(row), schedule, now=now, past=_past(row))
+    effect = effect_of(_read(row), schedule, past=_past(row))
     return Change(
         schedule.schedule_id, "change", row.revision, row.source, told, fields,
         frozenset(touched), by if touched else "", effect, notes,
     )  # fmt: skip
 
 
-def _gone(row: ScheduleRow, *, now: int, prune: bool) -> Change:
+def _gone(row: ScheduleRow, effect_of: Callable[..., Effect], *, prune: bool) -> Change:
     old = _read(row)
     told = words(old.trigger) if old is not None else ""
     if not prune:
         return Change(row.schedule_id, "keep", row.revision, row.source, told)
-    effect = effect_of(old, None, now=now, past=_past(row))
+    effect = effect_of(old, None, past=_past(row))
     notes = ["it is paused"] if row.paused else []
     return Change(
         row.schedule_id, "remove", row.revision, row.source, told, effect=effect, notes=notes

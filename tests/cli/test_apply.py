@@ -1,5 +1,6 @@
 """Definitions as code: what a file would do, that it is done, and that it is written out again."""
 
+import asyncio
 import json
 import re
 import time
@@ -7,9 +8,17 @@ from pathlib import Path
 
 import jsonschema_rs
 
+from onbeat import Onbeat
+from onbeat.app import check_target
+from onbeat.cli.apply import Wish, apply_definitions
+from onbeat.cli.watch import apply_again, kept_applied
+from onbeat.sources.watching import Watched
+from onbeat.sources.yaml import read_file
+from onbeat.testing import ManualClock, a_schedule
 from tests.cli.test_verbs import (  # noqa: F401 - folder is a fixture  # fmt: skip
     BROKEN,
     TWO,
+    a_node,
     as_json,
     folder,
     names,
@@ -228,3 +237,86 @@ def test_schema_writes_what_a_file_and_what_a_schedule_may_hold():
         assert (text.count("\n") > 100, line.count("\n")) == (True, 1)
         assert jsonschema_rs.is_valid(json.loads(text), right)
         assert not jsonschema_rs.is_valid(json.loads(text), {"schedules": 5})
+
+
+# -- up -f
+
+
+def watching(*steps, wish=Wish()):  # noqa: B008 - it is a plain value
+    """Be up with onbeat.yaml, do a step before each look at it; return the ids that are there then."""
+
+    async def play():
+        left, over = iter([*steps, None, None]), asyncio.Event()
+
+        async def pause():
+            for step in left:
+                if step is not None:
+                    write(step)
+                return
+            over.set()
+            await asyncio.Event().wait()  # until it is canceled
+
+        async with Onbeat("sqlite://", clock=ManualClock()) as beat:
+            watched = Watched(Path("onbeat.yaml"))
+            file = read_file(watched.path, check_target)
+            await apply_definitions(beat.service, file, wish)
+            async with kept_applied(beat.service, watched, wish, pause=pause):
+                await over.wait()
+            return {row.schedule_id: row.revision for row in await beat.service.schedules()}
+
+    return asyncio.run(play())
+
+
+def test_a_file_is_applied_again_when_it_changes(caplog):
+    caplog.set_level("INFO", "onbeat")
+    write(TWO)
+    assert watching(TWO.replace("1h", "2h"), None, None) == {"clean": 1, "report": 2}
+    assert [each.getMessage() for each in caplog.records if each.name == "onbeat.files"] == [
+        "onbeat.yaml was applied: 1 changed, 1 unchanged"
+    ]
+
+
+def test_what_vanished_from_a_watched_file_goes_on_unless_it_is_to_be_pruned(caplog):
+    caplog.set_level("INFO", "onbeat")
+    less = "schedules: {clean: {every: 1h, run: {command: [ls]}}}"
+    write(TWO)
+    assert watching(less, None) == {"clean": 2, "report": 1}
+    assert "onbeat.yaml was applied: 1 changed, 1 kept" in caplog.text
+    write(TWO)
+    assert watching(less, None, wish=Wish(prune=True)) == {"clean": 2}
+
+
+def test_a_watched_file_that_is_broken_is_told_of_in_full_and_changes_nothing(caplog):
+    write(TWO)
+    assert watching(BROKEN, None, None, None, wish=Wish(prune=True)) == {"clean": 1, "report": 1}
+    told = [each.getMessage() for each in caplog.records if each.name == "onbeat.files"]
+    assert [line.partition(": ")[0] for line in told[:-1]] == [
+        f"onbeat.yaml:{n}" for n in (4, 5, 6, 7)
+    ]
+    assert told[-1] == "onbeat.yaml was not applied: nothing was changed"
+    assert caplog.records[-2].told["line"] == 7
+    write(TWO)
+    assert watching(BROKEN, None, TWO.replace("1h", "2h"), None) == {"clean": 1, "report": 2}
+
+
+def test_a_watched_file_does_not_take_what_is_of_another(caplog):
+    text = f"{TWO}  theirs: {{every: 2h, run: {{command: [ls]}}}}\n"
+
+    async def play():
+        async with Onbeat("sqlite://", clock=ManualClock()) as beat:
+            await beat.service.define([a_schedule("theirs")], source="elsewhere")
+            assert await apply_again(beat.service, Path(write(text)), Wish())
+            return [row.schedule_id for row in await beat.service.schedules()]
+
+    assert asyncio.run(play()) == ["theirs"]
+    assert "onbeat.yaml was not applied: theirs is of elsewhere" in caplog.text
+
+
+def test_a_node_applies_its_file_again_while_it_is_up(folder):  # noqa: F811
+    write(TWO)
+    with a_node(folder, "--prune", "--roles", "plan,run"):
+        write("schedules: {other: {every: 1h, run: {command: [ls]}}}")
+        limit = time.monotonic() + 10
+        while names() != ["other"] and time.monotonic() < limit:
+            time.sleep(0.1)
+        assert names() == ["other"]

@@ -13,7 +13,7 @@ from onbeat.app import SystemClock, check_target
 from onbeat.changes import Change, Changes, change_fields, compare
 from onbeat.cli import DIFFERENT
 from onbeat.cli.session import JSON, ask, with_settings, write_json
-from onbeat.core.effect import LEFT_OUT, Effect
+from onbeat.core.effect import LEFT_OUT, WEEK, Effect
 from onbeat.core.instants import rfc3339
 from onbeat.core.schema import schema_of_file, schema_of_schedule
 from onbeat.errors import shown
@@ -39,13 +39,14 @@ class Wish(NamedTuple):
         """Return what the schedules of a file are known by."""
         return self.source or str(file.path.resolve())
 
-    async def plan(self, service: Service, file: File) -> Changes:
+    async def plan(self, service: Service, file: File, *, horizon: int = WEEK) -> Changes:
         """Return what applying a file would do."""
         return await service.plan_changes(
             file.schedules,
             source=self.source_of(file),
             prune=self.prune,
             take_over=self.take_over,
+            horizon=horizon,
         )
 
 
@@ -139,7 +140,7 @@ class Applied(NamedTuple):
 
 async def apply_definitions(service: Service, file: File, wish: Wish) -> list[Applied]:
     """Define the schedules of a file, all or none; tell of those that are no longer in it."""
-    changes = await wish.plan(service, file)
+    changes = await wish.plan(service, file, horizon=0)
     applied = await service.apply(changes)
     done = [Applied(each.schedule_id, each.change, each.revision) for each in applied]
     done += [

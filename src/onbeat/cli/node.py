@@ -20,14 +20,16 @@ from msgspec.structs import asdict
 from onbeat import __version__, app, logs
 from onbeat.app import Onbeat, check_target, holder
 from onbeat.cli import FAILED, UNAVAILABLE
-from onbeat.cli.apply import Wish, apply_definitions
+from onbeat.cli.apply import Wish, apply_definitions, with_wish
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
+from onbeat.cli.watch import kept_applied
 from onbeat.errors import InvalidSettings, StoreUnusable
 from onbeat.records import NodeRow, Overview
 from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.sources.watching import Watched
 from onbeat.sources.yaml import read_file
 from onbeat.telling import node_fields, overview_fields
 
@@ -43,8 +45,9 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
     "-f",
     "--file",
     type=click.Path(path_type=Path),
-    help="Apply a file of schedules first. [default: onbeat.yaml, if it is there]",
+    help="Apply a file of schedules, again when it changes. [default: onbeat.yaml, if there]",
 )
+@with_wish
 @click.option("-d", "--detach", is_flag=True, help="Run in the background.")
 @click.option("--restored", is_flag=True, help="A backup was put back: leave out what is since.")
 @click.option(
@@ -75,7 +78,16 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--log-format", metavar="FORMAT", help="auto, text or json.")
 @JSON
 @with_settings(*(name for name in Settings.__dataclass_fields__ if name not in ("database", "notify")))
-def up(settings: Settings, file: Path | None, detach: bool, restored: bool, as_json: bool) -> None:
+def up(
+    settings: Settings,
+    file: Path | None,
+    prune: bool,
+    take_over: bool,
+    source: str | None,
+    detach: bool,
+    restored: bool,
+    as_json: bool,
+) -> None:
     """Plan and run schedules, until stopped by Ctrl-C or `onbeat down`."""
     if settings.is_in_memory and detach:
         raise StoreUnusable("sqlite:// is memory: nothing could reach it in the background")
@@ -86,16 +98,18 @@ def up(settings: Settings, file: Path | None, detach: bool, restored: bool, as_j
         return
     logs.set_up(level=settings.log_level, as_json=settings.logs_json)
     sys.path.insert(0, str(Path.cwd()))  # `python: "reports:build"` is beside the file
-    asyncio.run(_serve(settings, file, as_json=as_json, restored=restored))
+    wish = Wish(prune, take_over, source)
+    asyncio.run(_serve(settings, file, wish, as_json=as_json, restored=restored))
 
 
-async def _serve(settings: Settings, file: Path | None, *, as_json: bool, restored: bool) -> None:
+async def _serve(
+    settings: Settings, file: Path | None, wish: Wish, *, as_json: bool, restored: bool
+) -> None:
     front = _front(settings) if "api" in settings.roles else None
     beat = Onbeat(settings=settings, address="" if front is None else front.settings.api_url)
     stopped = beat.catch_signals()
-    definitions = (
-        None if file is None else read_file(file, check_target)
-    )  # before anything is touched
+    watched = None if file is None else Watched(file)
+    definitions = None if file is None else read_file(file, check_target)  # nothing is touched yet
     service = await beat.open()
     try:
 
@@ -103,7 +117,7 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool, restor
             if restored:
                 await service.record_gap()
             if definitions is not None:
-                await apply_definitions(service, definitions, Wish())
+                await apply_definitions(service, definitions, wish)
 
         if set(settings.roles) == {"api"}:
             await define(service)  # it has no ticks to decide and no runs to start: no node
@@ -122,6 +136,7 @@ async def _serve(settings: Settings, file: Path | None, *, as_json: bool, restor
             click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
         sys.stdout.flush()
         async with supervised():
+            async with kept_applied(service, watched, wish):
             await beat.until(stopped)
     finally:
         if front is not None:
@@ -163,11 +178,10 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
     log = Path("onbeat.log") if path is None else path.with_name(f"{path.name}.log")
     given = click.get_current_context().params
     arguments = [
-        f"--{name.replace('_', '-')}={value}"
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
         for name, value in given.items()
-        if value is not None and name not in ("detach", "as_json", "restored")
+        if value not in (None, False) and name not in ("detach", "as_json")
     ]
-    arguments += ["--restored"] if given["restored"] else []
     if not log.parent.is_dir():
         raise StoreUnusable(f"{log.parent} does not exist (make the folder first)")
     with open(log, "ab", opener=partial(os.open, mode=0o600)) as output:  # it may tell secrets
