@@ -378,9 +378,13 @@ class Store(Protocol):
         """Return the number of the newest event row, or the newest that was written before then."""
 
     async def audit(
-        self, *, schedule_id: str | None = None, before: int | None = None, limit: int = 50
+        self,
+        *,
+        schedule_id: str | None = None,
+        before: tuple[int, int] | None = None,
+        limit: int = 50,
     ) -> list[EventRow]:
-        """Return what somebody had done, the latest first: of up to `limit` event rows."""
+        """Return what somebody had done, the latest first: what was told before a row's `n`th."""
 
     async def overview(self) -> Overview:
         """Return what `status` tells."""

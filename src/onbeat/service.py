@@ -419,9 +419,13 @@ class Service:
         return await self._store.nodes()
 
     async def audit(
-        self, *, schedule_id: str | None = None, before: int | None = None, limit: int = 50
+        self,
+        *,
+        schedule_id: str | None = None,
+        before: tuple[int, int] | None = None,
+        limit: int = 50,
     ) -> list[EventRow]:
-        """Return what somebody had done, the latest first."""
+        """Return what somebody had done, the latest first. The contract is `Store.audit`."""
         self._needs("read")
         return await self._store.audit(
             schedule_id=schedule_id, before=before, limit=min(limit, MOST_RUNS)

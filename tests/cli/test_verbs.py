@@ -68,11 +68,12 @@ STATUS_KEYS = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty folder to be in, and an environment that says nothing."""
+    """An empty folder to be in, and an environment that says next to nothing."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith("ONBEAT_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("ONBEAT_ROLES", "plan,run")  # no API: none of this is about it
     return tmp_path
 
 

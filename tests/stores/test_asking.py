@@ -54,11 +54,20 @@ class TestBy:
             await ann.upsert([a_schedule(f"s{n}")])
         newest, *_ = first = await world.store.audit(limit=2)
         assert [row.event.schedule_id for row in first] == ["s4", "s3"]
-        rest = await world.store.audit(before=first[-1].event_id)
+        rest = await world.store.audit(before=(first[-1].event_id, first[-1].n))
         assert [row.event.schedule_id for row in rest] == ["s2", "s1", "s0"]
         (one,) = await world.store.audit(schedule_id="s1", limit=1)
         assert one.event.schedule_id == "s1"
         assert newest.event_id == await world.store.newest_event()
+
+
+    async def test_a_page_may_end_in_the_middle_of_what_was_done_at_once(self, world):
+        await world.store.asked_by("ann").upsert([a_schedule(f"s{n}") for n in range(5)])
+        found, before = [], None
+        while page := await world.store.audit(before=before, limit=2):
+            found += [row.event.schedule_id for row in page]
+            before = (page[-1].event_id, page[-1].n)
+        assert found == ["s4", "s3", "s2", "s1", "s0"]
 
 
 class TestOwners:

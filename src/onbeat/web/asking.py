@@ -1,5 +1,6 @@
 """What routes share: who asks, how pages and instants are read, and what an answer may be."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import unquote
@@ -152,3 +153,15 @@ def revision_of(if_match: str | None) -> int | None:
 def etag(revision: int) -> str:
     """Return the ETag of a revision of a schedule."""
     return f'"{revision}"'
+
+
+def place_of(field: str, given: str) -> tuple[int, int]:
+    """Return the event that an id such as 1234.0 is of: its row, and which of that it is."""
+    match = EVENT_ID.fullmatch(given)
+    if match is None:
+        hint = "such as 1234.0, as it was given"
+        raise InvalidSchedule(field, f"{shown(given)} is no event's id", hint=hint)
+    return int(match[1]), int(match[2]) if match[2] else 10**9
+
+
+EVENT_ID = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?", re.ASCII)

@@ -50,7 +50,7 @@ EVENTS = "SELECT event_id, at, body FROM events WHERE TRUE"
 
 AUDIT = """
 SELECT event_id, at, body FROM events
- WHERE asked_by IS NOT NULL AND event_id < ?1 ORDER BY event_id DESC LIMIT ?2
+ WHERE asked_by IS NOT NULL AND event_id <= ?1 ORDER BY event_id DESC LIMIT ?2
 """
 
 SEARCHED = [f"lower(s.{column}) LIKE {{0}} ESCAPE '\\'" for column in ("schedule_id", "definition")]
@@ -201,19 +201,26 @@ def newest_event(tx: Transaction, *, before: int | None) -> int:
 
 
 def audit(
-    tx: Transaction, *, schedule_id: str | None, before: int | None, limit: int
+    tx: Transaction, *, schedule_id: str | None, before: tuple[int, int] | None, limit: int
 ) -> list[EventRow]:
     """Return what somebody had done. The contract is `Store.audit`."""
     found: list[EventRow] = []
-    before = FAR if before is None else before
+    before = (FAR, 0) if before is None else before
+    last = before[0]
     while len(found) < limit:
-        rows = tx.all(AUDIT, (before, limit))
-        some = _own(tx, _events(rows))
-        found += [each for each in some if schedule_id in (None, about(each))]
+        rows = tx.all(AUDIT, (last, limit))
+        some = sorted(_own(tx, _events(rows)), key=_place, reverse=True)
+        found += [
+            each for each in some if _place(each) < before and schedule_id in (None, about(each))
+        ]
         if len(rows) < limit:
             break
-        before = rows[-1][0]
+        last = rows[-1][0] - 1
     return found[:limit]
+
+
+def _place(row: EventRow) -> tuple[int, int]:
+    return row.event_id, row.n
 
 
 def _events(rows: Sequence[Row]) -> list[EventRow]:

@@ -273,7 +273,11 @@ class SqlStore(ABC):
         return await self._read(lambda tx: reading.newest_event(tx, before=before))
 
     async def audit(
-        self, *, schedule_id: str | None = None, before: int | None = None, limit: int = 50
+        self,
+        *,
+        schedule_id: str | None = None,
+        before: tuple[int, int] | None = None,
+        limit: int = 50,
     ) -> list[EventRow]:
         return await self._read(
             lambda tx: reading.audit(tx, schedule_id=schedule_id, before=before, limit=limit)

@@ -20,7 +20,7 @@ from onbeat.telling import (
     node_fields,
     overview_fields,
 )
-from onbeat.web.asking import Limit, name_of, told
+from onbeat.web.asking import Limit, name_of, place_of, told
 
 
 class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,18 +127,18 @@ async def stop_node(
     return Asked(bool(await service.ask_to_stop([name_of(node_id)])))
 
 
-@get("/audit", operation_id="audit", responses=told("event"))
+@get("/audit", operation_id="audit", responses=told("event", 422))
 async def audit(
     service: NamedDependency[Service],
     limit: Limit = 50,
-    cursor: Annotated[int | None, QueryParameter(ge=1, le=2**62)] = None,
+    cursor: Annotated[str | None, QueryParameter(max_length=40)] = None,
     schedule_id: Annotated[str | None, QueryParameter(max_length=200)] = None,
 ) -> AuditPage:
     """Return what people and programs had done, the latest first: who, what, and when."""
-    before = None if cursor is None else place_of(cursor)
+    before = None if cursor is None else place_of("cursor", cursor)
     found = await service.audit(schedule_id=schedule_id, before=before, limit=limit)
-    more = str(found[-1].event_id) if len(found) >= limit else None
-    return AuditPage([event_fields(row) for row in found], more)
+    told_of = [event_fields(row) for row in found]
+    return AuditPage(told_of, told_of[-1].event_id if len(told_of) >= limit else None)
 
 
 ROUTES = [

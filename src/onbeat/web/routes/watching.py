@@ -11,10 +11,10 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
-from onbeat.errors import InvalidSchedule, StoreFailed, StoreUnusable, shown
+from onbeat.errors import StoreFailed, StoreUnusable
 from onbeat.records import EventRow
 from onbeat.service import Service
-from onbeat.web.asking import RunId, told
+from onbeat.web.asking import RunId, place_of, told
 from onbeat.web.live import Live, TooManyListen, follow_events
 from onbeat.web.output import Output
 from onbeat.web.problems import PROBLEM_JSON, problem
@@ -85,7 +85,8 @@ async def events(
     Each has an id, its name, and the fields of the audit. When several nodes share the database,
     whoever resumes hears again of the last ten seconds: drop the ids that are known.
     """
-    begin = _position(last_event_id or after)
+    given = last_event_id or after
+    begin = None if given is None else place_of("Last-Event-ID", given)
     live: Live = state.live
     await service.newest_event()  # who may not read is told so, rather than in the middle of it
     try:
@@ -170,19 +171,6 @@ async def readyz(state: State) -> Response[Health]:
 def _output(state: State) -> Output:
     output: Output = state.output
     return output
-
-
-def _position(given: str | None) -> tuple[int, int] | None:
-    if given is None:
-        return None
-    row, _, n = given.partition(".")
-    if not (row.isascii() and row.isdigit() and len(row) < 19):
-        hint = "such as 1234.0, as id gave it"
-        raise InvalidSchedule("Last-Event-ID", f"{shown(given)} is no event's id", hint=hint)
-    if n and not (n.isascii() and n.isdigit() and len(n) < 10):
-        hint = "such as 1234.0, as id gave it"
-        raise InvalidSchedule("Last-Event-ID", f"{shown(given)} is no event's id", hint=hint)
-    return int(row), int(n) if n else 10**9
 
 
 ROUTES = [events, log, metrics, healthz, readyz]
