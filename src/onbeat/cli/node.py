@@ -135,8 +135,7 @@ async def _serve(
             n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
             click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
         sys.stdout.flush()
-        async with supervised():
-            async with kept_applied(service, watched, wish):
+        async with kept_applied(service, watched, wish), supervised():
             await beat.until(stopped)
     finally:
         if front is not None:
