@@ -4,7 +4,8 @@ Each set is a thousand schedules with about fourteen million ticks a year. In th
 second: it is held to its bound. In the second each schedule has a length of its own, up to ten
 minutes, so that some ticks are skipped. In the third ticks are at any second of the hour, where the
 most that may run in a minute says little about how many run at once: the slowest case there is.
-A figure is of one run, with the longest that an event loop would have been held up.
+A figure is of one run: seconds of the processor, by which it is judged, for others may be at work;
+seconds of the clock; and the longest step, for which an event loop would have been held up.
 """
 
 import sys
@@ -52,28 +53,29 @@ def lasting(schedules: Sequence[Schedule], *, differ: bool) -> tuple[Standing, .
 
 def measure(name: str, standings: tuple[Standing, ...]) -> float:
     simulation = Simulation(Standings(NOW, standings), until=NOW + YEAR)
-    longest, began = 0.0, time.perf_counter()
+    longest, began, used = 0.0, time.perf_counter(), time.process_time()
     at = began
     for _ in simulation.steps():
         longest, at = max(longest, time.perf_counter() - at), time.perf_counter()
     forecast, took = simulation.forecast(), time.perf_counter() - began
+    used = time.process_time() - used
     skips = sum(forecast.skips.values())
     print(
-        f"{name:28} {took:6.2f} s  {forecast.ticks / 1e6:6.2f} M ticks  {skips:7} skipped"
-        f"  peak {forecast.peak:4}  longest step {longest * 1000:4.0f} ms"
+        f"{name:20} {used:6.2f} s  ({took:5.2f} s by the clock)"
+        f"  {forecast.ticks / 1e6:6.2f} M ticks  {skips:7} skipped  peak {forecast.peak:4}  longest step {longest * 1000:4.0f} ms"
         + (f"  CUT OFF: {forecast.cut_off}" if forecast.cut_off else "")
     )
-    return took
+    return used
 
 
 def main() -> int:
     schedules = mixed()
-    took = measure("runs of a second", lasting(schedules, differ=False))
+    used = measure("runs of a second", lasting(schedules, differ=False))
     if "--all" in sys.argv[1:]:
         measure("lengths that differ", lasting(schedules, differ=True))
         measure("at any second", lasting(scattered(), differ=True))
-    print(f"1 000 schedules x 365 days: {took:.2f} s (must be {MUST:g}, aim {AIM:g})")
-    return 0 if took <= MUST else 1
+    print(f"1 000 schedules x 365 days: {used:.2f} s (must be {MUST:g}, aim {AIM:g})")
+    return 0 if used <= MUST else 1
 
 
 if __name__ == "__main__":

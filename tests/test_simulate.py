@@ -9,9 +9,10 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from onbeat import cron
 from onbeat.core.decisions import Due
 from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Succeeded
+from onbeat.core.runs import Run, Status, Succeeded
 from onbeat.core.standings import (
     Standings,
     as_of,
@@ -358,6 +359,85 @@ def test_what_was_missed_before_it_begins_is_caught_up_as_the_policy_says():
     (standing,) = standing_of(a_schedule("late", every="1h"), now=NOON - 5 * HOUR).standings
     found = simulated(Standings(NOON + SECOND, (standing,)), until=NOON + 2 * HOUR)
     assert (found.ticks, found.fires, found.skips) == (6, 2, {"coalesced": 4})
+
+
+def both_ways(*schedules, until, **given):
+    """Return a forecast that is the same whether ticks are counted or all are played."""
+    counted = simulated(standing_of(*schedules), until=until, **given)
+    played = simulated(standing_of(*schedules), until=until, counts=False, **given)
+    assert forecast_fields(counted) == forecast_fields(played)
+    return counted
+
+
+# The first stretch that is counted at once is an hour: it ends at one o'clock.
+
+
+def test_a_run_goes_on_when_its_schedule_is_played_after_it_was_counted():
+    # Up to then its runs end before the next tick; from then on they do not.
+    schedule = a_schedule("busier", cron="50 12 * * *", overlap="queue")
+    schedule = replace(schedule, trigger=schedule.trigger | cron("*/5 13-14 * * *"))
+    beside = a_schedule("beside", cron="55 12 * * *", overlap="allow")
+    found = both_ways(schedule, beside, until=NOON + 4 * HOUR, run_length=12 * MINUTE)
+    busier = found.schedules[1]
+    assert busier.waited == busier.fires - 1
+    assert busier.longest_wait > HOUR
+    assert found.peak == 2
+
+
+def test_a_run_that_lasts_into_the_next_stretch_is_in_the_way_there():
+    ends_then = a_schedule("tight", cron="50 12 * * *")
+    ends_then = replace(ends_then, trigger=ends_then.trigger | cron("0,30 13 * * *"))
+    found = both_ways(ends_then, until=NOON + 2 * HOUR, run_length=10 * MINUTE)
+    assert (found.fires, found.skips) == (2, {"overlap": 1})
+
+
+def test_a_run_that_lasts_into_the_next_stretch_counts_for_the_peak_there():
+    schedules = [a_schedule(f"s{i}", cron=f"{50 + i} 12 * * *") for i in range(3)]
+    found = both_ways(
+        *schedules, a_schedule("late", cron="5 13 * * *"), until=NOON + DAY, run_length=20 * MINUTE
+    )
+    assert (found.peak, found.peak_at) == (4, NOON + HOUR + 5 * MINUTE)
+    assert found.busiest == {"late": 1, "s0": 1, "s1": 1, "s2": 1}
+
+
+def test_ticks_that_are_moved_to_an_opening_start_there():
+    hours = {"hours": ["12:00-12:45"], "outside": "move"}
+    schedule = a_schedule("moved", cron="30 * * * *", within=hours)
+    found = both_ways(schedule, until=NOON + DAY + 50 * MINUTE)
+    assert [(day.date, day.fires) for day in found.days] == [("2026-03-28", 1), ("2026-03-29", 2)]
+
+
+def test_who_waits_behind_one_that_waited_too_long_takes_its_turn():
+    schedules = [
+        a_schedule("first", cron="0 13 * * *", group="g"),
+        a_schedule("queued", cron="0,1 13 * * *", group="g", overlap="queue", start_deadline="2m"),
+    ]
+    found = both_ways(*schedules, until=NOON + 2 * HOUR, run_length=2 * MINUTE + 30 * SECOND)
+    by_name = {each.schedule_id: each for each in found.schedules}
+    assert by_name["queued"].skips == {"group_full": 1}
+    assert by_name["queued"].fires == 1
+
+
+def test_a_run_that_waits_through_a_pause_starts_when_that_ends():
+    (standing,) = standing_of(a_schedule("rested", every="1h")).standings
+    until = NOON + 30 * MINUTE
+    waiting = Run(1, NOON // 1000, Status.ENQUEUED, until - 10 * SECOND, NOON)
+    standing = replace(
+        standing,
+        is_paused=True,
+        paused_until=until,
+        due=Due(until // 1000, until),
+        unfinished=(waiting,),
+    )
+    found = simulated(Standings(NOON, (standing,)), until=NOON + 50 * MINUTE)
+    assert (found.ticks, found.fires, found.peak_at) == (0, 1, until)
+
+
+def test_a_backlog_is_decided_before_any_of_its_runs_end():
+    schedule = a_schedule("late", every="1m", catchup="all", overlap="queue", queue_limit=1000)
+    (standing,) = standing_of(schedule, now=NOON - 4 * HOUR).standings
+    found = simulated(Standings(NOON, (standing,)), until=NOON + HOUR, run_length=1)
+    assert found.fires == 4 * 60 + 59
 
 
 def test_the_groups_others_fill_make_a_named_schedule_wait():

@@ -122,12 +122,6 @@ class Books:
         for day, of_day in by_day:
             self._days.skips[day] += of_day
 
-    def take_back(self, lane: Lane, bound: int, *, now: int) -> None:
-        """Take back the last run of a schedule that was counted: from now on it is played."""
-        if lane.is_told:
-            self.load.add(now, -1)
-            self.load.remove(lane.last_run + bound, -1)
-
     # -- looking back
 
     def times(self, lanes: Iterable[Lane], first: int, last: int) -> Times:

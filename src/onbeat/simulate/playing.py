@@ -18,7 +18,6 @@ from onbeat.core.plan import next_due, plan, set_aside, split_stale, switched_of
 from onbeat.core.runs import Canceled, Reason, Run, Status, Succeeded
 from onbeat.core.standings import Standing
 from onbeat.simulate.books import Books
-from onbeat.simulate.counting import bound_of
 from onbeat.simulate.lanes import Lane
 
 SLICE = 500  # instants that are played in one go
@@ -65,7 +64,6 @@ class World:
                 next(self._ids), run_at, Status.STARTED, lane.last_run, lane.last_run, attempt=1,
                 leased=True,
             )  # fmt: skip
-            self._books.take_back(lane, bound_of(lane.length), now=self.now)
             self._go_on_with(lane, run, lane.last_run)
         self.await_due(lane)
 
@@ -92,14 +90,12 @@ class World:
             if at is None or at >= until or self.decided >= most:
                 return
             self.now = max(at, self.now)
-            if self._due and self._due[0][0] <= self.now:
-                self._plan_due()
+            self._plan_due()
             self._expire()
             self._become_due()
             self._start_waiting()
-            if not self._due or self._due[0][0] > self.now:
-                self._end_those_over()
-                self._start_waiting()
+            self._end_those_over()
+            self._start_waiting()
             if played % SLICE == 0:
                 yield self.now
 

@@ -48,8 +48,8 @@ class Count:
 class Load:
     """How many runs there are at the same time. One that ends makes room in that very instant.
 
-    What is kept is how many there can be at most in each minute. Only where that is more than the
-    peak so far are the runs themselves looked at: those of a few minutes, mostly.
+    What is kept is how many there can be at most in each minute, or a few more. Only where that is
+    more than the peak so far are the runs themselves looked at: those of a few minutes, mostly.
     """
 
     def __init__(self, since: int) -> None:
