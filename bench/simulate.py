@@ -62,7 +62,8 @@ def measure(name: str, standings: tuple[Standing, ...]) -> float:
     skips = sum(forecast.skips.values())
     print(
         f"{name:20} {used:6.2f} s  ({took:5.2f} s by the clock)"
-        f"  {forecast.ticks / 1e6:6.2f} M ticks  {skips:7} skipped  peak {forecast.peak:4}  longest step {longest * 1000:4.0f} ms"
+        f"  {forecast.ticks / 1e6:6.2f} M ticks  {skips:7} skipped"
+        f"  peak {forecast.peak:4}  longest step {longest * 1000:4.0f} ms"
         + (f"  CUT OFF: {forecast.cut_off}" if forecast.cut_off else "")
     )
     return used
