@@ -21,7 +21,7 @@ import apsw
 import pytest
 
 from onbeat import InvalidSchedule, Onbeat, after, cron, every, startup
-from onbeat.app import holder
+from onbeat.opened import holder
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.errors import NoSuchSchedule, StoreFailed, StoreUnusable
 from onbeat.settings import Settings
@@ -714,7 +714,7 @@ async def test_a_second_one_joins_as_a_client_and_says_so_once(file, clock, capl
 
 @awaited
 async def test_a_client_takes_over_when_the_node_ends(file, clock, launcher, monkeypatch):
-    monkeypatch.setattr("onbeat.app.TAKE_OVER_EVERY", 0.01)
+    monkeypatch.setattr("onbeat.opened.TAKE_OVER_EVERY", 0.01)
     node = a_beat(clock, file)
     await node.__aenter__()
     async with a_beat(clock, file, launcher=launcher) as client:

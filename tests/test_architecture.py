@@ -35,12 +35,13 @@ LAYERS = [
     {"service", "simulate", "telling"},
     {"settings", "logs", "metrics", "testing", "sources", "launchers", "notifiers", "stores", "systems"},
     {"notify"},
+    {"opened"},
     {"app", "doctor"},
     {"web"},
     {"cli", "__main__"},
 ]
-ADAPTERS = {"launchers", "stores", "sources"}
-OPTIONAL = {"holidays", "psycopg"}
+ADAPTERS = {"launchers", "notifiers", "stores", "sources"}
+OPTIONAL = {"apprise", "holidays", "psycopg"}
 
 
 def tree(path):
@@ -123,9 +124,9 @@ def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock()
     for path in MODULES:
         text = path.read_text()
         if "os.environ" in text:
-            assert name_of(path) in {"app.py", "notify.py", "cli/session.py", "cli/supervisor.py"}
+            assert name_of(path) in {"app.py", "opened.py", "notify.py", "cli/session.py", "cli/supervisor.py"}
         if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(", text):
-            assert name_of(path) in {"app.py", "cli/next.py"}
+            assert name_of(path) in {"opened.py", "cli/next.py"}
 
 
 def test_an_optional_dependency_is_imported_in_one_file_or_folder_of_its_own():
@@ -164,7 +165,7 @@ def test_a_module_says_what_it_is_for(path):
 def test_every_folder_has_content():
     for folder in PACKAGE.rglob("*"):
         if folder.is_dir() and folder.name != "__pycache__":
-            assert list(folder.glob("*.py")), folder
+            assert [each for each in folder.iterdir() if each.name != "__pycache__"], folder
 
 
 def test_requirements_are_hashed_and_name_no_registry():

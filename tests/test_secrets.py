@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from onbeat.app import output_file
+from onbeat.opened import output_file
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.core.schedules import Target, read_schedule
 from onbeat.errors import InvalidSchedule

@@ -434,7 +434,7 @@ class Service:
     async def events(
         self, *, after: int, but: Collection[int] = (), limit: int = 1000
     ) -> list[EventRow]:
-        """Return what happened since event row `after`, but for some rows; the contract is Store's."""
+        """Return what happened since an event row. The contract is `Store.events`."""
         self._needs("read")
         return await self._store.events(after=after, but=but, limit=limit)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import jsonschema_rs
 
 from onbeat import Onbeat
-from onbeat.app import check_target
 from onbeat.cli.apply import Wish, apply_definitions
 from onbeat.cli.watch import apply_again, kept_applied
+from onbeat.opened import check_target
 from onbeat.sources.watching import Watched
 from onbeat.sources.yaml import read_file
 from onbeat.testing import ManualClock, a_schedule
@@ -320,3 +320,26 @@ def test_a_node_applies_its_file_again_while_it_is_up(folder):  # noqa: F811
         while names() != ["other"] and time.monotonic() < limit:
             time.sleep(0.1)
         assert names() == ["other"]
+
+
+# -- the page
+
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "definitions.md"
+
+
+def test_the_page_shows_what_happens():
+    """Write each file that the page shows, and call what it shows after it."""
+    blocks = re.findall(r"```(yaml|console)\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert [kind for kind, _ in blocks].count("console") == 5
+    for kind, text in blocks:
+        if kind == "yaml":
+            write(text)
+            continue
+        for called, printed in re.findall(r"\$ onbeat (.*)\n((?:(?!\$ ).*\n)*)", text):
+            command, _, file = called.partition(" > ")
+            done = onbeat(*command.split())
+            if file:
+                assert json.loads(done.stdout)
+            else:
+                assert told(done.stdout + done.stderr) == told(printed), called

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.app import check_target
+from onbeat.opened import check_target
 from onbeat.core.schedules import definition, read_schedule
 from onbeat.sources.marked import read_yaml
 from onbeat.sources.writing import write_yaml

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from onbeat.app import SystemClock, check_target
 from onbeat.changes import Change, Changes, change_fields, compare
 from onbeat.cli import DIFFERENT
 from onbeat.cli.session import JSON, ask, with_settings, write_json
@@ -17,6 +16,7 @@ from onbeat.core.effect import LEFT_OUT, WEEK, Effect
 from onbeat.core.instants import rfc3339
 from onbeat.core.schema import schema_of_file, schema_of_schedule
 from onbeat.errors import shown
+from onbeat.opened import SystemClock, check_target
 from onbeat.records import ScheduleRow, Which
 from onbeat.service import Service
 from onbeat.settings import Settings

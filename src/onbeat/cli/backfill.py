@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from onbeat.app import holder
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.core.backfill import TELLS, Add, Choice, Refuse
 from onbeat.core.instants import resolve, rfc3339
@@ -14,6 +13,7 @@ from onbeat.core.runs import run_key
 from onbeat.core.schedules import from_definition
 from onbeat.core.zones import Zone, zone
 from onbeat.errors import InvalidSchedule, InvalidSettings
+from onbeat.opened import holder
 from onbeat.service import Service
 from onbeat.settings import Settings
 

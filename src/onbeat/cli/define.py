@@ -53,7 +53,8 @@ def init(file: Path, as_json: bool) -> None:
     if as_json:
         write_json({"file": str(file)})
     else:
-        click.echo(f"wrote {file}: onbeat up runs it")
+        by_name = "" if file == FILE else f" -f {file}"
+        click.echo(f"wrote {file}: onbeat up{by_name} runs it")
 
 
 @click.command("list")

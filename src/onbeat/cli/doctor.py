@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from onbeat.app import SystemClock
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, settings_or_refusal, write_json
 from onbeat.doctor import Finding, judge, look
+from onbeat.opened import SystemClock
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 

@@ -18,7 +18,7 @@ import click
 from msgspec.structs import asdict
 
 from onbeat import __version__, app, logs
-from onbeat.app import Onbeat, check_target, holder
+from onbeat.app import Onbeat
 from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.apply import Wish, apply_definitions, with_wish
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
@@ -26,6 +26,7 @@ from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
 from onbeat.cli.watch import kept_applied
 from onbeat.errors import InvalidSettings, StoreUnusable
+from onbeat.opened import check_target, holder
 from onbeat.records import NodeRow, Overview
 from onbeat.service import Service
 from onbeat.settings import Settings
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from onbeat.web.front import Front, Welcome
 
 FILE = Path("onbeat.yaml")
+NO_FLAGS = {"database", "notify"}  # one that every verb has, and one that only a file can say
 START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 
 
@@ -77,7 +79,7 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--log-format", metavar="FORMAT", help="auto, text or json.")
 @JSON
-@with_settings(*(name for name in Settings.__dataclass_fields__ if name not in ("database", "notify")))
+@with_settings(*(name for name in Settings.__dataclass_fields__ if name not in NO_FLAGS))
 def up(
     settings: Settings,
     file: Path | None,

@@ -6,13 +6,13 @@ import sys
 import click
 
 from onbeat import notify as notices
-from onbeat.app import SystemClock
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.core.channels import Channel
 from onbeat.core.instants import rfc3339_ms
 from onbeat.core.notices import Refused, Sent, Unknown
 from onbeat.errors import StoreUnusable
+from onbeat.opened import SystemClock
 from onbeat.records import ChannelRow
 from onbeat.settings import Settings
 

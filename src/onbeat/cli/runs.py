@@ -10,12 +10,12 @@ import click
 import msgspec
 from msgspec.structs import asdict
 
-from onbeat.app import holder, output_file
 from onbeat.cli import FAILED
 from onbeat.cli.define import tell_if_closed, write_runs
 from onbeat.cli.session import JSON, ask, is_number, with_settings, write_json
 from onbeat.core.runs import Status
 from onbeat.errors import InvalidSettings, NoSuchRun, shown
+from onbeat.opened import holder, output_file
 from onbeat.records import RunRow, WhichRuns
 from onbeat.service import Service
 from onbeat.settings import Settings

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from onbeat.app import SystemClock, check_target
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import took
 from onbeat.core.durations import parse_duration
@@ -16,6 +15,7 @@ from onbeat.core.runs import Reason
 from onbeat.core.standings import Standings, as_of, with_definitions, with_start
 from onbeat.core.zones import Zone, zone
 from onbeat.errors import InvalidSchedule, InvalidSettings, NoSuchSchedule
+from onbeat.opened import SystemClock, check_target
 from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.simulate import (

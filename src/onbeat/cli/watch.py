@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from onbeat.app import check_target
 from onbeat.cli.apply import Wish
 from onbeat.errors import ChangedSince, InvalidFile, OnbeatError, StoreFailed
+from onbeat.opened import check_target
 from onbeat.service import Service
 from onbeat.sources.watching import A_MOMENT, Watched, watch
 from onbeat.sources.yaml import read_file

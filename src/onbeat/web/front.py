@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onbeat
-from onbeat.app import Onbeat, output_file
+from onbeat.app import Onbeat
 from onbeat.metrics import scrape
+from onbeat.opened import output_file
 from onbeat.records import RunRow
 from onbeat.service import Service
 from onbeat.settings import Settings

@@ -1,0 +1,302 @@
+"""A store that is open, with everything that works on it: the launchers, a node, and its clock.
+
+The one file that names stores, launchers and the real clock.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import onbeat
+from onbeat import logs, notify
+from onbeat.core.schedules import Schedule
+from onbeat.engine.loop import Engine
+from onbeat.errors import (
+    InvalidSettings,
+    NodeForgotten,
+    StoreFailed,
+    StoreHeld,
+    StoreUnusable,
+)
+from onbeat.events import Event
+from onbeat.launchers.function import FunctionLauncher
+from onbeat.launchers.http import HttpLauncher
+from onbeat.launchers.process import (
+    PASSED,
+    ProcessLauncher,
+    forget_output,
+    output_path,
+)
+from onbeat.metrics import Metrics
+from onbeat.ports import Clock, Launcher, Listener, Node
+from onbeat.service import Service, check_launch
+from onbeat.settings import Settings
+from onbeat.stores.sql.store import SqlStore
+from onbeat.stores.sqlite import Holder, SqliteStore, who_holds
+from onbeat.tokens import Tokens
+
+if TYPE_CHECKING:
+    from onbeat.stores.postgres import PostgresStore
+
+log = logging.getLogger("onbeat.engine")
+
+TAKE_OVER_EVERY = 0.5  # seconds between two tries of a client to become the node, or to join anew
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Opened:
+    """An open store with everything that works on it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: SqlStore,
+        launchers: Mapping[str, Launcher],
+        functions: FunctionLauncher,
+        *,
+        output: Path,
+        new_id: Callable[[], str],
+        metrics: Metrics,
+        listeners: list[Listener],
+    ) -> None:
+        self._settings, self._store, self.metrics = settings, store, metrics
+        self.listeners, self.address = listeners, ""
+        self._functions, self._output = functions, output
+        self._launchers, self._new_id = launchers, new_id
+        self.service = Service(store, launchers, new_id=new_id, wake=self.wake)
+        self.engine: Engine | None = None
+        self._minding: asyncio.Task[None] | None = None
+        # Done when the node was asked to stop, and has; or with what made it fail.
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def make(
+        cls,
+        settings: Settings,
+        clock: Clock | None,
+        own: Mapping[str, Launcher],
+        functions: FunctionLauncher,
+        new_id: Callable[[], str],
+    ) -> Self:
+        metrics = Metrics()
+        listeners: list[Listener] = [metrics.tell, lambda _, events: logs.tell(events)]
+        store = await _open_store(settings, clock, listeners)
+        store.marks_successes = notify.wants_successes(settings)
+        output = settings.output_folder or Path(tempfile.gettempdir()) / f"onbeat-{store.store_id}"
+        # A copy of the file has the same id: it must not end what the original has running.
+        path = store.path if isinstance(store, SqliteStore) else None
+        inode = f"-{path.stat().st_ino:x}" if path is not None else ""
+        commands = ProcessLauncher(
+            output,
+            store_id=f"{store.store_id}{inode}",
+            environment=os.environ,
+            passed=(*PASSED, *settings.pass_env),
+            secrets=settings.secrets,
+        )
+        passed = set(settings.pass_env) & os.environ.keys()
+        requests = HttpLauncher(
+            version=onbeat.__version__,
+            environment={name: os.environ[name] for name in passed},
+            concurrency=settings.concurrency,
+            public_only=settings.http_targets == "public",
+            secrets=settings.secrets,
+            callback=Tokens(store).callback(settings.public_url),
+        )
+        launchers: dict[str, Launcher] = {
+            "command": commands,
+            "python": functions,
+            "http": requests,
+            **own,
+        }
+        return cls(
+            settings, store, launchers, functions, output=output, new_id=new_id, metrics=metrics,
+            listeners=listeners,
+        )  # fmt: skip
+
+    async def take_over(self) -> None:
+        """Begin as soon as no other process is the node."""
+        while self.engine is None:
+            await asyncio.sleep(TAKE_OVER_EVERY)
+            with suppress(StoreHeld):
+                await self.begin()
+        log.warning("took over: this process is the node now")
+
+    async def begin(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Run as a node, until asked to stop; do something `first`, when none other can be it."""
+        _make_writable(self._output)
+        self.engine = await self._join(first)
+        self._minding = asyncio.create_task(self._mind(self.engine))
+
+    async def _mind(self, engine: Engine) -> None:
+        """See to it that the node stops when it is asked to, and joins anew if others forgot it."""
+        try:
+            while await self._until_asked_to_stop(engine):
+                await engine.stop(0)
+                self.engine = engine = await self._join_again()
+            log.warning("asked to stop by onbeat down")
+            self.engine = None
+            await engine.stop(self._settings.stop_grace / 1000)
+        except Exception as broken:  # noqa: BLE001 - whoever waits for the end is to have it
+            self.ended.set_exception(broken)
+            self.ended.exception()  # told
+        else:
+            self.ended.set_result(None)
+
+    async def _until_asked_to_stop(self, engine: Engine) -> bool:
+        """Wait until a node is to stop, or to join anew, which this returns; or raise its error."""
+        asked = asyncio.ensure_future(engine.asked_to_stop.wait())
+        either: list[asyncio.Future[Any]] = [asked, engine.failed]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+        error = engine.failed.exception() if engine.failed.done() else None
+        if error is not None and not isinstance(error, NodeForgotten):
+            raise error
+        if error is not None:
+            log.warning("joins anew as another node: %s", error)
+        return error is not None
+
+    async def _join_again(self) -> Engine:
+        while True:
+            try:
+                return await self._join()
+            except StoreFailed as broken:
+                log.warning("cannot join, next try in %.1f s: %s", TAKE_OVER_EVERY, broken)
+                await asyncio.sleep(TAKE_OVER_EVERY)
+
+    async def _join(self, first: Callable[[], Awaitable[None]] | None = None) -> Engine:
+        offers = {name for launcher in self._launchers.values() for name in launcher.offers()}
+        offers |= set(self._functions.offers())  # whoever launches them
+        roles = self._settings.roles
+        node = Node(
+            self._new_id(),
+            f"{socket.gethostname()}:{os.getpid()}",
+            frozenset(offers if "run" in roles else ()),
+            self._settings.lease,
+            onbeat.__version__,
+            frozenset(role for role in roles if role != "api" or self.address),
+            self.address,
+        )
+        engine = Engine(
+            self._store,
+            self._store.clock,
+            node,
+            self._launchers,
+            concurrency=self._settings.concurrency,
+            catchup_per_second=self._settings.catchup_per_second,
+            keep=self._settings.keep,
+            forget=partial(forget_output, self._output),
+            outbox=notify.outbox(self._settings, self._store),
+        )
+        if first is not None:
+            await self._store.hold(node)
+            await first()
+        await engine.start()
+        return engine
+
+    def hurry(self) -> None:
+        """End what still runs, without waiting for its grace."""
+        if self.engine is not None:
+            self.engine.dispatcher.end_all()
+
+    def wake(self) -> None:
+        """Have the engine look again at once."""
+        if self.engine is not None:
+            self.engine.look_again()
+
+    async def close(self) -> None:
+        try:
+            if self._minding is not None:
+                if self.engine is not None:  # else it is stopping already
+                    self._minding.cancel()
+                await asyncio.wait([self._minding])
+            if self.engine is not None:
+                await self.engine.stop(self._settings.stop_grace / 1000)
+        finally:
+            for launcher in self._launchers.values():
+                await launcher.close()
+            await self._store.close()
+            if self._settings.output_folder is None:  # what is in memory leaves nothing behind
+                shutil.rmtree(self._output, ignore_errors=True)
+
+
+async def _open_store(
+    settings: Settings, clock: Clock | None, listeners: Sequence[Listener]
+) -> SqlStore:
+    def listener(at: int, events: Sequence[Event]) -> None:
+        for each in listeners:
+            each(at, events)
+
+    if settings.is_postgres:
+        return await open_postgres(settings, clock, listener)
+    path = settings.database_path
+    return await SqliteStore.open(path, clock=clock or SystemClock(), listener=listener)
+
+
+async def open_postgres(
+    settings: Settings, clock: Clock | None = None, listener: Listener | None = None
+) -> "PostgresStore":
+    """Open the store that settings name on PostgreSQL, whose driver is an extra."""
+    try:
+        from onbeat.stores.postgres import PostgresStore  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        problem = "PostgreSQL needs a driver that is not installed"
+        raise StoreUnusable(f"{problem} (pip install 'onbeat[postgres]')") from None
+    return await PostgresStore.open(settings.database, clock=clock, listener=listener)
+
+
+def output_file(settings: Settings, run_id: int, attempt: int) -> Path | None:
+    """Return where an attempt's output is, or was, if it is in a file."""
+    folder = settings.output_folder
+    return None if folder is None else output_path(folder, run_id, attempt)
+
+
+def check_target(schedule: Schedule) -> None:
+    """Refuse a schedule whose target could never be launched, without a store."""
+    check_launch(schedule, launchers_that_check())
+
+
+@cache
+def launchers_that_check() -> Mapping[str, Launcher]:
+    """Return launchers that can tell what they could not launch, and launch nothing."""
+    return {
+        "command": ProcessLauncher(Path(), environment={}),
+        "python": FunctionLauncher(),
+        "http": HttpLauncher(version=onbeat.__version__, environment={}),
+    }
+
+
+def _make_writable(folder: Path) -> None:
+    """Make the folder that output goes to, or refuse one that cannot be written to."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as broken:
+        problem = f"{folder} cannot be made: {broken.strerror}"
+        raise InvalidSettings("output", problem, hint="a folder for what runs print") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        problem = f"{folder} cannot be written to"
+        raise InvalidSettings("output", problem, hint="a folder for what runs print")
+
+
+def holder(settings: Settings) -> Holder | None:
+    """Return the node that has the file of a database now, if one has."""
+    return None if settings.database_path is None else who_holds(settings.database_path)
