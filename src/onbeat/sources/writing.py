@@ -87,5 +87,7 @@ def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _write_text)
 _NUMBERS = re.compile(f"^(?:{INT.pattern}|{FLOAT.pattern})$")
 _WORDS = re.compile("^(?:y|Y|n|N|~|[Nn]ull|NULL)$")
+_CLOCK = re.compile("^[0-9]+(?::[0-9]+)+$")
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBERS, list("-+.0123456789"))
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:int", _CLOCK, list("0123456789"))
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", _WORDS, list("yYnN~"))
