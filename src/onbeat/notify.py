@@ -4,13 +4,13 @@ import asyncio
 import os
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 
 from onbeat.core.channels import REFERENCE, SECRET, Channel, Fill
 from onbeat.core.notices import Delivery, Letter, Notice, bundle
 from onbeat.engine.notifier import LONGEST_SEND, Outbox, Wired
 from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown
 from onbeat.ports import Notifier, Store
+from onbeat.references import read_secret
 from onbeat.settings import Settings
 
 
@@ -81,18 +81,7 @@ def _filler(settings: Settings, environment: Mapping[str, str]) -> Fill:
 
     def fill(text: str) -> str:
         if secret := SECRET.fullmatch(text):
-            return _secret(settings, secret[1])
+            return read_secret(settings.secrets, secret[1])
         return REFERENCE.sub(lambda found: variable(found[1]), text)
 
     return fill
-
-
-def _secret(settings: Settings, name: str) -> str:
-    """Return what the file of a secret says, without the end of its last line."""
-    if not settings.secrets:
-        raise InvalidSchedule("", "there is no folder of secrets", hint="the setting secrets")
-    try:
-        return (Path(settings.secrets) / name).read_text(encoding="utf-8").removesuffix("\n")
-    except (OSError, UnicodeDecodeError):
-        problem = f"the secret {name} cannot be read"
-        raise InvalidSchedule("", problem, hint=f"a file {name} in {settings.secrets}") from None

@@ -27,7 +27,7 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 GLOB = re.compile(r"[A-Za-z0-9._/*?-]{1,200}")
 FAILURES = re.compile(r"failures:([1-9][0-9]{0,3})")
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-SECRET = re.compile(r"secret://([A-Za-z0-9._-]{1,64})")
+SECRET = re.compile(r"secret://([A-Za-z0-9_-][A-Za-z0-9._-]{0,99})")
 VISIBLE = re.compile(r"[ -~]*")
 URL = re.compile(
     r"(?ai)(https?)://(?:[^/?#@\s]*@)?(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?(?:[/?].*)?"

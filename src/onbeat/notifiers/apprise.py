@@ -37,10 +37,14 @@ class AppriseNotifier:
     def _deliver(self, letter: Letter) -> Delivery:
         try:
             import apprise  # noqa: PLC0415 - an extra, and slow to import
+
+            box = apprise.Apprise()
+            is_known = box.add(self._channel.address)
         except ModuleNotFoundError:
             return Refused("apprise is not installed (pip install 'onbeat[notify]')", again=False)
-        box = apprise.Apprise()
-        if not box.add(self._channel.address):
+        except Exception as broken:  # noqa: BLE001 - whoever waits for the thread is to hear of it
+            return Refused(f"apprise failed: {type(broken).__name__}", again=False)
+        if not is_known:
             return Refused("apprise does not know such an address", again=False)
         try:
             is_sent = box.notify(body=text(letter.bundle), title=subject(letter.bundle))

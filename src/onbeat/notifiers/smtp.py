@@ -11,9 +11,10 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP
-from email.utils import formatdate
+from email.utils import format_datetime
 
 from onbeat.core.channels import Channel, Server
 from onbeat.core.notices import (
@@ -82,7 +83,7 @@ class _Post:
         except ssl.SSLError as broken:
             told = getattr(broken, "verify_message", "") or broken.reason or "TLS failed"
             return self._lost(f"TLS: {told}")
-        except (smtplib.SMTPException, OSError, UnicodeError) as broken:
+        except Exception as broken:  # noqa: BLE001 - whoever waits for the thread is to hear of it
             said = broken.strerror if isinstance(broken, OSError) else None
             return self._lost(first_line(said or type(broken).__name__))
 
@@ -166,7 +167,7 @@ class _Post:
         channel, letter, mail = self._channel, self._letter, EmailMessage(policy=SMTP)
         mail["From"], mail["To"] = channel.sender, ", ".join(channel.to)
         mail["Subject"] = first_line(subject(letter.bundle))
-        mail["Date"] = formatdate(letter.created_at / 1000)
+        mail["Date"] = format_datetime(datetime.fromtimestamp(letter.created_at / 1000, UTC))
         mail["Message-ID"] = f"<{letter.key}@{channel.sender.rpartition('@')[2]}>"
         mail["Auto-Submitted"] = "auto-generated"
         mail.set_content(text(letter.bundle), cte="quoted-printable")

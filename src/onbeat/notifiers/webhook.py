@@ -5,6 +5,7 @@ status is read: what else it says could quote a secret.
 """
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,10 +40,11 @@ class WebhookNotifier:
         try:
             async with asyncio.timeout(self._longest):
                 return await self._post(letter, trace)
-        except aiohttp.InvalidURL:
-            return Refused("its address is no URL", again=False)
+        except ValueError:  # also of a name that cannot be looked up
+            return Refused("its address is no URL that can be asked", again=False)
         except aiohttp.ClientConnectorError as broken:
-            why = broken.os_error.strerror or type(broken).__name__
+            number = broken.os_error.errno or 0
+            why = os.strerror(number) if number > 0 else broken.os_error.strerror
             return Refused(f"{broken.host}:{broken.port} cannot be reached: {why}")
         except (aiohttp.ClientError, OSError, asyncio.CancelledError) as broken:
             # What aiohttp says can quote the address, and so a secret.

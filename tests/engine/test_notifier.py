@@ -1,0 +1,317 @@
+"""The outbox's loop: what is sent when, how often, and what holds up whom."""
+
+import asyncio
+import time
+from typing import get_args
+
+import pytest
+
+from onbeat.core.notices import BACKOFF, Refused, Sent, Unknown
+from onbeat.core.runs import Failed
+from onbeat.engine.notifier import Outbox, Wired, notice_of
+from onbeat.errors import StoreFailed
+from onbeat.events import (
+    AnyEvent,
+    RunFailed,
+    RunSkipped,
+    RunStarted,
+    RunSucceeded,
+    ScheduleParked,
+)
+from onbeat.ports import Finished, Node
+from onbeat.records import Happened
+from onbeat.stores.sqlite import SqliteStore
+from onbeat.testing import ManualClock, a_schedule
+from tests.notifiers.servers import a_channel
+
+NODE = Node("node-1", "here", frozenset({"command"}))
+
+
+def played(story):
+    async def whole():
+        clock = ManualClock("2026-01-01T12:00:00Z")
+        store = await SqliteStore.open(None, clock=clock, inline=True)
+        try:
+            await store.register(NODE)
+            return await asyncio.wait_for(story(store, clock), 10)
+        finally:
+            await store.close()
+
+    return asyncio.run(whole())
+
+
+class Recording:
+    """A notifier that keeps what it was given, and answers as it is told: the last for ever."""
+
+    def __init__(self, *answers):
+        self.letters, self._answers = [], list(answers) or [Sent()]
+
+    async def send(self, letter):
+        self.letters.append(letter)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def told(self):
+        return [[notice.schedule_id for notice in each.bundle.notices] for each in self.letters]
+
+
+class Hanging(Recording):
+    """One that never ends by itself."""
+
+    async def send(self, letter):
+        self.letters.append(letter)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return self._answers[0]
+
+
+class Failing:
+    """A store that fails for a while at some calls."""
+
+    def __init__(self, store, **failing):
+        self._store, self._failing = store, failing
+
+    def __getattr__(self, name):
+        found = getattr(self._store, name)
+
+        async def call(*given, **named):
+            if self._failing.get(name, 0) > 0:
+                self._failing[name] -= 1
+                raise StoreFailed("the database is away")
+            return await found(*given, **named)
+
+        return call if name in self._failing else found
+
+
+def wired(notifier, name="ops", **fields):
+    return Wired(a_channel(name, **{"webhook": "https://h", "every": "0s"} | fields), notifier)
+
+
+async def fail(store, *names):
+    """Let a run of each fail."""
+    await store.upsert([a_schedule(name) for name in names])
+    for name in names:
+        await store.enqueue(name, request_id=f"{name}-{await store.newest_event()}")
+    attempts = await store.announce(NODE, await store.claim(NODE, limit=1000))
+    await store.finish([Finished(each, Failed("it broke", retryable=False)) for each in attempts])
+
+
+async def look(outbox):
+    await outbox.look_once()
+    await outbox.idle()
+
+
+async def states(store):
+    return {row.channel: dict(row.states) for row in await store.channels()}
+
+
+@pytest.mark.req("C64")
+def test_each_channel_is_told_once_of_what_it_wants_to_hear():
+    async def story(store, _):
+        ops, team = Recording(), Recording()
+        channels = [wired(ops), wired(team, "team", schedules=["b"])]
+        outbox = Outbox(store, channels)
+        await fail(store, "a", "b")
+        await look(outbox)
+        await look(outbox)
+        return ops.told, team.told, await states(store)
+
+    sent = {"sent": 1}
+    assert played(story) == ([["a", "b"]], [["b"]], {"ops": sent, "team": sent})
+
+
+def test_one_that_is_refused_twice_is_delivered_once_under_one_key():
+    async def story(store, clock):
+        ops = Recording(Refused("HTTP 500"), Refused("HTTP 503"), Sent())
+        outbox = Outbox(store, [wired(ops)])
+        await fail(store, "a")
+        for wait in (0, *BACKOFF):
+            clock.advance(wait)
+            await look(outbox)
+        return len(ops.letters), len({each.key for each in ops.letters}), await states(store)
+
+    assert played(story) == (3, 1, {"ops": {"sent": 1}})
+
+
+def test_one_that_is_refused_for_ever_is_given_up_after_six_tries():
+    async def story(store, clock):
+        ops = Recording(Refused("HTTP 500"))
+        outbox = Outbox(store, [wired(ops)])
+        await fail(store, "a")
+        for wait in (0, *BACKOFF, 86_400_000):
+            clock.advance(wait)
+            await look(outbox)
+        events = [row.event.name for row in await store.events(limit=10_000)]
+        return len(ops.letters), await states(store), events.count("notice.failed")
+
+    assert played(story) == (6, {"ops": {"failed": 1}}, 1)
+
+
+@pytest.mark.parametrize("answer", [Unknown("no answer"), RuntimeError("a defect")], ids=type)
+def test_one_that_may_have_arrived_is_not_sent_again(answer):
+    async def story(store, clock):
+        ops = Recording(answer)
+        outbox = Outbox(store, [wired(ops)])
+        await fail(store, "a")
+        for _ in range(3):
+            await look(outbox)
+            clock.advance(3_600_000)
+        return len(ops.letters), await states(store)
+
+    assert played(story) == (1, {"ops": {"in_doubt": 1}})
+
+
+def test_one_left_by_a_node_that_died_is_in_doubt_and_told():
+    async def story(store, clock):
+        ops = Recording()
+        outbox = Outbox(store, [wired(ops)])
+        await fail(store, "a")
+        await store.collect_notices(outbox._compose, limit=9)
+        await store.take_letter("ops")  # and then the node dies
+        clock.advance(120_000)
+        await look(outbox)
+        events = [row.event.name for row in await store.events(limit=10_000)]
+        return ops.letters, await states(store), events.count("notice.in_doubt")
+
+    assert played(story) == ([], {"ops": {"in_doubt": 1}}, 1)
+
+
+def test_a_target_that_hangs_holds_up_no_other_channel_and_no_look():
+    async def story(store, _):
+        slow, quick = Hanging(Refused("never connected")), Recording()
+        outbox = Outbox(store, [wired(slow, "slow"), wired(quick, "quick")])
+        for name in "ab":
+            await fail(store, name)
+            await outbox.look_once()
+            while len(quick.letters) < "ab".index(name) + 1:  # noqa: ASYNC110 - it is what is asked
+                await asyncio.sleep(0)
+        await outbox.stop(0)
+        return slow.told, quick.told
+
+    assert played(story) == ([["a"]], [["a"], ["b"]])
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [(Refused("never connected"), "waiting"), (Unknown("no answer"), "in_doubt"), (Sent(), "sent")],
+)
+def test_stopping_waits_for_its_grace_and_keeps_what_is_known(answer, state):
+    async def story(store, _):
+        outbox = Outbox(store, [wired(Hanging(answer))])
+        await fail(store, "a")
+        outbox.start()
+        while not outbox._sending:  # noqa: ASYNC110 - it begins by itself
+            await asyncio.sleep(0.01)
+        began = time.monotonic()
+        await outbox.stop(0.2)
+        return time.monotonic() - began, await states(store)
+
+    took, found = played(story)
+    assert 0.15 < took < 2
+    assert found == {"ops": {state: 1}}
+
+
+def test_one_that_was_just_taken_when_it_stops_is_sent_later_and_not_in_doubt():
+    async def story(store, clock):
+        class Slow(Failing):
+            async def take_letter(self, channel):
+                letter = await self._store.take_letter(channel)
+                await asyncio.sleep(0.1)
+                return letter
+
+        ops = Recording()
+        outbox = Outbox(Slow(store), [wired(ops)])
+        await fail(store, "a")
+        await outbox.look_once()
+        await asyncio.sleep(0.01)
+        await outbox.stop(0)
+        first = ops.told, await states(store)
+        clock.advance(BACKOFF[0])
+        await look(Outbox(store, [wired(ops)]))
+        return first, ops.told
+
+    assert played(story) == (([], {"ops": {"waiting": 1}}), [["a"]])
+
+
+def test_what_came_of_a_message_is_kept_even_if_the_store_is_away_for_a_moment():
+    async def story(store, _):
+        ops = Recording()
+        outbox = Outbox(Failing(store, settle_letter=2), [wired(ops)])
+        await fail(store, "a")
+        await look(outbox)
+        return len(ops.letters), await states(store)
+
+    assert played(story) == (1, {"ops": {"sent": 1}})
+
+
+def test_a_store_that_is_away_is_told_once_and_looked_at_again(caplog):
+    async def story(store, _):
+        ops = Recording()
+        outbox = Outbox(Failing(store, to_send=3), [wired(ops)])
+        await fail(store, "a")
+        outbox.start()
+        while not ops.letters:
+            outbox.wake()
+            await asyncio.sleep(0.01)
+        await outbox.stop(1)
+        return ops.told
+
+    assert played(story) == [["a"]]
+    assert [
+        record.getMessage() for record in caplog.records if record.name == "onbeat.notices"
+    ] == ["notices wait: the database is away"]
+
+
+def test_a_herd_of_failures_is_one_message_that_counts():
+    async def story(store, _):
+        ops = Recording()
+        await fail(store, *(f"s{n}" for n in range(300)))
+        await look(Outbox(store, [wired(ops)]))
+        return [(len(each.bundle.notices), each.bundle.more) for each in ops.letters]
+
+    assert played(story) == [(50, 250)]
+
+
+@pytest.mark.req("C68")
+def test_the_third_failure_in_a_row_is_told_and_no_other():
+    async def story(store, _):
+        ops = Recording()
+        outbox = Outbox(store, [wired(ops, on=["failures:3"])])
+        for _ in range(5):
+            await fail(store, "a")
+            await look(outbox)
+        return [each.bundle.notices[0].failures for each in ops.letters]
+
+    assert played(story) == [3]
+
+
+def test_every_event_that_is_marked_can_be_told():
+    about = ("backup", 17, 1_767_268_800)
+    found = {
+        "failure": RunFailed(*about, 1, "exit", "exit code 1", 2),
+        "recovery": RunSucceeded(*about, 1, 2),
+        "missed": RunSkipped(*about, "deadline"),
+        "late": RunStarted(*about, 1, "node-1", 1, late=1_500),
+        "parked": ScheduleParked("backup", "it is garbage"),
+    }
+    for kind, event in found.items():
+        assert event.is_notable
+        assert notice_of(Happened(0, event)).kind == kind
+    notable = {each for each in get_args(AnyEvent) if "is_notable" in vars(each)}
+    assert notable == {type(event) for event in found.values()}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        RunSkipped("backup", 17, 1_767_268_800, "paused"),
+        RunStarted("backup", 17, 1_767_268_800, 1, "node-1", 1),
+    ],
+    ids=lambda event: event.name,
+)
+def test_what_is_ordinary_is_not_told(event):
+    assert notice_of(Happened(0, event)) is None

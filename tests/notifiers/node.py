@@ -1,0 +1,36 @@
+"""A node that is killed while it notifies: `python -m tests.notifiers.node DATABASE URL WHEN`.
+
+A run of it fails, its webhook is to be told, and it is killed with SIGKILL `before` or `after` that.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+
+from onbeat import Onbeat
+from onbeat.notifiers.webhook import WebhookNotifier
+from onbeat.settings import Settings
+from onbeat.testing import a_schedule
+from tests.notifiers.servers import a_channel
+
+send = WebhookNotifier.send
+
+
+async def send_and_die(self, letter):
+    if sys.argv[3] == "after":
+        await send(self, letter)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main(database, url):
+    WebhookNotifier.send = send_and_die
+    beat = Onbeat(settings=Settings(database=database, notify=(a_channel(webhook=url),)))
+    async with beat:
+        await beat.define(a_schedule("backup", cron="0 0 1 1 *", run={"command": ["false"]}))
+        await beat.start("backup")
+        await asyncio.sleep(60)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:3]))

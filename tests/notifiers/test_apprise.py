@@ -1,0 +1,51 @@
+"""Apprise, which only says yes or no."""
+
+import asyncio
+
+import pytest
+
+from onbeat.core.notices import Refused, Sent, Unknown
+from onbeat.notifiers.apprise import AppriseNotifier
+from tests.notifiers.servers import a_channel, a_letter
+
+# Some of its plugins import what Python will not have for ever.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def sent(address):
+    return asyncio.run(AppriseNotifier(a_channel(apprise=address)).send(a_letter()))
+
+
+async def answered(status):
+    """Send by apprise's own JSON to a server that answers so."""
+    got = []
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        got.append(await reader.readexactly(length))
+        writer.write(b"HTTP/1.1 %d OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        channel = a_channel(apprise=f"json://127.0.0.1:{port}/")
+        return await AppriseNotifier(channel).send(a_letter()), got
+
+
+def test_what_apprise_delivers_is_sent():
+    delivery, (body,) = asyncio.run(answered(200))
+    assert delivery == Sent()
+    assert b"backup failed (3 in a row)" in body
+
+
+def test_what_apprise_does_not_deliver_is_in_doubt_as_it_says_no_more():
+    delivery, _ = asyncio.run(answered(500))
+    assert delivery == Unknown("apprise says that it was not delivered, not why")
+
+
+def test_an_address_that_apprise_does_not_know_is_refused_for_good():
+    told = "apprise does not know such an address"
+    assert sent("nonsense://s3cret") == Refused(told, again=False)

@@ -1,0 +1,220 @@
+"""Mail, by a real server on loopback, and what is known of it afterwards."""
+
+import asyncio
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from onbeat.core.notices import Refused, Sent, Unknown
+from onbeat.notifiers.smtp import SmtpNotifier
+from tests.notifiers.servers import a_channel, a_letter, a_post
+
+TO = ["you@there.example", "me@there.example"]
+
+
+def mail(post, letter=None, *, user="", scheme="smtp", longest=5.0, **fields):
+    server = f"{scheme}://{user}{'@' * bool(user)}127.0.0.1:{post.port}"
+    channel = a_channel(**{"smtp": server, "to": TO, "from": "onbeat@here.example"} | fields)
+    return asyncio.run(SmtpNotifier(channel, longest=longest).send(letter or a_letter()))
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A certificate of this machine's own making."""
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key -out cert"
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert", folder / "key")
+    return context
+
+
+def test_a_message_is_one_mail_to_all():
+    with a_post() as server:
+        assert mail(server) == Sent()
+        (found,) = server.post.got
+    assert found["Subject"] == "[onbeat] backup failed (3 in a row)"
+    assert found["To"] == "you@there.example, me@there.example"
+    assert found["Message-ID"] == f"<{'k' * 64}@here.example>"
+    assert found["Auto-Submitted"] == "auto-generated"
+    assert found["Date"].datetime.isoformat() == "2026-01-01T12:00:00+00:00"
+    assert found.sent_to == TO
+    assert "why      it failed: disk full" in found.get_content()
+    assert found.get_content_type() == "text/plain"
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        "x\r\nBcc: evil@example.org",
+        "\r\n.\r\nMAIL FROM:<evil@example.org>",
+        ".",
+        "ünïcode \u2028 \x00",
+    ],
+)
+def test_what_a_run_says_cannot_become_a_header_or_a_command(evil):
+    with a_post() as server:
+        assert mail(server, a_letter(error=evil, schedule_id=evil)) == Sent()
+        (found,) = server.post.got
+    assert "Bcc" not in found
+    assert found.sent_to == TO
+    assert found["Subject"].startswith("[onbeat]")
+    assert "look     onbeat why" in found.get_content()
+
+
+def test_a_line_with_a_dot_stays_a_line():
+    with a_post() as server:
+        mail(server, a_letter(schedule_id=".hidden"))
+        (found,) = server.post.got
+    assert found.get_content().startswith(".hidden failed")
+
+
+def test_it_logs_in():
+    with a_post(logs_in=True) as server:
+        assert mail(server, user="me@there.example", password="s3cret") == Sent()
+        assert server.post.passwords == [(b"me@there.example", b"s3cret")]
+
+
+def test_a_wrong_password_is_refused_for_good_and_not_told():
+    with a_post(logs_in=True) as server:
+        delivery = mail(server, user="me", password="hush-hush")
+    assert (type(delivery), delivery.again) == (Refused, False)
+    assert delivery.error.startswith("SMTP 535: ")
+    assert "hush" not in delivery.error
+
+
+def test_the_connection_is_encrypted_where_the_server_offers_it(certificate):
+    with a_post(tls_context=certificate, require_starttls=True) as server:
+        assert mail(server) == Sent()
+
+
+def test_a_password_is_not_sent_in_the_clear_to_another_machine(monkeypatch):
+    monkeypatch.setattr("onbeat.core.channels.Server.is_here", False)
+    with a_post(logs_in=True) as server:
+        delivery = mail(server, user="me", password="s3cret")
+        assert server.post.passwords == []
+    assert delivery.again is False
+    assert "would be sent in the clear" in delivery.error
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused_of_another_machine(
+    certificate, monkeypatch
+):
+    monkeypatch.setattr("onbeat.core.channels.Server.is_here", False)
+    with a_post(tls_context=certificate) as server:
+        delivery = mail(server)
+        assert server.post.got == []
+    assert isinstance(delivery, Refused)
+    assert "TLS: " in delivery.error
+
+
+@pytest.mark.parametrize(("line", "again"), [("451 later", True), ("554 no", False)])
+def test_what_the_server_refuses_may_come_again_or_not(line, again):
+    with a_post() as server:
+        server.post.answers = [line]
+        delivery = mail(server)
+    assert delivery == Refused(f"SMTP {line.replace(' ', ': ', 1)}", again=again)
+
+
+def test_while_some_are_refused_for_now_nobody_gets_it_but_for_the_last_try():
+    with a_post() as server:
+        server.post.refused = {TO[0]: "450 busy"}
+        delivery = mail(server)
+        assert delivery == Refused(f"SMTP 450: {TO[0]}: busy", again=True)
+        assert server.post.got == []
+        assert mail(server, a_letter(attempt=6)) == Sent(f"{TO[0]}: 450 busy")
+        assert [each.sent_to for each in server.post.got] == [[TO[1]]]
+
+
+def test_one_who_is_refused_for_good_keeps_it_from_nobody_else():
+    with a_post() as server:
+        server.post.refused = {TO[0]: "550 unknown"}
+        assert mail(server) == Sent(f"{TO[0]}: 550 unknown")
+        assert [each.sent_to for each in server.post.got] == [[TO[1]]]
+        server.post.refused |= {TO[1]: "550 unknown"}
+        assert mail(server) == Refused(f"SMTP 550: {TO[0]}: unknown", again=False)
+
+
+def test_a_server_that_is_not_there_has_surely_not_got_it():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        port = taken.getsockname()[1]
+        delivery = mail(SimpleNamespace(port=port))
+    assert delivery == Refused(f"127.0.0.1:{port}: Connection refused")
+
+
+def test_one_that_hangs_up_after_the_message_may_have_it():
+    async def hang_up(server):
+        server.transport.abort()
+        return "250 OK"
+
+    with a_post() as server:
+        server.post.answers = [hang_up]
+        delivery = mail(server)
+        assert len(server.post.got) == 1
+    assert isinstance(delivery, Unknown)
+
+
+def test_one_that_never_answers_after_the_message_may_have_it():
+    async def hang(_):
+        await asyncio.sleep(1)
+        return "250 OK"
+
+    with a_post() as server:
+        server.post.answers = [hang]
+        delivery = mail(server, longest=0.2)
+    assert isinstance(delivery, Unknown)
+
+
+def test_giving_up_before_anything_was_sent_is_a_surely_not():
+    with socket.socket() as silent:  # it takes the connection and says nothing
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"smtp://127.0.0.1:{silent.getsockname()[1]}"
+
+        async def story():
+            notifier = SmtpNotifier(a_channel(smtp=url, to=TO), longest=30)
+            sending = asyncio.ensure_future(notifier.send(a_letter()))
+            await asyncio.sleep(0.1)
+            sending.cancel()
+            return await sending
+
+        began = time.monotonic()
+        assert asyncio.run(story()) == Refused("it was given up before it was sent")
+        assert time.monotonic() - began < 2
+
+
+def test_a_thread_that_was_given_up_sends_nothing_later():
+    go, reached = threading.Event(), threading.Event()
+
+    async def story(server):
+        async def held(*_):
+            reached.set()
+            while not go.is_set():  # noqa: ASYNC110 - it is of another thread
+                await asyncio.sleep(0.01)
+            return "250 OK"
+
+        server.post.handle_MAIL = held
+        url = f"smtp://127.0.0.1:{server.port}"
+        sending = asyncio.ensure_future(SmtpNotifier(a_channel(smtp=url, to=TO)).send(a_letter()))
+        while not reached.is_set():  # noqa: ASYNC110 - it is of another thread
+            await asyncio.sleep(0.01)
+        sending.cancel()
+        delivery = await sending
+        go.set()
+        await asyncio.sleep(0.2)
+        return delivery, server.post.got
+
+    with a_post() as server:
+        assert asyncio.run(story(server)) == (Refused("it was given up before it was sent"), [])
+
+
+def test_it_is_encrypted_from_the_start_if_the_address_says_so(certificate):
+    with a_post(ssl_context=certificate) as server:
+        assert mail(server, scheme="smtps") == Sent()
+        assert len(server.post.got) == 1

@@ -1,0 +1,148 @@
+"""Webhooks: one POST each, and what is known of it afterwards."""
+
+import asyncio
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from onbeat.core.notices import Refused, Sent, Unknown
+from onbeat.notifiers.webhook import WebhookNotifier
+from tests.notifiers.servers import a_channel, a_hook, a_letter, hang, hang_up
+
+PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
+
+
+def sent(*answers, longest=5.0, letter=None, **fields):
+    """Send one message to a server that answers so; return what is known, and what it got."""
+
+    async def story():
+        async with a_hook(*answers) as hook:
+            channel = a_channel(webhook=hook.url, **fields)
+            notifier = WebhookNotifier(channel, longest=longest)
+            return await notifier.send(letter or a_letter()), hook.got
+
+    return asyncio.run(story())
+
+
+def test_a_message_is_one_post_with_its_key():
+    delivery, got = sent(204, headers={"X-Team": "ops"})
+    assert delivery == Sent()
+    ((headers, body),) = got
+    assert headers["Idempotency-Key"] == body["key"] == "k" * 64
+    assert headers["Content-Type"] == "application/json"
+    assert headers["X-Team"] == "ops"
+    assert body["subject"] == "[onbeat] backup failed (3 in a row)"
+
+
+def test_the_example_of_the_page_is_what_is_sent():
+    _, ((_, body),) = sent(200)
+    (example,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert json.loads(example) == body
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 408, 425, 429])
+def test_what_is_refused_for_now_may_come_again(status):
+    delivery, _ = sent(status)
+    assert delivery == Refused(f"HTTP {status}", again=True)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 410, 413, 422])
+def test_what_is_refused_for_good_may_not(status):
+    delivery, _ = sent(status)
+    assert delivery == Refused(f"HTTP {status}", again=False)
+
+
+def test_a_target_says_when_to_come_again():
+    async def busy(_):
+        return web.Response(status=429, headers={"Retry-After": "90"})
+
+    assert sent(busy)[0] == Refused("HTTP 429", again=True, wait=90_000)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_leads_nowhere(status):
+    async def away(request):
+        return web.Response(status=status, headers={"Location": f"http://{request.host}/other"})
+
+    delivery, got = sent(away, 200)
+    assert delivery == Refused(f"HTTP {status}: redirects are not followed", again=False)
+    assert len(got) == 1
+
+
+def test_a_target_that_is_not_there_has_surely_not_got_it():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        notifier = WebhookNotifier(a_channel(webhook=f"http://{address}/s3cret"))
+        delivery = asyncio.run(notifier.send(a_letter()))
+    assert delivery == Refused(f"{address} cannot be reached: Connection refused")
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", "127.0.0.1:99999"])
+def test_an_address_that_can_never_be_asked_is_not_tried_again(host):
+    notifier = WebhookNotifier(a_channel(webhook=f"http://{host}/s3cret"))
+    delivery = asyncio.run(notifier.send(a_letter()))
+    assert delivery == Refused("its address is no URL that can be asked", again=False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(hang, "no answer after 0.2 s"), (hang_up, "the connection was lost")],
+)
+def test_one_that_was_sent_and_not_answered_may_have_arrived(answer, told):
+    delivery, got = sent(answer, longest=0.2)
+    assert delivery == Unknown(told)
+    assert len(got) == 1
+
+
+def test_one_that_never_got_a_connection_has_surely_not_arrived():
+    async def story():
+        full = socket.socket()  # whose queue is full: nobody accepts
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        try:
+            url = f"http://127.0.0.1:{full.getsockname()[1]}/"
+            return await WebhookNotifier(a_channel(webhook=url), longest=0.2).send(a_letter())
+        finally:
+            for each in (full, *waiting):
+                each.close()
+
+    delivery = asyncio.run(story())
+    assert delivery == Refused("never connected: no answer after 0.2 s")
+
+
+def test_giving_up_tells_what_is_known():
+    async def story():
+        async with a_hook(hang) as hook:
+            notifier = WebhookNotifier(a_channel(webhook=hook.url))
+            sending = asyncio.ensure_future(notifier.send(a_letter()))
+            while not hook.got:  # noqa: ASYNC110 - it is what is waited for
+                await asyncio.sleep(0.01)
+            sending.cancel()
+            return await sending
+
+    assert asyncio.run(story()) == Unknown("it was given up before there was an answer")
+
+
+def test_an_endless_answer_is_not_read():
+    async def endless(request):
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        while True:
+            await answer.write(b"x" * 65_536)
+
+    delivery, _ = sent(endless)
+    assert delivery == Sent()
+
+
+def test_what_is_told_of_a_failure_never_holds_the_address():
+    delivery, _ = sent(500, headers={"Authorization": "Bearer s3cret"})
+    assert delivery.error == "HTTP 500"
