@@ -6,8 +6,9 @@ SOURCES := src tests bench tools
 SEEDS ?= 200
 KILLS ?= 200
 EVERY ?= 1
+EXAMPLES ?= 200
 
-.PHONY: help run test check fix laws sim mutants interleavings chaos bench load requirements lock
+.PHONY: help run test check fix laws sim mutants interleavings chaos fuzz bench load requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -44,6 +45,9 @@ interleavings: .venv/dev.stamp  ## step every pair of calls through every order 
 
 chaos: .venv/dev.stamp  ## kill -9 real nodes KILLS=200 times on SQLite, then three on PostgreSQL, and check what is left
 	@$(BIN)/python -m tests.chaos --kills $(KILLS)
+
+fuzz: .venv/dev.stamp  ## ask the API for what it cannot give, EXAMPLES=200 an operation and 100 000 malformed requests: minutes
+	@API_EXAMPLES=$(EXAMPLES) MALFORMED=100000 $(BIN)/python -m pytest --timeout 3600 tests/web/test_schemathesis.py tests/web/test_fuzzing.py
 
 bench: .venv/dev.stamp .venv/bench.stamp  ## compare with peers in one run; fail below the bounds
 	@$(BIN)/python -m bench.calendar

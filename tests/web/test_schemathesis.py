@@ -25,7 +25,7 @@ HOURLY = {"every": "1h", "run": {"command": ["true"]}, "group": "g/1"}
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
     """An API with something in it, and what path parameters may be of that."""
-    with serving(tmp_path_factory.mktemp("api")) as api:
+    with serving(tmp_path_factory.mktemp("api"), roles=("plan", "api")) as api:
         api.put("/schedules/known%2Fone", HOURLY)
         run = api.post("/schedules/known%2Fone/run").json()["run_id"]
         api.put("/groups/g%2F1", {"places": 2})

@@ -58,7 +58,7 @@ def make_api(behind: Behind) -> App:
             HTTPException: _not_understood,
             Exception: _broken,
         },
-        before_request=described.refuse_unknown_names,
+        before_request=described.refuse_odd_query,
         openapi_config=None,  # whoever has seen the door may have the document, from our own route
         state=State(
             {
@@ -80,7 +80,7 @@ class Description:
 
     def __init__(self) -> None:
         self.document: dict[str, Any] = {}
-        self._names: dict[tuple[str, str], frozenset[str]] = {}
+        self._names: dict[tuple[str, str], dict[str, bool]] = {}
 
         @get("/openapi.json", operation_id="openapi", media_type=MediaType.JSON)
         async def document() -> dict[str, Any]:
@@ -101,15 +101,25 @@ class Description:
         self.document = complete(app)
         self._names = query_names(self.document)
 
-    def refuse_unknown_names(self, request: Asked) -> Response[bytes] | None:
-        """Refuse a query that names what the route does not know: it would be ignored else."""
+    def refuse_odd_query(self, request: Asked) -> Response[bytes] | None:
+        """Refuse a query with what the framework would ignore, so that nobody goes by it.
+
+        That is a name that the route does not know, one that is there twice, and a null.
+        """
         at = (request.method, request.scope["path_template"])
         known = self._names.get(at)
-        unknown = sorted(set(request.query_params) - known) if known is not None else []
-        if not unknown:
+        if known is None:
             return None
-        hint = meant(unknown[0], known or ())
-        return _answer(problem(400, "no parameter has this name", field=unknown[0], hint=hint))
+        for name, values in request.query_params.dict().items():
+            if name not in known:
+                hint = meant(name, known)
+                return _answer(problem(400, "no parameter has this name", field=name, hint=hint))
+            if len(values) > 1:
+                return _answer(problem(400, "it is there twice", field=name, hint="once"))
+            if values == ["null"] and not known[name]:
+                hint = "leave it out"
+                return _answer(problem(400, "null is no value of it", field=name, hint=hint))
+        return None
 
 
 def _with_encoded_paths(app: Litestar) -> App:

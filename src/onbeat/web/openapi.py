@@ -40,12 +40,14 @@ def complete(app: Litestar) -> Fields:
     return document
 
 
-def query_names(document: Fields) -> dict[tuple[str, str], frozenset[str]]:
-    """Return which names a query may have, by method and path."""
+def query_names(document: Fields) -> dict[tuple[str, str], dict[str, bool]]:
+    """Return which names a query may have, by method and path, and whether each is of any text."""
     return {
-        (method.upper(), path): frozenset(
-            each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"
-        )
+        (method.upper(), path): {
+            each["name"]: "pattern" in each["schema"]
+            for each in operation.get("parameters", ())
+            if each["in"] == "query"
+        }
         for path, item in document["paths"].items()
         for method, operation in item.items()
         if isinstance(operation, dict)

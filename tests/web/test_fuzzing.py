@@ -1,0 +1,99 @@
+"""Whatever is sent, nothing breaks: it is refused with a reason, and those who ask rightly are served."""
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from tests.web.fuzzing import HOURLY, KINDS, Fuzzer, send_all
+from tests.web.serving import serving
+
+MALFORMED = int(os.environ.get("MALFORMED", "10000"))
+NO_HTTP = b"Invalid HTTP request received."  # the server's own words, before the application's
+
+
+def wrong_with(odd, answer):
+    """Return what is wrong with an answer, or None."""
+    if answer.status is None:
+        return None if odd.waits or odd.kind in {"line", "method"} else "no answer"
+    if answer.status >= 500:
+        return "it broke"
+    if answer.status < 400 or (answer.status == 400 and answer.body == NO_HTTP):
+        return None
+    if odd.sent.startswith(b"HEAD "):
+        return None
+    if answer.headers.get("content-type", "").startswith("text/html"):
+        return None if b"/login" in odd.sent or b"text/html" in odd.sent else "a page"
+    if answer.headers.get("content-type") != "application/problem+json":
+        return "no problem+json"
+    told = json.loads(answer.body)
+    return None if told["problem"] and told["status"] == answer.status else "it says nothing"
+
+
+def test_requests_are_the_same_again_by_their_number_and_of_every_kind():
+    one, other = (Fuzzer("127.0.0.1:1", "t") for _ in range(2))
+    first = [one.make(n) for n in range(1000)]
+    assert first == [other.make(n) for n in range(1000)]
+    assert {each.kind for each in first} == KINDS.keys()
+
+
+@pytest.mark.timeout(300)
+def test_no_malformed_request_breaks_anything(tmp_path, caplog):
+    with serving(tmp_path, roles=("plan", "api")) as api:
+        attack(api, MALFORMED, caplog)
+
+
+@pytest.mark.timeout(300)
+def test_nor_does_one_on_postgresql(tmp_path, postgres_url, caplog):
+    with serving(tmp_path, roles=("plan", "api"), database=postgres_url) as api:
+        attack(api, MALFORMED // 5, caplog, seed=2)
+
+
+def attack(api, count, caplog, seed=1):
+    """Send so many, and see that each was answered as it should be and that all goes on."""
+    assert api.put("/schedules/fuzzed", HOURLY).status_code == 201
+    assert api.post("/schedules/fuzzed/run").status_code == 201
+    host, port = api.url.removeprefix("http://").split(":")
+    fuzzer, threads = Fuzzer(f"{host}:{port}", api.admin, seed), threading.active_count()
+    sent = asyncio.run(send_all(host, int(port), (fuzzer.make(n) for n in range(count))))
+    assert len(sent) == count
+    wrong = [
+        (each.n, each.kind, told, answer.status, answer.body[:200])
+        for each, answer in sent
+        if (told := wrong_with(each, answer))
+    ]
+    assert not wrong, wrong[:10]
+    refused = Counter(answer.status for _, answer in sent)
+    assert refused.keys() > {400, 401, 403, 404, 405, 409, 415, 421, 422, 431}, refused
+    assert threading.active_count() <= threads + 10, "a pool may have been filled, no more"
+    goes_on(api)
+    broken = [
+        each.getMessage() for each in caplog.records if each.exc_info or each.levelname == "ERROR"
+    ]
+    assert not broken
+
+
+def goes_on(api):
+    """See that those who ask rightly get what they ask for."""
+    assert api.put("/gate", {"gate": "open"}).json() == {"gate": "open"}
+    made = api.put("/schedules/after-all", HOURLY)
+    assert made.status_code == 201
+    assert api.get("/schedules/after-all").json() == made.json()
+    assert api.post("/schedules/after-all/run").json()["status"] == "ENQUEUED"
+    assert api.get("//readyz").json()["ok"] is True
+    assert api.delete("/schedules/after-all").status_code == 204
+    server = api.front._server._server.server_state
+    wait_for(lambda: not server.tasks and len(server.connections) <= 1)  # our own
+
+
+def wait_for(is_so):
+    """Wait until it is so."""
+    for _ in range(100):
+        if is_so():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it does not become so")
