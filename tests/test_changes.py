@@ -7,7 +7,7 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.access import Caller
-from onbeat.changes import PAUSED
+from onbeat.changes import PAUSED, compare
 from onbeat.core.effect import LEFT_OUT, Difference
 from onbeat.core.schedules import from_definition
 from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed
@@ -134,6 +134,14 @@ async def test_what_is_removed_was_made_by_the_same_source(world):
     await world.apply(a_schedule("mine"), a_schedule("old"))
     await world.apply(a_schedule("mine"), prune=True)
     assert await world.ids() == ["by-hand", "mine", "theirs"]
+
+
+@lived
+async def test_what_is_of_another_source_is_left_out_of_a_plan_even_if_it_is_among_the_rows(world):
+    await world.service.define([a_schedule("theirs")], source="elsewhere")
+    await world.apply(a_schedule("mine"))
+    found = compare([], await world.service.schedules(), source="file", now=0, prune=True)
+    assert kinds(found) == {"mine": "remove"}
 
 
 @lived

@@ -312,6 +312,29 @@ def test_a_watched_file_does_not_take_what_is_of_another(caplog):
     assert "onbeat.yaml was not applied: theirs is of elsewhere" in caplog.text
 
 
+class Interrupted(Wish):
+    """A plan, after which somebody edits what it is about."""
+
+    async def plan(self, service, file, **horizon):
+        found = await super().plan(service, file, **horizon)
+        await service.define([a_schedule("report", every="9h")])
+        return found
+
+
+def test_a_watched_file_is_tried_again_if_somebody_was_faster(caplog):
+    file = Path(write(TWO))
+
+    async def play():
+        async with Onbeat("sqlite://", clock=ManualClock()) as beat:
+            assert await apply_again(beat.service, file, Wish())
+            assert not await apply_again(beat.service, file, Interrupted())
+            assert await apply_again(beat.service, file, Wish())
+            return [(row.revision, row.is_edited) for row in await beat.service.schedules()]
+
+    assert asyncio.run(play()) == [(1, False), (3, False)]
+    assert "onbeat.yaml will be applied in a moment: report has revision 2" in caplog.text
+
+
 def test_a_node_applies_its_file_again_while_it_is_up(folder):  # noqa: F811
     write(TWO)
     with a_node(folder, "--prune", "--roles", "plan,run"):
