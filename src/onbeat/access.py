@@ -37,7 +37,7 @@ class Caller:
         return self.owner if self.owner and self.scope != "admin" else None
 
 
-LOCAL = Caller("", "admin", is_local=True)
+LOCAL = Caller("program", "admin", is_local=True)  # one that has the database
 
 
 def as_allowed(caller: Caller, schedule: Schedule) -> Schedule:

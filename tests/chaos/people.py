@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "HOME": os.environ.get("HOME", "/"),
     "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+    "ONBEAT_ROLES": "plan,run",  # what is killed here is the engine
     "ONBEAT_LEASE": "2s",  # so that heartbeats are frequent, and the silent are soon given up
 }
 WHAT_THEY_DO = ("run", "run", "pause", "resume", "edit", "edit", "delete", "gate", "")

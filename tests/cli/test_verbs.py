@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import apsw
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -655,7 +656,11 @@ def test_every_verb_has_help_that_says_what_it_is_for(verb):
     done = onbeat(verb, "--help")
     assert done.exit_code == 0
     assert done.stdout.startswith(f"Usage: main {verb} ")
-    assert "--json" in done.stdout
+    command = main.get_command(None, verb)
+    within = command.commands if isinstance(command, click.Group) else {}
+    for each in within:
+        assert "--json" in onbeat(verb, each, "--help").stdout, each
+    assert "--json" in done.stdout or within
     short = onbeat("--help").stdout
     assert VERBS[verb][1] in short
 
@@ -792,7 +797,8 @@ def test_a_lock_that_cannot_be_taken_is_refused_in_one_line(folder):
 
 
 def plain_environment():
-    return {name: value for name, value in os.environ.items() if not name.startswith("ONBEAT_")}
+    found = {name: value for name, value in os.environ.items() if not name.startswith("ONBEAT_")}
+    return found | {"ONBEAT_ROLES": "plan,run"}
 
 
 def command(folder, *arguments, **given):
