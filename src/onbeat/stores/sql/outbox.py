@@ -47,7 +47,7 @@ SELECT message_id, body, created_at, attempts FROM outbox INDEXED BY outbox_due
 
 BEGIN = """
 UPDATE outbox SET state = 'sending', attempts = attempts + 1, due_at = ?2, error = NULL
- WHERE message_id = ?1
+ WHERE message_id = ?1 AND state = 'waiting'
 """
 
 # One that was in doubt is known now. Nobody else has sent it since: its attempts would tell.
@@ -120,7 +120,8 @@ def take(tx: Transaction, channel: str) -> Letter | None:
     if row is None:
         return None
     message_id, body, created_at, attempts = row
-    tx.run(BEGIN, (message_id, tx.now + LONGEST_SENDING))
+    if not tx.run(BEGIN, (message_id, tx.now + LONGEST_SENDING)):
+        return None
     # A database that was put back counts messages anew, at other times.
     stored = tx.one("SELECT value FROM meta WHERE name = 'store_id'")
     key = sha256(f"{stored and stored[0]}:{message_id}:{created_at}".encode()).hexdigest()
