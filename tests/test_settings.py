@@ -395,7 +395,7 @@ def test_an_address_names_no_driver(refusal):
 
 def test_a_node_may_have_one_role_alone(load):
     assert load(ONBEAT_ROLES="plan").roles == ("plan",)
-    assert load().roles == ("plan", "run")
+    assert load().roles == ("plan", "run", "api")
 
 
 @pytest.mark.parametrize(

@@ -437,6 +437,15 @@ def test_who_has_gone_gets_no_answer(world):
     assert world.came_in == []
 
 
+@pytest.mark.parametrize(
+    "body", [b"{", b'{"a":1,"a":2}', b'"\\ud800"', b"NaN", b"[" * 33 + b"]" * 33, b"9" * 20]
+)
+def test_a_body_that_can_be_read_in_two_ways_does_not_come_in(world, body):
+    found = world.ask("POST", token=world.a_token(), body=body)
+    assert (found.status, found.problem["field"]) == (400, "body")
+    assert world.came_in == []
+
+
 def test_the_application_gets_the_body_as_it_came(world):
     text = '{ "ä": [1.50, "\\u00e4"] }'.encode()
     world.ask("POST", token=world.a_token(), body=text)
