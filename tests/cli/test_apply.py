@@ -93,7 +93,7 @@ def test_plan_tells_it_in_json_too():
     ok("apply", write(FIRST))
     write(SECOND)
     found = as_json("plan", "--prune")
-    assert found["source"] == str(Path("onbeat.yaml").resolve())
+    assert found["source"] == "onbeat.yaml"
     changes = {each["schedule_id"]: each for each in found["changes"]}
     assert {name: each["change"] for name, each in changes.items()} == {
         "report": "change", "standup": "change", "new": "create", "same": "unchanged", "old": "remove",
@@ -158,12 +158,25 @@ def test_a_dry_run_is_a_plan():
 def test_another_file_does_not_take_what_this_one_has_unless_it_is_told_to(folder):  # noqa: F811
     ok("apply", write(TWO))
     write(TWO, "other.yaml")
-    assert told(ok("plan", "other.yaml"))[1] == f"    it is of {folder}/onbeat.yaml (--take-over makes it this file's)"  # fmt: skip
+    assert told(ok("plan", "other.yaml"))[1] == "    it is of onbeat.yaml (--take-over makes it this file's)"  # fmt: skip
     line = refused(1, "apply", "other.yaml")
-    assert line.startswith(f"report is of {folder}/onbeat.yaml, clean is of {folder}/onbeat.yaml: nothing was changed")  # fmt: skip
+    assert line.startswith("report is of onbeat.yaml, clean is of onbeat.yaml: nothing was changed")  # fmt: skip
     assert "--take-over" in line
     assert ok("apply", "other.yaml", "--take-over") == "2 unchanged\n"
-    assert {row["source"] for row in as_json("list")} == {f"{folder}/other.yaml"}
+    assert {row["source"] for row in as_json("list")} == {"other.yaml"}
+
+
+def test_a_file_beside_its_database_is_the_same_source_wherever_both_are(folder):  # noqa: F811
+    (folder / "old").mkdir()
+    (folder / "old" / "onbeat.yaml").write_text(TWO)
+    database = "--database=sqlite:///{}/onbeat.db"
+    ok("apply", "old/onbeat.yaml", database.format("old"))
+    (folder / "old").rename("new")
+    assert ok("apply", "new/onbeat.yaml", database.format("new")) == "2 unchanged\n"
+    elsewhere = folder / "elsewhere.yaml"
+    elsewhere.write_text(TWO)
+    refused = onbeat("apply", "elsewhere.yaml", database.format("new"))
+    assert "clean is of onbeat.yaml" in refused.stderr
 
 
 def test_a_source_with_a_name_is_the_same_wherever_its_file_is(folder):  # noqa: F811

@@ -37,7 +37,7 @@ class Wish(NamedTuple):
 
     def source_of(self, file: File) -> str:
         """Return what the schedules of a file are known by."""
-        return self.source or str(file.path.resolve())
+        return self.source or source_of(file.path, None)
 
     async def plan(self, service: Service, file: File, *, horizon: int = WEEK) -> Changes:
         """Return what applying a file would do."""
@@ -48,6 +48,17 @@ class Wish(NamedTuple):
             take_over=self.take_over,
             horizon=horizon,
         )
+
+
+def source_of(path: Path, database: Path | None) -> str:
+    """Return what the schedules of a file are known by, if nobody says: the path of the file.
+
+    That is as seen from the folder of the database, if it is in there, so that both can be moved.
+    """
+    whole = path.resolve()
+    home = None if database is None else database.resolve().parent
+    inside = home is not None and whole.is_relative_to(home)
+    return str(whole.relative_to(home) if home is not None and inside else whole)
 
 
 def with_wish(verb: Callable[..., None]) -> Callable[..., None]:
@@ -76,7 +87,8 @@ def plan(
     as_json: bool,
 ) -> None:
     """Show what applying a file would do, and which ticks that gains and loses."""
-    found = _planned(settings, read_file(file, check_target), Wish(prune, take_over, source))
+    wish = Wish(prune, take_over, source or source_of(file, settings.database_path))
+    found = _planned(settings, read_file(file, check_target), wish)
     write_changes(found, as_json=as_json)
     if exit_code and not found.is_nothing:
         sys.exit(DIFFERENT)
@@ -102,7 +114,7 @@ def apply_(
     Those that are paused stay so, and nothing of the past is started.
     """
     definitions = read_file(file, check_target)  # before anything is touched
-    wish = Wish(prune, take_over, source)
+    wish = Wish(prune, take_over, source or source_of(file, settings.database_path))
     if dry_run:
         write_changes(_planned(settings, definitions, wish), as_json=as_json)
         return
@@ -230,7 +242,7 @@ def export(settings: Settings, names: tuple[str, ...], source: str | None, as_js
     All of them, or those that are named.
     """
     if source is not None and Path(source).exists():
-        source = str(Path(source).resolve())
+        source = source_of(Path(source), settings.database_path)
 
     async def look(service: Service) -> list[ScheduleRow]:
         for name in names:

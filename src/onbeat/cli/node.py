@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from onbeat import __version__, app, logs
 from onbeat.app import Onbeat
 from onbeat.cli import FAILED, UNAVAILABLE
-from onbeat.cli.apply import Wish, apply_definitions, with_wish
+from onbeat.cli.apply import Wish, apply_definitions, source_of, with_wish
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
@@ -100,6 +100,8 @@ def up(
         return
     logs.set_up(level=settings.log_level, as_json=settings.logs_json)
     sys.path.insert(0, str(Path.cwd()))  # `python: "reports:build"` is beside the file
+    if file is not None and source is None:
+        source = source_of(file, settings.database_path)
     wish = Wish(prune, take_over, source)
     asyncio.run(_serve(settings, file, wish, as_json=as_json, restored=restored))
 
@@ -205,6 +207,16 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
         write_json({"database": settings.database_shown, "pid": child.pid, "log": str(log)})
     else:
         click.echo(f"onbeat is up in the background: process {child.pid}, log {log}")
+        _tell_again(told.decode(errors="replace"))
+
+
+def _tell_again(log: str) -> None:
+    """Say what a node that is in the background has said to nobody: where its API is, or why not."""
+    for line in log.splitlines():
+        if line.startswith("onbeat: "):
+            click.echo(line, err=True)
+        elif line.startswith(("token  ", "api  ", "dashboard  ")):
+            click.echo(line)
 
 
 @click.command()
