@@ -69,6 +69,7 @@ def serving(folder, *, node=True, **settings):
         **{
             "database": f"sqlite:///{folder}/onbeat.db",
             "listen": "127.0.0.1:0",
+            "output": f"{folder}/output",
             "rate_limit": 100_000,
             "stop_grace": 0,
             **settings,
@@ -84,8 +85,10 @@ def serving(folder, *, node=True, **settings):
         try:
             if node:
                 await beat.begin(client=False)
+            # There is a token, so that no first one is written to a file wherever tests are run.
+            name = f"test-admin-{front.settings.listen_at[1]}"
+            _, secret = await beat.service.tokens.create(name, "admin")
             await front.start(beat)
-            _, secret = await beat.service.tokens.create("test-admin", "admin")
             held.update(beat=beat, front=front, loop=asyncio.get_running_loop(), admin=secret)
             started.set()
             await stop.wait()

@@ -360,7 +360,10 @@ def _who_could(facts: Facts, run: RunFacts) -> list[str]:
         return [f"it waits for a node that offers {needs}; up are {up}"]
     group = facts.group
     if group is not None and len(group.used_by) >= group.places:
-        used = ", ".join(f"run {each.run_id} of {each.schedule_id}" for each in group.used_by[:5])
+        used = ", ".join(
+            f"run {each.run_id} of {each.schedule_id}" if each.schedule_id else "somebody else's"
+            for each in group.used_by[:5]
+        )
         return [f"it waits for a place in group {group.name}, which has {group.places}: {used}"]
     return [f"it waits for a free place: {', '.join(offering)} could start it"]
 

@@ -52,6 +52,8 @@ SELECT {RUN_FACTS} FROM schedule_runs INDEXED BY runs_in_group
  ORDER BY run_id LIMIT 100
 """
 
+OWN_OF = "SELECT schedule_id FROM schedules WHERE user_id = ?1 AND schedule_id IN (?2[])"
+
 META = "SELECT name, value FROM meta WHERE name IN ('gate_closed_at', 'history_from')"
 
 
@@ -157,6 +159,10 @@ def _group(tx: Transaction, schedule: Schedule | None) -> GroupFacts | None:
         return None
     row = tx.one("SELECT places FROM groups WHERE name = ?1", (name,))
     used = [_run(found) for found in tx.all(IN_GROUP, (name,))]
+    if tx.only_of is not None:  # of others it is told that they are there
+        ids = sorted({run.schedule_id for run in used})
+        own = {each[0] for each in tx.all(OWN_OF, (tx.only_of, ids))}
+        used = [run if run.schedule_id in own else replace(run, schedule_id="") for run in used]
     return GroupFacts(name, 1 if row is None else row[0], used)
 
 

@@ -1,0 +1,36 @@
+"""Who may do what is asked in every use case, before anything else."""
+
+import ast
+import inspect
+import textwrap
+
+import pytest
+
+from onbeat.service import Service
+from onbeat.tokens import Tokens
+
+# About oneself, or about who comes: there is nobody yet who could be asked for a scope.
+FOR_ALL = {"authenticate", "link", "session", "end_session", "signer"}
+
+
+def use_cases(kind):
+    return [
+        (name, method)
+        for name, method in vars(kind).items()
+        if inspect.iscoroutinefunction(method) and not name.startswith("_")
+    ]
+
+
+def first_statement(method):
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
+    return ast.unparse(function.body[1])  # after what it says of itself
+
+
+@pytest.mark.parametrize(("name", "method"), use_cases(Service))
+def test_a_use_case_first_asks_for_a_scope(name, method):
+    assert first_statement(method).startswith("self._needs("), name
+
+
+@pytest.mark.parametrize(("name", "method"), use_cases(Tokens))
+def test_what_is_done_about_tokens_is_done_by_admins(name, method):
+    assert (first_statement(method) == "self._needs_admin()") == (name not in FOR_ALL), name

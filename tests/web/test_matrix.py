@@ -1,0 +1,357 @@
+"""Every operation, whoever asks, about their own and about what is another's.
+
+What each operation needs is written here by hand: a route without an entry fails.
+"""
+
+import itertools
+
+import httpx
+import pytest
+
+from onbeat.core.schedules import read_schedule
+from tests.web.serving import serving
+
+SCOPES = ["read", "operate", "define", "admin"]
+NEEDS = {
+    "list_schedules": "read", "create_schedule": "define", "get_schedule": "read",
+    "put_schedule": "define", "patch_schedule": "define", "delete_schedule": "define",
+    "get_next": "read", "preview": "read", "list_runs_of": "read", "why": "read",
+    "start_run": "operate", "pause_schedule": "operate", "resume_schedule": "operate",
+    "backfill": "operate", "bulk": "operate",
+    "list_runs": "read", "get_run": "read", "cancel_run": "operate", "report_run": "operate",
+    "get_log": "read",
+    "plan": "read", "apply": "define", "simulate": "read", "schema": "read",
+    "overview": "read", "get_gate": "read", "put_gate": "admin", "list_groups": "read",
+    "put_group": "admin", "list_nodes": "read", "stop_node": "admin", "audit": "read",
+    "list_tokens": "admin", "create_token": "admin", "revoke_token": "admin",
+    "follow_events": "read", "metrics": "read", "openapi": "read",
+    "healthz": None, "readyz": None,
+}  # fmt: skip
+OF_EVERYBODY = {"list_groups", "list_nodes", "metrics"}  # not for those who see only their own
+ABOUT_ONE = {
+    "get_schedule", "put_schedule", "patch_schedule", "delete_schedule", "get_next", "list_runs_of",
+    "why", "start_run", "pause_schedule", "resume_schedule", "backfill", "get_run", "cancel_run",
+    "report_run", "get_log", "create_schedule", "apply",
+}  # fmt: skip
+SAID_TO_BE_TAKEN = {"create_schedule", "put_schedule", "apply"}  # who defines may not take its id
+HOOK = {
+    "at": "2999-01-01T00:00:00Z",
+    "run": {"http": "https://example.com/hook", "public_only": True},
+}
+BODIES = {
+    "create_schedule": lambda there: {"schedule_id": there["schedule_id"], "definition": HOOK},
+    "put_schedule": lambda there: HOOK | {"description": there["new"]},
+    "patch_schedule": lambda there: {"description": there["new"]},
+    "preview": lambda there: HOOK,
+    "backfill": lambda there: {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"},
+    "bulk": lambda there: {"action": "pause", "which": {"ids": [there["schedule_id"]]}},
+    "report_run": lambda there: {"status": "SUCCESS"},
+    "plan": lambda there: {"source": "s", "schedules": {there["schedule_id"]: HOOK}, "take_over": True},
+    "apply": lambda there: {"source": "s", "schedules": {there["schedule_id"]: HOOK | {"description": there["new"]}}, "take_over": True},
+    "put_gate": lambda there: {"gate": "open"},
+    "put_group": lambda there: {"places": 2},
+    "create_token": lambda there: {"name": there["new"], "scope": "read"},
+}  # fmt: skip
+ROLES = ["none", "wrong", *SCOPES, "read@ann", "operate@ann", "define@ann"]
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory):
+    """An API whose runs never start, so that nothing changes by itself."""
+    with serving(tmp_path_factory.mktemp("matrix"), roles=("plan", "api")) as found:
+        for role in ROLES[2:]:
+            scope, _, owner = role.partition("@")
+            assert found.get("/gate", token=found.token(scope, owner)).status_code == 200
+        yield found
+
+
+@pytest.fixture(scope="module")
+def operations(api):
+    """Every operation of the document: its method and its path."""
+    found = {}
+    for path, item in api.get("/openapi.json").json()["paths"].items():
+        for method, operation in item.items():
+            found[operation["operationId"]] = (method.upper(), path.removeprefix("/api/v1"))
+    return found
+
+
+def test_every_operation_has_an_entry_here(operations):
+    assert operations.keys() == NEEDS.keys()
+
+
+new = (f"new-{n}" for n in itertools.count())
+
+
+def give(api, owner):
+    """Have a schedule of an owner, with a run, and return what paths may need."""
+    name = f"{owner}/{next(new)}"
+
+    async def made():
+        service = api.beat.service
+        await service.define([read_schedule(name, HOOK)], source="s", user_id=owner)
+        run = await service.start(name)
+        await service.tokens.create(name.replace("/", "-"), "read", owner)
+        return run.run_id
+
+    run_id = api.do(made())
+    quoted = name.replace("/", "%2F")
+    return {
+        "schedule_id": name, "run_id": run_id, "key": run_id, "quoted": quoted,
+        "name": name.replace("/", "-"), "node_id": "nobody", "new": next(new),
+    }  # fmt: skip
+
+
+def ask(api, operation, there, *, role, method, path):
+    for name in ("run_id", "key", "name", "node_id"):
+        path = path.replace(f"{{{name}}}", str(there[name]))
+    path = path.replace("{schedule_id}", there["quoted"])
+    body = BODIES.get(operation, lambda _: None)(there)
+    scope, _, owner = role.partition("@")
+    headers = {
+        "Authorization": f"Bearer {api.token(scope, owner)}"
+        if scope in SCOPES
+        else "Bearer onbeat_wrong"
+    }
+    if role == "none":
+        headers = {}
+    with api.client.stream(method, f"/api/v1{path}", json=body, headers=headers) as answer:
+        if answer.headers.get("content-type", "").startswith("text/event-stream"):
+            return answer.status_code, ""
+        answer.read()
+        return answer.status_code, answer.text
+
+
+def everything(api):
+    """Return all that is kept, as far as somebody could have changed it."""
+
+    async def read():
+        service = api.beat.service
+        return (
+            await service.schedules(), await service.runs(limit=10_000), await service.groups(),
+            await service.tokens.all(), (await service.overview()).gate_open,
+            await service.newest_event(),
+        )  # fmt: skip
+
+    return api.do(read())
+
+
+def expected(operation, role, whose):
+    """Return which statuses are right."""
+    scope, _, owner = role.partition("@")
+    needed = NEEDS[operation]
+    if needed is None:
+        return {200}
+    if scope not in SCOPES:
+        return {401} if role == "none" else {401, 429}
+    if SCOPES.index(scope) < SCOPES.index(needed) or (owner and operation in OF_EVERYBODY):
+        return {403, 404} if owner and whose != owner and operation in ABOUT_ONE else {403}
+    if operation == "report_run":
+        return {404} if owner and whose != owner else {409}  # it has not been accepted
+    if operation == "create_schedule" and (not owner or whose == owner):
+        return {200}  # it is there, and says the same
+    if owner and whose != owner and operation in ABOUT_ONE:
+        return {403, 404} if operation in SAID_TO_BE_TAKEN else {404}
+    return {200, 201, 202, 204}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_operation_is_for_those_who_may_and_changes_nothing_for_others(api, operations, role):
+    given = {}
+    for (operation, (method, path)), whose in itertools.product(operations.items(), ("ann", "bob")):
+        there = given.setdefault(whose, None) or give(api, whose)
+        right = expected(operation, role, whose)
+        before = everything(api) if min(right) >= 400 else None
+        status, text = ask(api, operation, there, role=role, method=method, path=path)
+        assert status in right, (role, operation, whose, status, text)
+        if status >= 400:
+            assert everything(api) == before, (role, operation, whose)
+        if role.endswith("@ann") and status == 404:
+            assert "bob/" not in text.replace(there["schedule_id"], ""), text
+        given[whose] = there if status >= 400 or method == "GET" else None
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """An API with schedules of ann and of bob in one group, of which bob has the only place."""
+    with serving(tmp_path_factory.mktemp("shared")) as found:
+        for owner in ("bob", "ann"):
+            token = found.token("admin", owner)
+            long = {"run": {"command": ["sleep", "60"]}, "group": "shared", "every": "1h"}
+            assert found.put(f"/schedules/{owner}%2Flong", long, token=token).status_code == 201
+            after = {
+                "after": {"schedule": f"{owner}/long", "outcome": "success"},
+                "run": {"command": ["true"]},
+            }
+            assert found.put(f"/schedules/{owner}%2Fafter", after, token=token).status_code == 201
+            assert found.post(f"/schedules/{owner}%2Flong/run", token=token).status_code == 201
+        yield found
+
+
+def test_lists_and_answers_of_all_kinds_have_nothing_of_others(shared):
+    token = shared.token("read", "ann")
+    asked = [
+        "/schedules", "/schedules?limit=1", "/schedules?owner=bob", "/schedules?q=long", "/runs",
+        "/runs?schedule_id=ann%2Flong", "/audit", "/overview", "/gate", "/schedules/ann%2Flong",
+        "/schedules/ann%2Flong/runs", "/schedules/ann%2Flong/next", "/schedules/ann%2Fafter/why",
+        "/schedules/ann%2Flong/why", "//",
+    ]  # fmt: skip
+    for path in asked:
+        answer = shared.get(path, token=token)
+        assert answer.status_code == 200, (path, answer.text)
+        assert "bob" not in answer.text, path
+    for path in (
+        "/schedules/bob%2Flon",
+        "/schedules/bob%2Flong/why",
+        "/runs?schedule_id=bob%2Flong",
+    ):
+        answer = shared.get(path, token=token)
+        assert answer.status_code == 404
+        assert "bob/" not in answer.text.replace("bob/long", "").replace("bob/lon", ""), answer.text
+
+
+def test_counts_are_of_ones_own(shared):
+    found = shared.get("/overview", token=shared.token("read", "ann")).json()
+    assert (found["schedules"], found["nodes"]) == (2, [])
+    assert sum(found["runs"].values()) == 1
+    assert shared.get("/overview").json()["schedules"] == 4
+
+
+def test_a_forecast_and_a_plan_are_of_ones_own(shared):
+    token = shared.token("define", "ann")
+    forecast = shared.post("/simulate", {"until": "2h"}, token=token)
+    assert forecast.status_code == 200
+    assert "ann/long" in forecast.text
+    assert "bob" not in forecast.text
+    there = {"source": "s", "schedules": {"ann/new": HOOK}, "prune": True, "take_over": True}
+    planned = shared.post("/plan", there, token=token)
+    assert [each["schedule_id"] for each in planned.json()["changes"]] == ["ann/new"]
+
+
+def test_why_says_that_others_are_in_a_group_and_not_who(shared):
+    (run,) = shared.get("/runs?schedule_id=ann%2Flong", token=shared.token("read", "ann")).json()[
+        "runs"
+    ]
+    assert run["status"] == "ENQUEUED"
+
+    async def facts(only_of):
+        store = shared.beat.service._all.asked_by("x", only_of=only_of)
+        return (await store.facts("ann/long", None)).group
+
+    own, all_of_them = shared.do(facts("ann")), shared.do(facts(None))
+    assert [each.schedule_id for each in own.used_by] == [""]
+    assert [each.schedule_id for each in all_of_them.used_by] == ["bob/long"]
+
+
+def test_the_stream_of_events_has_nothing_of_others(shared):
+    headers = {"Authorization": f"Bearer {shared.token('read', 'ann')}"}
+    with httpx.stream("GET", f"{shared.url}/api/v1/events?after=0", headers=headers) as stream:
+        lines = stream.iter_lines()
+        shared.post("/schedules/bob%2Flong/pause")
+        shared.post("/schedules/ann%2Flong/pause")
+        heard = []
+        for line in lines:
+            heard.append(line)
+            if "schedule.paused" in line and line.startswith("data"):
+                break
+    assert any("ann/long" in line for line in heard)
+    assert not any("bob" in line for line in heard)
+
+
+class TestDefining:
+    """What may be defined from outside, and by whom."""
+
+    @pytest.mark.parametrize("owner", ["", "ann"])
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"run": {"command": ["true"]}},
+            {"run": {"python": "os:getcwd"}},
+            {"run": {"python": "registered"}},
+            {"run": {"http": "https://example.com", "headers": {"A": "${env:HOME}"}}},
+            {"run": {"http": "https://example.com", "headers": {"A": "secret://x"}}},
+            {"run": {"http": "https://example.com", "inputs": {"a": ["secret://x"]}}},
+            {"run": {"http": "https://example.com"}, "when": {"command": ["true"]}},
+        ],
+    )
+    def test_without_admin_it_is_requests_without_secrets(self, api, owner, fields):
+        token, before = api.token("define", owner), everything(api)
+        asked = {"every": "1h", **fields}
+        name = f"ann%2F{next(new)}"
+        assert api.put(f"/schedules/{name}", asked, token=token).status_code == 403
+        assert api.post("/schedules", {"definition": asked}, token=token).status_code == 403
+        for path in ("/plan", "/apply"):
+            sent = {"source": "s", "schedules": {"ann/x": asked}}
+            assert api.post(path, sent, token=token).status_code == 403
+        assert everything(api) == before
+
+    @pytest.mark.parametrize("owner", ["", "ann"])
+    def test_without_admin_requests_go_to_public_addresses_whatever_is_said(self, api, owner):
+        token, path = api.token("define", owner), f"/schedules/ann%2F{next(new)}"
+        private = {"every": "1h", "run": {"http": "https://example.com", "public_only": False}}
+        made = api.put(path, private, token=token)
+        assert made.json()["definition"]["run"]["public_only"] is True
+        for patch in (
+            {"run": {"public_only": False}},
+            {"run": {"public_only": None}},
+            {"every": "2h"},
+        ):
+            edited = api.patch(path, patch, token=token)
+            assert edited.status_code == 200
+            assert edited.json()["definition"]["run"]["public_only"] is True
+        assert (
+            api.patch(path, {"run": {"public_only": False}}).json()["definition"]["run"][
+                "public_only"
+            ]
+            is False
+        )
+
+    def test_an_edit_does_not_take_over_what_an_admin_gave(self, api):
+        secret = {"http": "https://example.com", "headers": {"A": "secret://x"}}
+        for run in ({"command": ["true"]}, secret):
+            path = f"/schedules/ann%2F{next(new)}"
+            api.put(path, {"every": "1h", "run": run}, token=api.token("admin", "ann"))
+            before, token = everything(api), api.token("define", "ann")
+            for patch in (
+                {"description": "x"},
+                {"run": {"http": "https://evil.example"}},
+                {"every": "1m"},
+            ):
+                assert api.patch(path, patch, token=token).status_code in {403, 422}
+            assert everything(api) == before
+
+    def test_an_admin_elsewhere_names_registered_functions_only(self, api):
+        path = f"/schedules/{next(new)}"
+        for target in (
+            {"run": {"python": "os:getcwd"}},
+            {"run": {"command": ["a"]}, "when": {"python": "os:getcwd"}},
+        ):
+            refused = api.put(path, {"every": "1h", **target})
+            assert refused.status_code == 403
+            assert "registered" in refused.json()["hint"]
+        assert api.put(path, {"every": "1h", "run": {"python": "registered"}}).status_code == 201
+
+    def test_nobody_follows_what_is_not_theirs(self, api):
+        theirs = give(api, "bob")["schedule_id"]
+        follow = {"after": {"schedule": theirs, "outcome": "success"}, "run": HOOK["run"]}
+        refused = api.put(f"/schedules/ann%2F{next(new)}", follow, token=api.token("define", "ann"))
+        assert refused.status_code == 404
+
+    def test_what_is_defined_is_of_whoever_defines_it(self, api):
+        path = f"/schedules/{next(new)}"
+        assert api.put(path, HOOK, token=api.token("define", "ann")).json()["user_id"] == "ann"
+        assert api.get(path, token=api.token("read", "ann")).status_code == 200
+
+
+def test_deleting_many_needs_more_than_pausing_many(api):
+    there = give(api, "ann")
+    asked = {"action": "delete", "which": {"ids": [there["schedule_id"]]}}
+    assert api.post("/bulk", asked, token=api.token("operate", "ann")).status_code == 403
+    theirs = {"action": "delete", "which": {"all": True, "owner": "bob"}}
+    assert api.post("/bulk", theirs, token=api.token("define", "ann")).json()["changed"] == []
+
+
+def test_what_a_backfill_would_do_may_be_read(api):
+    there = give(api, "ann")
+    asked = BODIES["backfill"](there) | {"dry_run": True}
+    path = f"/schedules/{there['quoted']}/backfill"
+    assert api.post(path, asked, token=api.token("read", "ann")).status_code == 200
