@@ -138,6 +138,12 @@ def test_a_link_opens_one_session_with_the_rights_of_whoever_asked_for_it(world)
     assert world.caller(session.secret, "session") is None
 
 
+def test_who_opens_a_session_or_gets_a_token_is_in_the_audit(world):
+    world.run(world.tokens.session(world.run(world.tokens.of(Caller("cli:ann", "admin")).link())))
+    told = [(row.event.name, row.event.by) for row in world.run(world.store.audit())]
+    assert told == [("session.opened", "session:cli:ann"), ("token.created", "cli:ann")]
+
+
 def test_a_link_lasts_ten_minutes(world):
     code = world.run(world.tokens.link())
     world.clock.advance("10m")

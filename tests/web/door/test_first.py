@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from onbeat.access import LOCAL
 from onbeat.settings import Settings
 from onbeat.tokens import Tokens
 from onbeat.web.door import ensure_first_token, link_of
@@ -31,6 +32,8 @@ def test_the_first_token_is_in_a_file_that_only_its_owner_can_read(world, settin
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     caller = world.run(world.tokens.authenticate(path.read_text().strip()))
     assert (caller.name, caller.scope) == ("token:first", "admin")
+    (row,) = world.run(world.store.audit())
+    assert (row.event.name, row.event.by) == ("token.created", LOCAL.name)
 
 
 def test_there_is_one_first_token(world, settings, path):

@@ -86,6 +86,7 @@ def open_session(
     )
     is_new = _insert(tx, opened, session)
     assert is_new, "a random id is nobody else's"
+    tx.by = tx.by or f"session:{opened.name}"
     tx.tell(SessionOpened(session_id, used.token_id, opened.scope, opened.owner, opened.expires_at))
     return opened
 
