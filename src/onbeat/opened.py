@@ -216,7 +216,7 @@ class Opened:
     def hurry(self) -> None:
         """End what still runs, without waiting for its grace."""
         if self.engine is not None:
-            self.engine.dispatcher.end_all()
+            self.engine.hurry()
 
     def wake(self) -> None:
         """Have the engine look again at once."""

@@ -1,12 +1,15 @@
 """Who hears of what, in which words, and what follows a delivery."""
 
+import json
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.core.channels import Server, read_channels
+from onbeat.core.channels import KINDS, WAYS, Server, read_channels
 from onbeat.core.notices import (
     BACKOFF,
     LONGEST_LINE,
@@ -322,6 +325,21 @@ def test_references_are_filled_and_what_they_come_to_is_checked():
             channel.filled(lambda _, wrong=wrong: wrong)
         assert str(refused.value).startswith("notify.ops.webhook: ")
         assert wrong not in str(refused.value)
+
+
+def test_the_page_has_channels_that_can_be_read_and_every_kind_and_field():
+    page = (Path(__file__).parents[2] / "docs" / "notifications.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    ops, boss = read_channels(tomllib.loads(example)["notify"])
+    assert (ops.way, boss.way) == ("webhook", "smtp")
+    rows = dict(re.findall(r"^\| `([\w:]+)` \| (.+) \|$", page, re.MULTILINE))
+    assert {*KINDS, "failures:3"} <= rows.keys()
+    assert rows.keys() >= set(WAYS)
+    defaults = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \| ", page, re.MULTILINE))
+    assert defaults.keys() == {"on", "schedules", "late", "every"}
+    defaults = {name: json.loads(text) for name, text in defaults.items()}
+    (usual, said) = read_channels({"ops": HOOK, "said": HOOK | defaults})
+    assert (usual.rule, usual.every) == (said.rule, said.every)
 
 
 @pytest.mark.parametrize(

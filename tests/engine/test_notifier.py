@@ -215,6 +215,19 @@ def test_stopping_waits_for_its_grace_and_keeps_what_is_known(answer, state):
     assert found == {"ops": {state: 1}}
 
 
+def test_who_is_in_a_hurry_need_not_wait_for_the_grace():
+    async def story(store, _):
+        outbox = Outbox(store, [wired(Hanging(Unknown("no answer")))])
+        await fail(store, "a")
+        await outbox.look_once()
+        await asyncio.sleep(0.01)
+        asyncio.get_running_loop().call_later(0.1, outbox.hurry)
+        await outbox.stop(60)
+        return await states(store)
+
+    assert played(story) == {"ops": {"in_doubt": 1}}
+
+
 def test_one_that_was_just_taken_when_it_stops_is_sent_later_and_not_in_doubt():
     async def story(store, clock):
         class Slow(Failing):

@@ -91,6 +91,12 @@ class Engine:
         finally:
             await notifying
 
+    def hurry(self) -> None:
+        """End what still runs, and give up what is being sent, without waiting for a grace."""
+        self.dispatcher.end_all()
+        if self.outbox is not None:
+            self.outbox.hurry()
+
     async def _stop_notifying(self, grace: float) -> None:
         if self.outbox is not None:
             await self.outbox.stop(grace)

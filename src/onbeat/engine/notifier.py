@@ -65,6 +65,10 @@ class Outbox:
         """Look again at once."""
         self._wake.set()
 
+    def hurry(self) -> None:
+        """Give up what is being sent, once it is to stop."""
+        self._give_up.set()
+
     async def stop(self, grace: float) -> None:
         """Begin nothing more; what is being sent has `grace` seconds, and is then given up."""
         self._stopping = True
