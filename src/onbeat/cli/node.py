@@ -21,7 +21,7 @@ from onbeat import __version__, app, logs
 from onbeat.app import Onbeat
 from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.apply import Wish, apply_definitions, source_of, with_wish
-from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
+from onbeat.cli.session import JSON, ask, caller, with_settings, write_json, write_table
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
 from onbeat.cli.watch import kept_applied
@@ -114,10 +114,10 @@ async def _serve(
     stopped = beat.catch_signals()
     watched = None if file is None else Watched(file)
     definitions = None if file is None else read_file(file, check_target)  # nothing is touched yet
-    service = await beat.open()
+    service = (await beat.open()).of(caller())  # who starts it has its file applied
     try:
 
-        async def define(service: Service) -> None:
+        async def define(_: Service) -> None:
             if restored:
                 await service.record_gap()
             if definitions is not None:
@@ -211,7 +211,7 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
 
 
 def _tell_again(log: str) -> None:
-    """Say what a node that is in the background has said to nobody: where its API is, or why not."""
+    """Say what a node in the background has said to nobody: where its API is, or why not."""
     for line in log.splitlines():
         if line.startswith("onbeat: "):
             click.echo(line, err=True)
