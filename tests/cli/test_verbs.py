@@ -245,8 +245,8 @@ def test_list_says_so_when_there_is_none():
 def test_list_has_the_documented_keys(two):
     clean, report = as_json("list")
     assert clean.keys() == report.keys() == SCHEDULE_KEYS
-    source = str(Path("onbeat.yaml").resolve())
-    assert (clean["words"], clean["source"]) == ("at 03:00 every day, Europe/Berlin", source)
+    assert clean["words"] == "at 03:00 every day, Europe/Berlin"
+    assert clean["source"] == "onbeat.yaml"
     assert report["definition"] == {"every": "1h", "run": {"command": ["echo", "a report"]}}
     assert report["next_run_at"].endswith(":00:00Z")
     assert (report["paused"], report["revision"], report["last_run_at"]) == (False, 1, None)
