@@ -55,7 +55,7 @@ class Situation:
         with self.keeping.transaction():
             for table in TABLES:  # so few rows are deleted sooner than a table is made anew
                 self.keeping.execute(f"DELETE FROM {table}")
-                over = "OVERRIDING SYSTEM VALUE" if table == "events" else ""
+                over = "OVERRIDING SYSTEM VALUE" if table in ("events", "outbox") else ""
                 self.keeping.execute(f"INSERT INTO {table} {over} TABLE {self._schema}.{table}")
 
 
