@@ -10,6 +10,7 @@
     ├── RunIsOver          it has ended: nothing can be done about it any more
     ├── RunIsHeld          a node has it, and will tell of its end itself
     ├── ChangedSince       it is not as the caller last saw it: look again
+    ├── AlreadyThere       a schedule of this id says something else: take another, or edit it
     ├── NotAllowed         the caller may not do this: somebody else can
     ├── StoreHeld          another node has this store: stop that one, or join as a client
     ├── StoreUnusable      the store cannot be opened as it is: an operator has to look
@@ -145,6 +146,13 @@ class ChangedSince(OnbeatError):  # noqa: N818 - it names what is wrong
         there = "is not there" if found is None else f"has revision {found}"
         wanted = "none was expected" if expected is None else f"{expected} was expected"
         super().__init__(f"{schedule_id} {there}, {wanted}: nothing was changed (look again)")
+
+
+class AlreadyThere(OnbeatError):  # noqa: N818 - it names what is wrong
+    """A schedule of this id is there, and says something else."""
+
+    def __init__(self, schedule_id: str) -> None:
+        super().__init__(f"{schedule_id} is there already, and says something else")
 
 
 class NotAllowed(OnbeatError):  # noqa: N818 - it names what is wrong

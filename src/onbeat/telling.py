@@ -321,6 +321,7 @@ INSTANTS = {
     "first_run_at": rfc3339,
     "due_at": rfc3339_ms,
     "deadline_at": rfc3339_ms,
+    "expires_at": rfc3339_ms,
     "until": rfc3339_ms,
     "history_from": rfc3339_ms,
 }  # the fields of events that are instants
