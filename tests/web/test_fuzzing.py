@@ -4,13 +4,13 @@ import asyncio
 import json
 import os
 import threading
-import time
 from collections import Counter
 
 import pytest
 
 from tests.web.fuzzing import HOURLY, KINDS, Fuzzer, send_all
 from tests.web.serving import serving
+from tests.web.waiting import eventually
 
 MALFORMED = int(os.environ.get("MALFORMED", "10000"))
 NO_HTTP = b"Invalid HTTP request received."  # the server's own words, before the application's
@@ -87,13 +87,4 @@ def goes_on(api):
     assert api.get("//readyz").json()["ok"] is True
     assert api.delete("/schedules/after-all").status_code == 204
     server = api.front._server._server.server_state
-    wait_for(lambda: not server.tasks and len(server.connections) <= 1)  # our own
-
-
-def wait_for(is_so):
-    """Wait until it is so."""
-    for _ in range(100):
-        if is_so():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it does not become so")
+    eventually(lambda: not server.tasks and len(server.connections) <= 1)  # our own

@@ -9,7 +9,8 @@ import asyncio
 from onbeat.web.door.asgi import App, Message, Receive, Scope, Send
 
 AT_ONCE = 4  # one that is worked on, and some that wait for the database
-ALIVE = {"/healthz", "/api/v1/healthz"}  # told also while all others wait for the database
+# Told also while all others wait for the database.
+ALIVE = {"/healthz", "/api/v1/healthz", "/readyz", "/api/v1/readyz"}
 
 
 def in_turns(app: App) -> App:

@@ -17,7 +17,7 @@ from onbeat.web.routes.schedules import RunPage, runs_page
 
 
 class Canceling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why, kept with the run."""
+    """Why, as the audit tells it."""
 
     note: Annotated[str, msgspec.Meta(max_length=2000)] = ""
 

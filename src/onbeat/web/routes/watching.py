@@ -1,5 +1,6 @@
 """What happens, live: events as a stream, what a run prints, metrics, and whether all is well."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from onbeat.web.live import Live, TooManyListen, follow_events
 from onbeat.web.output import Output
 from onbeat.web.problems import PROBLEM_JSON, problem
 
+ANSWERS_WITHIN = 2.0  # seconds: whoever asks whether it is ready does not wait for long either
 LAGGING = 30_000  # milliseconds that a tick may be due and undecided before this is not ready
 
 STREAM = ResponseSpec(
@@ -158,8 +160,9 @@ async def readyz(state: State) -> Response[Health]:
     """Say whether it can be worked with: the database answers, and no tick waits to be decided."""
     service: Service = state.service
     try:
-        found = await service.overview()
-    except (StoreFailed, StoreUnusable):
+        async with asyncio.timeout(ANSWERS_WITHIN):
+            found = await service.overview()
+    except (StoreFailed, StoreUnusable, TimeoutError):
         return Response(Health(ok=False, problem="the database does not answer"), status_code=503)
     late = 0 if found.next_due_at is None else found.now - found.next_due_at
     if found.gate_open and late > LAGGING:

@@ -1,0 +1,210 @@
+"""How things stand over HTTP, the switches, who did what, and whether all is well."""
+
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.postgres import Server, new_folder
+from tests.web.serving import serving
+from tests.web.test_schedules import problem
+from tests.web.waiting import eventually
+
+HOURLY = {"every": "1h", "run": {"command": ["true"]}}
+
+
+@pytest.fixture
+def name():
+    """A name that no other test has."""
+    return f"o-{uuid4().hex[:8]}"
+
+
+def test_the_overview_counts_what_there_is(api, name):
+    before = api.get("/overview").json()
+    api.put(f"/schedules/{name}", HOURLY)
+    api.put(f"/schedules/{name}-2", HOURLY)
+    api.post(f"/schedules/{name}/pause")
+    found = api.get("/overview").json()
+    assert found["schedules"] - before["schedules"] == 2
+    assert found["paused"] - before["paused"] == 1
+    assert found["gate"] == "open"
+    (node,) = found["nodes"]
+    assert node["alive"]
+    assert node["address"] == api.url
+
+
+def test_behind_a_closed_gate_nothing_starts(api, name):
+    api.put(f"/schedules/{name}", HOURLY)
+    assert api.put("/gate", {"gate": "closed"}).json() == {"gate": "closed"}
+    assert api.get("/gate").json() == {"gate": "closed"}
+    run = api.post(f"/schedules/{name}/run").json()["run_id"]
+    time.sleep(0.3)
+    assert api.get(f"/runs/{run}").json()["status"] == "ENQUEUED"
+    assert api.get("//readyz").status_code == 200, "it is meant to be so"
+    api.put("/gate", {"gate": "open"})
+    eventually(lambda: api.get(f"/runs/{run}").json()["status"] == "SUCCESS")
+    problem(api.put("/gate", {"gate": "ajar"}), 400)
+
+
+def test_a_group_has_as_many_places_as_is_said(api, name):
+    assert api.put(f"/groups/{name}%2Fa", {"places": 3}).json() == {
+        "name": f"{name}/a", "places": 3, "used": 0, "waiting": 0,
+    }  # fmt: skip
+    assert {"name": f"{name}/a", "places": 3, "used": 0, "waiting": 0} in api.get("/groups").json()[
+        "groups"
+    ]
+    problem(api.put(f"/groups/{name}", {"places": 0}), 400)
+    assert problem(api.put("/groups/a%20b", {"places": 1}), 422)["field"] == "group"
+
+
+def test_nodes_are_told_and_asked_to_stop(tmp_path):
+    with serving(tmp_path) as api:
+        (node,) = api.get("/nodes").json()["nodes"]
+        assert node["alive"]
+        assert not node["stopping"]
+        assert set(node["roles"]) == {"plan", "run", "api"}
+        assert "command" in node["offers"]
+        assert api.post("/nodes/nobody/stop").json() == {"asked": False}
+        assert api.post(f"/nodes/{node['node_id']}/stop").json() == {"asked": True}
+        assert api.get("/nodes").json()["nodes"][0]["stopping"]
+
+
+class TestAudit:
+    def test_each_change_tells_who_made_it_and_what_it_was(self, api, name):
+        by = {
+            "define": api.token("define"),
+            "operate": api.token("operate"),
+            "ann": api.token("admin", "ann"),
+        }
+        hook = {"every": "1h", "run": {"http": "https://example.com"}}
+        api.put(f"/schedules/{name}", hook, token=by["define"])
+        api.patch(f"/schedules/{name}", {"every": "2h"}, token=by["ann"])
+        api.post(f"/schedules/{name}/pause", {"note": "n"}, token=by["operate"])
+        api.post(f"/schedules/{name}/resume", token=by["operate"])
+        api.post("/bulk", {"action": "pause", "which": {"ids": [name]}}, token=by["operate"])
+        run = api.post(f"/schedules/{name}/run", token=by["operate"]).json()["run_id"]
+        api.post(f"/runs/{run}/cancel", token=by["ann"])
+        api.delete(f"/schedules/{name}", token=by["define"])
+        told = api.get(f"/audit?schedule_id={name}").json()["events"][::-1]
+        assert [(each["name"], each["by"].removeprefix("token:")) for each in told][:6] == [
+            ("schedule.created", "define-all"), ("schedule.changed", "admin-ann"),
+            ("schedule.paused", "operate-all"), ("schedule.resumed", "operate-all"),
+            ("schedule.paused", "operate-all"), ("run.enqueued", "operate-all"),
+        ]  # fmt: skip
+        assert (told[-1]["name"], told[-1]["by"]) == ("schedule.deleted", "token:define-all")
+        assert told[2]["fields"]["note"] == "n"
+        assert all(each["at"].endswith("Z") for each in told)
+
+    def test_switches_and_tokens_are_told_of_too(self, api, name):
+        api.put("/groups/crawl", {"places": int(name[2:6], 16) % 1000 + 1})
+        api.put("/gate", {"gate": "closed"})
+        api.put("/gate", {"gate": "open"})
+        api.post("/tokens", {"name": name, "scope": "read"})
+        api.delete(f"/tokens/{name}")
+        told = api.get("/audit?limit=5").json()["events"]
+        assert all(each["by"].startswith("token:test-admin") for each in told)
+        names = [each["name"] for each in told]
+        assert names[2:] == ["gate.changed", "gate.changed", "group.changed"]
+        assert all("token" in each for each in names[:2])
+        assert "onbeat_" not in str(told), "no secret is told"
+
+    def test_pages_have_every_event_once(self, api, name):
+        for n in range(7):
+            api.put(f"/schedules/{name}-{n}", HOURLY)
+        api.post("/bulk", {"action": "delete", "which": {"q": name}})  # several may be in one row
+        api.post("/apply", {"source": name, "schedules": {f"{name}/{n}": HOURLY for n in range(7)}})
+        seen, cursor = [], ""
+        for _ in range(200):
+            page = api.get(f"/audit?limit=3{cursor}").json()
+            seen += [each["event_id"] for each in page["events"]]
+            if page["next_cursor"] is None:
+                break
+            cursor = f"&cursor={page['next_cursor']}"
+        whole = [each["event_id"] for each in api.get("/audit?limit=1000").json()["events"]]
+        assert seen == whole
+        assert len(seen) == len(set(seen))
+
+
+class TestTokens:
+    def test_a_token_is_made_shown_once_used_and_revoked(self, api, name):
+        made = api.post(
+            "/tokens", {"name": f"{name}@x", "scope": "read", "owner": "ann", "expires_in": "1h"}
+        )
+        assert made.status_code == 201
+        secret, told = made.json()["secret"], made.json()["token"]
+        assert (told["scope"], told["owner"], told["kind"]) == ("read", "ann", "token")
+        assert told["created_by"].startswith("token:test-admin")
+        assert told["expires_at"] is not None
+        assert api.get("/schedules", token=secret).status_code == 200
+        listed = api.get("/tokens")
+        assert secret not in listed.text
+        assert f"{name}@x" in [each["name"] for each in listed.json()["tokens"]]
+        assert api.delete(f"/tokens/{name}%40x").status_code == 204
+        assert api.get("/schedules", token=secret).status_code == 401, "at once"
+        problem(api.delete(f"/tokens/{name}%40x"), 404)
+
+    def test_a_name_is_given_once(self, api, name):
+        api.post("/tokens", {"name": name, "scope": "read"})
+        assert problem(api.post("/tokens", {"name": name, "scope": "read"}), 422)["field"] == "name"
+        assert problem(api.post("/tokens", {"name": "x", "scope": "read", "expires_in": "0s"}), 422)
+        problem(api.post("/tokens", {"name": "x", "scope": "root"}), 400)
+
+
+class TestHealth:
+    def test_whoever_looks_after_it_needs_no_token(self, api):
+        for path in ("/healthz", "/readyz", "/api/v1/healthz", "/api/v1/readyz"):
+            assert httpx.get(f"{api.url}{path}").json()["ok"] is True
+
+    def test_it_is_not_ready_while_ticks_wait_for_a_planner(self, tmp_path):
+        with serving(tmp_path, node=False) as api:
+            assert api.get("//readyz").status_code == 200
+            at = (datetime.now(UTC) - timedelta(seconds=40)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            api.put("/schedules/late", {"at": at, "grace": "5m", "run": {"command": ["true"]}})
+            told = api.get("//readyz")
+            assert told.status_code == 503
+            assert re.fullmatch("ticks wait to be decided for 4[0-9] s", told.json()["problem"])
+            assert api.get("//healthz").status_code == 200
+            api.put("/gate", {"gate": "closed"})
+            assert api.get("//readyz").status_code == 200, "nothing is to be decided"
+
+    def test_it_is_not_ready_without_its_database_and_says_so_soon(self, tmp_path):
+        with (
+            Server(new_folder()) as server,
+            serving(tmp_path, database=server.new_database()) as api,
+        ):
+            assert api.get("//readyz").status_code == 200
+            server.pause()
+            try:
+                with ThreadPoolExecutor(6) as pool:
+                    others = [pool.submit(api.get, "/schedules") for _ in range(6)]
+                    begin = time.monotonic()
+                    told = api.get("//readyz")
+                    assert (told.status_code, told.json()["ok"]) == (503, False)
+                    assert time.monotonic() - begin < 8
+                    assert api.get("//healthz").status_code == 200, "it is alive"
+                    server.resume()
+                    assert {each.result().status_code for each in others} <= {200, 503}
+            finally:
+                server.resume()
+            eventually(lambda: api.get("//readyz").status_code == 200, 20)
+
+
+class TestMetrics:
+    @pytest.mark.req("W65", "W66")
+    def test_figures_are_there_for_prometheus(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        run = api.post(f"/schedules/{name}/run").json()["run_id"]
+        eventually(lambda: api.get(f"/runs/{run}").json()["status"] == "SUCCESS")
+        found = api.get("//metrics")
+        assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
+        for figure in (
+            "schedules_due", "runs_emitted_total", "runs_skipped_overlap_total",
+            "runs_failed_launch_total", "drift_seconds_bucket", "watermark_age_seconds",
+        ):  # fmt: skip
+            assert re.search(rf"^(onbeat_)?{figure}[ {{]", found.text, re.MULTILINE), figure
+        assert api.get("/metrics").text.count("\n") == found.text.count("\n")
+        assert httpx.get(f"{api.url}/metrics").status_code == 401

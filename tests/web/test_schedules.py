@@ -1,0 +1,383 @@
+"""Schedules over HTTP: made once, read, edited by whoever saw them last, paused and taken away."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from tests.web.waiting import eventually
+
+DAILY = {"daily": "17:00", "run": {"command": ["true"]}}
+HOURLY = {"every": "1h", "run": {"command": ["true"]}}
+
+
+@pytest.fixture
+def name():
+    """A name that no other test has."""
+    return f"s-{uuid4().hex[:8]}"
+
+
+def ids(answer):
+    return [each["schedule_id"] for each in answer.json()["schedules"]]
+
+
+def problem(answer, status):
+    """Return a refusal, which has to be one."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    told = answer.json()
+    assert told["status"] == status
+    assert told["problem"]
+    assert told["title"]
+    return told
+
+
+class TestDefining:
+    @pytest.mark.req("C24")
+    def test_put_makes_a_schedule_and_then_replaces_all_of_it(self, api, name):
+        made = api.put(f"/schedules/{name}", DAILY | {"jitter": "30s"})
+        assert made.status_code == 201
+        assert made.headers["location"] == f"/api/v1/schedules/{name}"
+        assert (made.json()["revision"], made.headers["etag"]) == (1, '"1"')
+        replaced = api.put(f"/schedules/{name}", HOURLY)
+        assert (replaced.status_code, replaced.headers["etag"]) == (200, '"2"')
+        assert replaced.json()["definition"] == HOURLY
+        assert "location" not in replaced.headers
+
+    def test_the_same_again_is_no_revision(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        assert api.put(f"/schedules/{name}", {**HOURLY, "every": "60m"}).headers["etag"] == '"1"'
+
+    def test_an_id_may_have_slashes(self, api, name):
+        made = api.put(f"/schedules/{name}%2Fa%2Fb", HOURLY)
+        assert made.headers["location"] == f"/api/v1/schedules/{name}%2Fa%2Fb"
+        assert api.get(f"/schedules/{name}%2Fa%2Fb").json()["schedule_id"] == f"{name}/a/b"
+        assert api.get(f"/schedules/{name}/a/b").status_code == 404, "a path of another length"
+
+    @pytest.mark.req("C25")
+    def test_patch_changes_some_fields_and_takes_others_away_by_null(self, api, name):
+        run = {"command": ["echo"], "env": {"A": "1", "B": "2"}}
+        api.put(f"/schedules/{name}", {"every": "1h", "run": run, "jitter": "30s"})
+        patch = {"jitter": None, "run": {"env": {"B": None, "C": "3"}}, "enabled": False}
+        found = api.patch(f"/schedules/{name}", patch).json()["definition"]
+        run = {"command": ["echo"], "env": {"A": "1", "C": "3"}}
+        assert found == {"every": "1h", "run": run, "enabled": False}
+
+    def test_patch_takes_merge_patch_and_no_other_kind_of_patch(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        kind = {"Content-Type": "application/merge-patch+json"}
+        assert api.patch(f"/schedules/{name}", {"every": "2h"}, headers=kind).status_code == 200
+        other = {"Content-Type": "application/json-patch+json"}
+        problem(api.patch(f"/schedules/{name}", {"every": "2h"}, headers=other), 415)
+
+    def test_another_kind_of_trigger_takes_the_place_of_the_old_by_null(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        told = problem(api.patch(f"/schedules/{name}", {"daily": "17:00"}), 422)
+        assert "every" in told["problem"] or "daily" in told["problem"]
+        edited = api.patch(f"/schedules/{name}", {"daily": "17:00", "every": None})
+        assert edited.json()["words"] == "at 17:00 every day, UTC"
+
+    @pytest.mark.req("C26", "W32")
+    def test_delete_takes_a_schedule_away_once(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        assert api.delete(f"/schedules/{name}").status_code == 204
+        problem(api.get(f"/schedules/{name}"), 404)
+        problem(api.delete(f"/schedules/{name}"), 404)
+
+    def test_a_mistake_is_told_with_its_field_and_what_would_be_right(self, api, name):
+        told = problem(
+            api.put(f"/schedules/{name}", {"cron": "0 25 * * *", "run": {"command": ["a"]}}), 422
+        )
+        assert told["field"] == "cron.hour"
+        assert told["hint"] == "0 to 23"
+        told = problem(
+            api.put(f"/schedules/{name}", {"every": "1h", "run": {"comand": ["a"]}}), 422
+        )
+        assert (told["field"], told["hint"]) == ("run.comand", "did you mean 'command'?")
+
+    def test_a_name_that_is_near_to_another_is_hinted_at(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        assert name in problem(api.get(f"/schedules/{name}x"), 404)["problem"]
+        told = problem(api.get("/schedules?limt=3"), 400)
+        assert (told["field"], told["hint"]) == ("limt", "did you mean 'limit'?")
+
+
+class TestCreating:
+    def test_the_same_id_twice_is_one_schedule(self, api, name):
+        asked = {"schedule_id": name, "definition": HOURLY}
+        assert api.post("/schedules", asked).status_code == 201
+        again = api.post("/schedules", asked)
+        assert (again.status_code, again.json()["revision"]) == (200, 1)
+        other = {"schedule_id": name, "definition": DAILY}
+        assert name in problem(api.post("/schedules", other), 409)["problem"]
+        assert api.get(f"/schedules/{name}").json()["definition"] == HOURLY
+
+    def test_the_same_key_twice_is_one_schedule(self, api, name):
+        headers = {"Idempotency-Key": name}
+        first = api.post("/schedules", {"definition": HOURLY}, headers=headers)
+        again = api.post("/schedules", {"definition": HOURLY}, headers=headers)
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert first.json()["schedule_id"] == again.json()["schedule_id"]
+        problem(api.post("/schedules", {"definition": DAILY}, headers=headers), 409)
+
+    def test_the_same_key_of_others_is_another_schedule(self, api, name):
+        hook = {"every": "1h", "run": {"http": "https://example.com"}}
+        made = {
+            api.post("/schedules", {"definition": hook}, headers={"Idempotency-Key": name}, token=token).json()["schedule_id"]
+            for token in (api.admin, api.token("define"), api.token("define", "ann"))
+        }  # fmt: skip
+        assert len(made) == 3
+
+    def test_many_at_once_with_one_key_are_one_schedule(self, api, name):
+        def make(_):
+            return api.post("/schedules", {"definition": HOURLY}, headers={"Idempotency-Key": name})
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(make, range(16)))
+        assert sorted(each.status_code for each in answers) == [200] * 15 + [201]
+        assert len({each.json()["schedule_id"] for each in answers}) == 1
+
+    def test_without_an_id_it_gets_one_each_time(self, api):
+        made = {
+            api.post("/schedules", {"definition": HOURLY}).json()["schedule_id"] for _ in range(2)
+        }
+        assert len(made) == 2
+        assert all(each.startswith("api/") for each in made)
+
+
+class TestEditing:
+    """Who edits says which revision they saw."""
+
+    def test_an_edit_of_what_was_changed_since_is_refused(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        api.patch(f"/schedules/{name}", {"every": "2h"})
+        stale = {"If-Match": '"1"'}
+        for answer in (
+            api.put(f"/schedules/{name}", DAILY, headers=stale),
+            api.patch(f"/schedules/{name}", {"every": "3h"}, headers=stale),
+            api.delete(f"/schedules/{name}", headers=stale),
+        ):
+            assert problem(answer, 412)["hint"]
+        assert api.get(f"/schedules/{name}").json()["definition"]["every"] == "2h"
+        fresh = {"If-Match": api.get(f"/schedules/{name}").headers["etag"]}
+        assert (
+            api.patch(f"/schedules/{name}", {"every": "3h"}, headers=fresh).headers["etag"] == '"3"'
+        )
+        assert api.delete(f"/schedules/{name}", headers={"If-Match": '"3"'}).status_code == 204
+
+    def test_of_several_edits_of_one_revision_one_wins(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+
+        def edit(n):
+            return api.patch(
+                f"/schedules/{name}", {"every": f"{n + 2}h"}, headers={"If-Match": '"1"'}
+            )
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(edit, range(8)))
+        assert sorted(each.status_code for each in answers) == [200] + [412] * 7
+        (won,) = (each.json()["definition"] for each in answers if each.status_code == 200)
+        assert api.get(f"/schedules/{name}").json()["definition"] == won
+
+    def test_edits_of_different_fields_without_a_revision_all_come_through(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        patches = [{"jitter": "5s"}, {"description": "x"}, {"priority": 3}]
+        with ThreadPoolExecutor(3) as pool:
+            assert [
+                each.status_code
+                for each in pool.map(lambda each: api.patch(f"/schedules/{name}", each), patches)
+            ] == [200] * 3
+        found = api.get(f"/schedules/{name}").json()["definition"]
+        assert (found["jitter"], found["description"], found["priority"]) == ("5s", "x", 3)
+
+    def test_any_revision_will_do_and_none_will_not(self, api, name):
+        any_of_them = {"If-Match": "*"}
+        problem(api.put(f"/schedules/{name}", HOURLY, headers=any_of_them), 404)
+        api.put(f"/schedules/{name}", HOURLY)
+        assert api.put(f"/schedules/{name}", DAILY, headers=any_of_them).status_code == 200
+
+    def test_what_is_no_etag_of_ours_is_refused(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        for other in ("1", 'W/"1"', '"x"', '"1", "2"', '""'):
+            told = problem(api.put(f"/schedules/{name}", DAILY, headers={"If-Match": other}), 422)
+            assert told["field"] == "If-Match"
+
+    def test_editing_leaves_a_pause_alone(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        api.post(f"/schedules/{name}/pause", {"note": "holiday"})
+        edited = api.put(f"/schedules/{name}", DAILY).json()
+        assert (edited["paused"], edited["pause_note"]) == (True, "holiday")
+
+
+class TestReading:
+    @pytest.mark.req("C6", "W6")
+    def test_a_schedule_shows_its_next_run_its_last_and_whether_it_is_on(self, api, name):
+        api.put(f"/schedules/{name}", {**DAILY, "enabled": True})
+        found = api.get(f"/schedules/{name}").json()
+        assert found["next_run_at"].endswith("T17:00:00Z")
+        assert (found["last_run_at"], found["paused"]) == (None, False)
+        api.post(f"/schedules/{name}/run")
+        eventually(lambda: api.get(f"/schedules/{name}").json()["last_success_at"])
+        found = api.get(f"/schedules/{name}").json()
+        assert found["last_run_at"] is not None
+        assert found["last_exit"] == 0
+        off = api.patch(f"/schedules/{name}", {"enabled": False}).json()
+        assert off["definition"]["enabled"] is False
+        assert api.post(f"/schedules/{name}/pause").json()["next_run_at"] is None
+
+    @pytest.mark.req("W33", "W67", "C23")
+    def test_a_schedule_tells_its_next_five_ticks(self, api, name):
+        api.put(
+            f"/schedules/{name}",
+            {"cron": "0 9 * * MON-FRI", "timezone": "Europe/Berlin", "run": {"command": ["true"]}},
+        )
+        assert api.get(f"/schedules/{name}").json()["schedule_id"] == name
+        found = api.get(f"/schedules/{name}/next?after=2026-03-26T12:00:00Z").json()
+        assert found["words"] == "at 09:00 on Monday to Friday, Europe/Berlin"
+        assert [each["run_at"] for each in found["ticks"]] == [
+            "2026-03-27T08:00:00Z", "2026-03-30T07:00:00Z", "2026-03-31T07:00:00Z",
+            "2026-04-01T07:00:00Z", "2026-04-02T07:00:00Z",
+        ]  # fmt: skip
+        assert found["ticks"][1]["local"] == "2026-03-30T09:00:00+02:00"
+        assert len(api.get(f"/schedules/{name}/next?n=1000").json()["ticks"]) == 1000
+        problem(api.get(f"/schedules/{name}/next?n=1001"), 400)
+        assert problem(api.get(f"/schedules/{name}/next?after=tomorrow"), 422)["field"] == "after"
+
+    def test_a_definition_can_be_tried_before_it_is_defined(self, api):
+        before = len(api.get("/schedules?limit=1000").json()["schedules"])
+        found = api.post("/preview?n=2", {"every": "90m", "run": {"command": ["true"]}}).json()
+        assert found["words"] == "every 90 minutes"
+        assert len(found["ticks"]) == 2
+        assert problem(
+            api.post("/preview", {"cron": "0 0 31 2 *", "run": {"command": ["true"]}}), 422
+        )
+        assert len(api.get("/schedules?limit=1000").json()["schedules"]) == before
+
+    @pytest.mark.req("C22")
+    def test_a_list_is_read_page_by_page_while_others_come_and_go(self, api, name):
+        for n in range(20):
+            api.put(f"/schedules/{name}-{n:02}", HOURLY)
+        seen, cursor = [], None
+        for page in range(30):
+            after = "" if cursor is None else f"&cursor={cursor}"
+            answer = api.get(f"/schedules?q={name}&limit=3{after}")
+            seen += ids(answer)
+            cursor = answer.json()["next_cursor"]
+            if cursor is None:
+                break
+            api.delete(f"/schedules/{name}-{19 - page:02}")
+            api.put(f"/schedules/{name}-00-{page}", HOURLY)
+        assert len(seen) == len(set(seen)), "none twice"
+        left = {f"{name}-{n:02}" for n in range(19 - page)}
+        assert left <= set(seen), "none left out that was there all the time"
+
+    def test_the_last_page_has_no_cursor_even_if_it_is_full(self, api, name):
+        for n in range(4):
+            api.put(f"/schedules/{name}-{n}", HOURLY)
+        first = api.get(f"/schedules?q={name}&limit=2").json()
+        assert first["next_cursor"] == f"{name}-1"
+        second = api.get(f"/schedules?q={name}&limit=2&cursor={first['next_cursor']}").json()
+        assert [each["schedule_id"] for each in second["schedules"]] == [f"{name}-2", f"{name}-3"]
+        assert second["next_cursor"] is None
+
+    def test_a_list_can_be_of_some(self, api, name):
+        api.put(f"/schedules/{name}-ok", HOURLY)
+        api.put(
+            f"/schedules/{name}-bad",
+            {"every": "1h", "run": {"command": ["false"]}, "description": f"Of {name.upper()}%"},
+        )
+        api.put(f"/schedules/{name}-anns", HOURLY, token=api.token("admin", "ann"))
+        api.post("/apply", {"source": name, "schedules": {f"{name}-file": HOURLY}})
+        api.post(f"/schedules/{name}-ok/pause")
+        api.post(f"/schedules/{name}-bad/run")
+        eventually(lambda: ids(api.get(f"/schedules?q={name}&failing=true")))
+        assert ids(api.get(f"/schedules?q={name}&failing=true")) == [f"{name}-bad"]
+        assert ids(api.get(f"/schedules?q={name}&paused=true")) == [f"{name}-ok"]
+        assert ids(api.get(f"/schedules?q={name}&owner=ann")) == [f"{name}-anns"]
+        assert ids(api.get(f"/schedules?source={name}")) == [f"{name}-file"]
+        assert ids(api.get(f"/schedules?q=of {name}%25")) == [f"{name}-bad"], "also of what it says"
+        assert ids(api.get(f"/schedules?q={name}_ok")) == [], "nothing stands for anything"
+        assert len(ids(api.get(f"/schedules?q={name.upper()}"))) == 4
+
+
+class TestPausing:
+    @pytest.mark.req("W31")
+    def test_a_pause_has_a_note_and_ends_when_it_is_resumed(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        paused = api.post(f"/schedules/{name}/pause", {"note": "holiday"}).json()
+        assert (paused["paused"], paused["pause_note"], paused["next_run_at"]) == (
+            True,
+            "holiday",
+            None,
+        )
+        resumed = api.post(f"/schedules/{name}/resume").json()
+        assert (resumed["paused"], resumed["next_run_at"] is not None) == (False, True)
+
+    def test_a_pause_may_end_by_itself(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        until = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        paused = api.post(f"/schedules/{name}/pause", {"until": until}).json()
+        assert paused["paused_until"] == until.replace("Z", ".000Z")
+        told = problem(api.post(f"/schedules/{name}/pause", {"until": "2020-01-01T00:00:00Z"}), 422)
+        assert told["field"] == "until"
+
+    def test_many_are_paused_by_what_they_are_and_first_only_told_of(self, api, name):
+        for n in range(3):
+            api.put(f"/schedules/{name}-{n}", HOURLY)
+        api.post(f"/schedules/{name}-1/pause")
+        asked = {"action": "pause", "which": {"q": name}, "note": "all"}
+        told = api.post("/bulk", {**asked, "dry_run": True}).json()
+        assert told == {
+            "action": "pause", "dry_run": True, "changed": [f"{name}-0", f"{name}-2"], "unchanged": [f"{name}-1"],
+        }  # fmt: skip
+        assert ids(api.get(f"/schedules?q={name}&paused=true")) == [f"{name}-1"]
+        assert api.post("/bulk", asked).json()["changed"] == told["changed"]
+        assert len(ids(api.get(f"/schedules?q={name}&paused=true"))) == 3
+        assert api.post(
+            "/bulk", {"action": "resume", "which": {"ids": [f"{name}-0", "nobody"]}}
+        ).json()["changed"] == [f"{name}-0"]
+        gone = api.post("/bulk", {"action": "delete", "which": {"q": name}}).json()
+        assert len(gone["changed"]) == 3
+        assert ids(api.get(f"/schedules?q={name}")) == []
+
+    def test_what_would_be_done_to_all_has_to_say_so(self, api):
+        for which in ({}, {"q": ""}, {"all": False}):
+            told = problem(api.post("/bulk", {"action": "delete", "which": which}), 422)
+            assert told["field"] == "which"
+        dry = {"action": "delete", "which": {"all": True}, "dry_run": True}
+        assert api.post("/bulk", dry).status_code == 200
+
+
+class TestWhy:
+    def test_why_answers_for_any_instant(self, api, name):
+        api.put(f"/schedules/{name}", DAILY)
+        found = api.get(f"/schedules/{name}/why?at=2026-01-01T03:00:00Z").json()
+        assert found["schedule_id"] == name
+        assert found["headline"]
+        assert found["at"] == "2026-01-01T03:00:00Z"
+        assert problem(api.get(f"/schedules/{name}/why?at=x"), 422)["field"] == "at"
+
+
+class TestBackfilling:
+    def test_ticks_of_the_past_are_told_of_and_then_run_once(self, api, name):
+        api.put(f"/schedules/{name}", HOURLY)
+        asked = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T02:00:00Z"}
+        told = api.post(f"/schedules/{name}/backfill", {**asked, "dry_run": True}).json()
+        assert (told["enqueued"], told["refused"]) == (3, 0)
+        assert [each["action"] for each in told["ticks"]] == ["enqueue"] * 3
+        assert api.get(f"/schedules/{name}/runs").json()["runs"] == []
+        done = api.post(f"/schedules/{name}/backfill", asked).json()
+        assert (done["enqueued"], done["dry_run"], done["following"]) == (3, False, None)
+        assert api.post(f"/schedules/{name}/backfill", asked).json()["enqueued"] == 0
+        runs = api.get(f"/schedules/{name}/runs").json()["runs"]
+        assert {each["triggered_by"] for each in runs} == {"backfill"}
+        assert sorted(each["run_at"] for each in runs) == [
+            f"2026-01-01T0{n}:00:00Z" for n in range(3)
+        ]
+
+    def test_a_stretch_that_is_too_long_is_refused(self, api, name):
+        api.put(f"/schedules/{name}", {**HOURLY, "every": "1s"})
+        asked = {"from": "2020-01-01T00:00:00Z", "to": "2026-01-01T02:00:00Z"}
+        assert problem(api.post(f"/schedules/{name}/backfill", asked), 422)["field"] == "backfill"
+        api.delete(f"/schedules/{name}")
