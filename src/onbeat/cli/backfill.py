@@ -54,7 +54,9 @@ def backfill(
         if as_json:
             write_json({"schedule_id": name, "enqueued": done[0], "refused": done[1]})
         else:
-            click.echo(f"{done[0]} runs are enqueued, {done[1]} ticks were left as they are")
+            runs = "run is" if done[0] == 1 else "runs are"
+            ticks = "tick was left as it is" if done[1] == 1 else "ticks were left as they are"
+            click.echo(f"{done[0]} {runs} enqueued, {done[1]} {ticks}")
 
     ask(settings, work)
 

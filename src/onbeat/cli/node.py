@@ -390,5 +390,6 @@ def move(settings: Settings, to: str, as_json: bool) -> None:
     if as_json:
         write_json({"from": settings.database, "to": target.database_shown, "rows": moved})
         return
-    told = f"{moved['schedules']} schedules, {moved['schedule_runs']} runs"
+    n, m = moved["schedules"], moved["schedule_runs"]
+    told = f"{n} schedule{'s' * (n != 1)}, {m} run{'s' * (m != 1)}"
     click.echo(f"moved {told} to {target.database_shown}: start nodes there with --database")

@@ -78,7 +78,12 @@ def logs(settings: Settings, which: str, follow: bool, as_json: bool) -> None:
         click.echo(text, nl=False)
         if not text:
             reason = f" ({run.reason})" if run.reason else ""
-            told = f"{run.status}{reason}, and nothing that it printed is kept"
+            so_far = (
+                "has printed nothing so far"
+                if run.finished_at is None
+                else "nothing that it printed is kept"
+            )
+            told = f"{run.status}{reason}, and {so_far}"
             click.echo(f"run {run.run_id} of {run.schedule_id}: {told}", err=True)
     else:
         _follow(settings, run)
