@@ -1,0 +1,83 @@
+"""The runner of examples finds what is not true, and leaves nothing behind."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs import examples
+from tests.docs.examples import Differs, is_same, run_page
+
+
+def page_of(folder, text):
+    page = folder / "page.md"
+    page.write_text(text)
+    return page
+
+
+@pytest.fixture(autouse=True)
+def pages_are_anywhere(monkeypatch, tmp_path):
+    monkeypatch.setattr(examples, "ROOT", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        ("one line\n...\nlast", "one line\nmuch\nmore\nlast\n"),
+        ("NAME  AT\na     <time>", "NAME     AT\na        2026-01-01 12:00:00Z\n"),
+        ("run <n> of a: SUCCESS", "run 17 of a: SUCCESS\n"),
+        ("it says ... here", "it says anything at all here\n"),
+        ('{\n  "a": <n>,\n  ...\n}', '{"a":1,"b":2}'),
+        ('[{"a": "<time>", ...}, ...]', '[{"a":"2026-01-01T12:00:00Z"},{"b":1}]'),
+        ("", ""),
+    ],
+)
+def test_what_is_printed_is_what_is_shown(shown, told):
+    assert is_same(shown, told)
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        ("one line", "one line\nand another\n"),
+        ("", "something\n"),
+        ("run <n> of a: SUCCESS", "run x of a: SUCCESS\n"),
+        ("a  b", "a b\n"),
+        ("...\nlast", "first\nlast\nafter it\n"),
+        ('{"a": 1}', '{"a":1,"b":2}'),
+        ('{"a": 1}', '{"a":true}'),
+        ('{"a": "1"}', '{"a":1}'),
+        ('[{"a": 1}]', '[{"a":1},{"a":1}]'),
+        ('{"a": 1, ...}', '[{"a":1}]'),
+    ],
+)
+def test_what_is_printed_is_not_what_is_shown(shown, told):
+    assert not is_same(shown, told)
+
+
+def test_a_page_that_shows_something_else_is_found_with_its_line(tmp_path, program):
+    page = page_of(tmp_path, "Text.\n\n```console\n$ echo one\none\n$ echo two\n2\n```\n")
+    with pytest.raises(Differs, match=r"page.md:6: \$ echo two\n(.|\n)*it prints:\ntwo"):
+        run_page(page, program)
+
+
+def test_a_command_that_ends_otherwise_is_found(tmp_path, program):
+    with pytest.raises(Differs, match="it ends with 1, not with 0"):
+        run_page(page_of(tmp_path, "```console\n$ onbeat init nowhere/a.yaml\n...\n```\n"), program)
+
+
+def test_files_and_what_the_shell_knows_last_for_the_whole_page(tmp_path, program):
+    text = "```yaml title=a/b.yaml\nx: 1\n```\n```console\n$ WHO=you\n```\n```console\n$ cat a/b.yaml; echo $WHO; onbeat --version\nx: 1\nyou\nonbeat <version>\n```\n"
+    assert run_page(page_of(tmp_path, text), program) == 2
+
+
+def test_what_is_no_console_is_no_example(tmp_path, program):
+    assert run_page(page_of(tmp_path, "```text\n$ rm -rf /\n```\n"), program) == 0
+
+
+def test_a_node_is_stopped_also_when_its_page_fails(tmp_path, program):
+    page = page_of(tmp_path, "```console\n$ onbeat up -d\nonbeat is up, and says so\n```\n")
+    with pytest.raises(Differs) as found:
+        run_page(page, program)
+    pid = int(examples.BACKGROUND.search(str(found.value))[1])
+    with pytest.raises(OSError, match=str(pid)):  # the dead have no folder, also before they go
+        Path(f"/proc/{pid}/cwd").readlink()

@@ -1,0 +1,169 @@
+"""The reference has every verb, option and operation that there is, and none that is not."""
+
+import json
+import re
+
+import click
+import pytest
+
+from onbeat.access import SCOPES
+from onbeat.cli import main
+from tests.docs.examples import ROOT
+from tests.web.serving import serving
+
+CLI, REST = (ROOT / "docs" / "reference" / name for name in ("cli.md", "rest.md"))
+OF_ALL = {"--json", "--database", "--config"}
+WITHOUT_DATABASE = {"init", "next", "schema"}
+
+
+def verbs(group=main, before=()):
+    """Yield every verb with its name, those in groups of verbs as well."""
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        if isinstance(found, click.Group):
+            yield from verbs(found, (*before, name))
+        else:
+            yield " ".join((*before, name)), found
+
+
+VERBS = dict(verbs())
+
+
+def sections(page, heading):
+    """Return the parts of a page by their headings."""
+    parts = re.split(rf"^{heading} (.+)$", page.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], (part.split("\n## ")[0] for part in parts[2::2]), strict=True))
+
+
+def usage(name, verb):
+    arguments = [each for each in verb.params if isinstance(each, click.Argument)]
+    shown = (each.make_metavar(click.Context(verb)) for each in arguments)
+    return " ".join(["onbeat", name, *shown])
+
+
+def options(verb):
+    return {word for each in verb.params if isinstance(each, click.Option) for word in each.opts}
+
+
+def test_the_page_has_every_verb_with_its_arguments_and_no_other():
+    there = [usage(name, verb) for name, verb in VERBS.items()]
+    assert sorted(sections(CLI, "###")) == sorted(there)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_the_page_has_every_option_of_a_verb_and_no_other(name):
+    verb = VERBS[name]
+    rows = re.findall(r"^\| `(-[^`]+)` \|", sections(CLI, "###")[usage(name, verb)], re.MULTILINE)
+    shown = {word for row in rows for word in re.findall(r"--?[a-z-]+", row)}
+    assert shown == options(verb) - OF_ALL
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_the_options_that_all_have(name):
+    wanted = {"--json"} if name in WITHOUT_DATABASE else OF_ALL
+    assert options(VERBS[name]) & OF_ALL == wanted
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_an_example_in_its_own_section(name):
+    part = sections(CLI, "###")[usage(name, VERBS[name])]
+    assert re.search(rf"^\$ onbeat {name}\b", part, re.MULTILINE)
+
+
+OPERATIONS = sections(REST, "###")
+METHODS = {"get", "put", "post", "patch", "delete"}
+IN_PLACE = {"{run_id}": "1", "{key}": "1", "{node_id}": "nobody"}  # of the names in a path
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("reference")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def served(api):
+    """What the API says of itself, by the ids of its operations."""
+    document = api.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    return {
+        told["operationId"]: {"method": method.upper(), "path": path, **_sent(told, schemas)}
+        for path, item in document["paths"].items()
+        for method, told in item.items()
+        if method in METHODS
+    }
+
+
+def _sent(told, schemas):
+    """Return the names of what an operation is sent: query, headers, and the fields of a body."""
+    names = {"query": set(), "header": set(), "path": set()}
+    for each in told.get("parameters", ()):
+        names[each["in"]].add(each["name"])
+    body = told.get("requestBody", {}).get("content", {}).get("application/json", {})
+    schema = body.get("schema", {})
+    ref = next((each["$ref"] for each in [schema, *schema.get("oneOf", ())] if "$ref" in each), "")
+    name = ref.rpartition("/")[2]
+    is_definition = name in {"Definition", "Patch", ""}
+    fields = set() if is_definition else set(schemas[name]["properties"])
+    return {"query": names["query"], "headers": names["header"], "body": fields}
+
+
+def shown(name):
+    """Return what the page says of an operation, in the line below its heading."""
+    line = OPERATIONS[name].strip().splitlines()[0]
+    first, *rest = line.split(" · ")
+    method, path = first.strip("`").split(" ")
+    told = {part.partition(" ")[0]: set(re.findall(r"`([^`]+)`", part)) for part in rest}
+    scope = next(iter(told.pop("scope")), None)
+    empty = {"query": set(), "headers": set(), "body": set()}
+    return scope, {"method": method, "path": path, **empty, **told}
+
+
+def test_the_page_has_every_operation_and_no_other(served):
+    assert sorted(OPERATIONS) == sorted(served)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_is_shown_with_its_path_and_all_that_it_is_sent(name, served):
+    assert shown(name)[1] == served[name]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_has_an_example_of_its_own(name):
+    _, told = shown(name)
+    path = re.escape(told["path"].removeprefix("/api/v1"))
+    path = re.sub(r"\\{\w+\\}", r"[^/ ?]+", path)
+    asked = re.findall(
+        rf"^\$ curl [^\n]*(?:\$API|:8585){path}[\"? \n][^\n]*", OPERATIONS[name], re.MULTILINE
+    )
+    explicit = {each: f"-X {told['method']}" in each for each in asked}
+    usual = {each: "POST" if "--json" in each else "GET" for each in asked}
+    assert [each for each in asked if explicit[each] or usual[each] == told["method"]]
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if shown(name)[0]])
+def test_an_operation_needs_the_scope_that_is_shown(name, api):
+    scope, told = shown(name)
+    path, body = told["path"].removeprefix("/api/v1"), example_body(name)
+    for place, value in IN_PLACE.items():
+        path = path.replace(place, value)
+    path = re.sub(r"\{\w+\}", "nothing", path)
+    if name == "follow_events":
+        path += "?after=nothing"  # whoever may read is told at once that this is no event
+    allowed = [
+        each
+        for each in SCOPES
+        if api.ask(told["method"], path, body, token=api.token(each)).status_code != 403
+    ]
+    assert allowed == list(SCOPES[SCOPES.index(scope) :])
+
+
+def example_body(name):
+    """Return what the first example of an operation sends, such that only its scope decides."""
+    found = re.search(r"--json '(\{.*\})'$", OPERATIONS[name], re.MULTILINE)
+    if found is None:
+        return None
+    body = json.loads(found[1])
+    if "run" in body:
+        body["run"] = {"http": "https://example.com/"}  # a command needs more
+    return {**body, "dry_run": False} if "dry_run" in body else body  # a look needs less
