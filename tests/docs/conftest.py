@@ -1,9 +1,13 @@
-"""One process to fork every command from, for all pages."""
+"""One process to fork every command from, and several pages at a time: they wait for ticks mostly."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.docs.examples import missing
+from tests.docs.examples import missing, run_page
 from tests.docs.forks import forked_onbeat
+
+AT_ONCE = 3
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +16,15 @@ def program(tmp_path_factory):
         pytest.skip(f"the examples need {' and '.join(lacking)}")
     with forked_onbeat(tmp_path_factory.mktemp("bin")) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def running(request, program):
+    """What becomes of each page that is asked for, by its path."""
+    asked = [
+        item.callspec.params.get("page")
+        for item in request.session.items
+        if "running" in item.fixturenames
+    ]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {page: pool.submit(run_page, page, program) for page in asked}

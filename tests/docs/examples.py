@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from tests.postgres import shared_server
 
 PATIENCE = 15.0  # seconds for what has to happen by itself
 LONGEST = 60.0  # seconds of one command
+ONE_SERVER = threading.Lock()  # is started by whichever page comes first
 DATABASE = "db.example/onbeat"
 PORTS = ("127.0.0.1:8585", "127.0.0.1:9000")  # what pages call the API, and a server beside it
 LENGTH = r"(?:\d+(?:d|h|m|s)(?: \d+(?:h|m|s))?)"
@@ -331,7 +333,8 @@ def shell_of(page, program):
         folder, places = Path(above) / "you", {}
         folder.mkdir()
         if DATABASE in page.read_text():
-            url = shared_server().new_database()
+            with ONE_SERVER:
+                url = shared_server().new_database()
             after.callback(shared_server().drop_database, url)
             places[DATABASE] = url.partition("@")[2]
         shell = Shell(folder, program, places)

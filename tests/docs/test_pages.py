@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.docs.examples import ROOT, Command, run_page, shell_of, steps_of
+from tests.docs.examples import ROOT, Command, shell_of, steps_of
 
 PAGES = [
     ROOT / "docs" / "tutorial.md",
@@ -17,8 +17,8 @@ PAGES = [
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page.exists()], ids=lambda page: page.stem
 )
-def test_what_a_page_shows_is_what_happens(page, program):
-    assert run_page(page, program) > 0
+def test_what_a_page_shows_is_what_happens(page, running):
+    assert running[page].result() > 0
 
 
 def test_the_commands_of_the_readme_work(program):
