@@ -92,15 +92,15 @@ class TestDefining:
         assert told["field"] == "cron.hour"
         assert told["hint"] == "0 to 23"
         told = problem(
-            api.put(f"/schedules/{name}", {"every": "1h", "run": {"comand": ["a"]}}), 422
+            api.put(f"/schedules/{name}", {"every": "1h", "run": {"commands": ["a"]}}), 422
         )
-        assert (told["field"], told["hint"]) == ("run.comand", "did you mean 'command'?")
+        assert (told["field"], told["hint"]) == ("run.commands", "did you mean 'command'?")
 
     def test_a_name_that_is_near_to_another_is_hinted_at(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         assert name in problem(api.get(f"/schedules/{name}x"), 404)["problem"]
-        told = problem(api.get("/schedules?limt=3"), 400)
-        assert (told["field"], told["hint"]) == ("limt", "did you mean 'limit'?")
+        told = problem(api.get("/schedules?limits=3"), 400)
+        assert (told["field"], told["hint"]) == ("limits", "did you mean 'limit'?")
 
 
 class TestCreating:

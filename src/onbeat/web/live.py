@@ -1,8 +1,8 @@
 """What happens while somebody listens: events as a stream that can be resumed, and live output."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -19,10 +19,6 @@ LOOK_BACK = 10_000  # milliseconds: by then every transaction has been committed
 AT_ONCE = 500  # transactions
 MOST_LISTENERS = 100
 CHUNK = 64 * 1024
-
-
-class TooManyListen(Exception):  # noqa: N818 - it names what is wrong
-    """As many listen as there may: one has to leave before another can."""
 
 
 class Live:
@@ -57,15 +53,19 @@ class Live:
         if not self._closed:
             self._happened.clear()
 
-    def join(self) -> None:
-        """Count a listener, or refuse it."""
-        if self._listeners >= MOST_LISTENERS:
-            raise TooManyListen
-        self._listeners += 1
+    @property
+    def is_full(self) -> bool:
+        """Whether as many listen as there may: one has to leave before another can."""
+        return self._listeners >= MOST_LISTENERS
 
-    def leave(self) -> None:
-        """Count a listener no more."""
-        self._listeners -= 1
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Count a listener for as long as it listens."""
+        self._listeners += 1
+        try:
+            yield
+        finally:
+            self._listeners -= 1
 
 
 async def follow_events(
@@ -91,6 +91,8 @@ async def follow_events(
     yield b"retry: 2000\n\n"
     quiet = 0.0
     while not live.is_closed:
+        looked = service.clock.now() - LOOK_BACK if service.is_shared else None
+        complete = await service.newest_event(before=looked)
         rows = await service.events(after=low, but=sent.keys(), limit=AT_ONCE)
         for row in rows:
             is_known = (
@@ -99,12 +101,15 @@ async def follow_events(
             if is_wanted(row) and not is_known:
                 yield _sent(row)
                 quiet = 0.0
+        has_more = len({row.event_id for row in rows}) >= AT_ONCE
+        if not has_more:  # also what whoever asks may not hear of need not be looked at again
+            low = max(low, complete)
         if service.is_shared:
             sent |= {row.event_id: row.at for row in rows}
             low, sent = _moved_on(low, sent, service.clock.now() - LOOK_BACK)
         elif rows:
-            low = rows[-1].event_id
-        if len({row.event_id for row in rows}) >= AT_ONCE:
+            low = max(low, rows[-1].event_id)
+        if has_more:
             continue
         await live.wait(LOOK_EVERY)
         quiet += LOOK_EVERY

@@ -33,6 +33,9 @@ class Output:
 
         With `here`, no other node is asked: it is one that asks.
         """
+        while follow and not self._prints(run, here=here) and not self._live.is_closed:
+            await self._live.wait(0.5)
+            run = await again()
         path = self._path_of(run)
         if path is not None and path.exists():
             if follow:
@@ -41,15 +44,17 @@ class Output:
             else:
                 async for chunk in read_output(path):
                     yield chunk
-            return
-        if run.finished_at is None and run.leased_by is not None and not here:
+        elif run.finished_at is None and run.leased_by is not None and not here:
             async for chunk in self._from_its_node(run, follow=follow):
                 yield chunk
-            return
-        while follow and run.finished_at is None and not self._live.is_closed:
-            await self._live.wait(0.5)
-            run = await again()
-        yield (run.log_tail or "").encode()
+        else:
+            yield (run.log_tail or "").encode()
+
+    def _prints(self, run: RunRow, *, here: bool) -> bool:
+        """Return whether there is something to follow: here, or at its node, or no more."""
+        path = self._path_of(run)
+        is_here = path is not None and path.exists()
+        return is_here or run.finished_at is not None or (run.leased_by is not None and not here)
 
     async def _from_its_node(self, run: RunRow, *, follow: bool) -> AsyncIterator[bytes]:
         """Yield what the node of a run says that it prints."""

@@ -16,7 +16,7 @@ from onbeat.errors import StoreFailed, StoreUnusable
 from onbeat.records import EventRow
 from onbeat.service import Service
 from onbeat.web.asking import RunId, place_of, told
-from onbeat.web.live import Live, TooManyListen, follow_events
+from onbeat.web.live import Live, follow_events
 from onbeat.web.output import Output
 from onbeat.web.problems import PROBLEM_JSON, problem
 
@@ -91,9 +91,7 @@ async def events(
     begin = None if given is None else place_of("Last-Event-ID", given)
     live: Live = state.live
     await service.newest_event()  # who may not read is told so, rather than in the middle of it
-    try:
-        live.join()
-    except TooManyListen:
+    if live.is_full:
         refused = problem(503, "as many listen as there may", hint="try again later")
         return Response(refused.as_json(), status_code=503, media_type=PROBLEM_JSON)
 
@@ -103,11 +101,9 @@ async def events(
         )
 
     async def followed() -> AsyncIterator[bytes]:
-        try:
+        with live.listening():  # not before: one that goes at once never comes here
             async for each in follow_events(service, live, after=begin, is_wanted=is_wanted):
                 yield each
-        finally:
-            live.leave()
 
     return Stream(followed(), media_type="text/event-stream")
 
