@@ -1,11 +1,13 @@
 """The runner of examples finds what is not true, and leaves nothing behind."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.docs import examples
 from tests.docs.examples import Differs, is_same, run_page
+from tests.docs.forks import BIN
 
 
 def page_of(folder, text):
@@ -81,3 +83,13 @@ def test_a_node_is_stopped_also_when_its_page_fails(tmp_path, program):
     pid = int(examples.BACKGROUND.search(str(found.value))[1])
     with pytest.raises(OSError, match=str(pid)):  # the dead have no folder, also before they go
         Path(f"/proc/{pid}/cwd").readlink()
+
+
+def test_the_program_of_the_pages_is_the_one_that_is_installed(program, tmp_path):
+    def told(path):
+        asked = [path, "list", "--database", "sqlite:///nowhere.db"]
+        done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert told(program) == told(BIN / "onbeat")
+    assert told(program)[0] == 69
