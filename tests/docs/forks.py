@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-BIN = ROOT / ".venv" / "bin"
+BIN = Path(sys.executable).parent
 
 CLIENT = """\
 #!{python} -SE
