@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import apsw
 import psycopg
@@ -210,3 +211,16 @@ def test_the_command_says_what_went_where(path, postgres_url):
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (again.returncode, again.stdout) == (69, "")
     assert "something in it already" in again.stderr
+
+
+def test_a_file_beside_the_database_is_the_same_source_afterwards(path, postgres_url, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    Path("onbeat.yaml").write_text("schedules:\n  report: {every: 1h, run: {command: ['true']}}\n")
+
+    def onbeat(*arguments):
+        command = [sys.executable, "-m", "onbeat", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    onbeat("apply", "--database", f"sqlite:///{path.name}")
+    onbeat("move", postgres_url, "--database", f"sqlite:///{path.name}")
+    assert onbeat("apply", "--database", postgres_url) == "1 unchanged\n"

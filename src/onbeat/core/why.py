@@ -45,7 +45,7 @@ SENTENCES: Mapping[Reason, str] = {
     "exit": "the program ended with exit code {exit_code}",
     "signal": "the program was ended by a signal: {error}",
     "error": "it failed: {error}",
-    "launch_failed": "it could not be started: {error}",
+    "launch_failed": "it was not launched: {error}",
     "busy": "its target was busy whenever it was asked",
     "invalid_target": "what it starts is not there any more, or cannot be read: {error}",
 }
@@ -308,7 +308,7 @@ def _instead(facts: Facts, run: RunFacts, policy: Policy) -> str | None:
             return "with overlap=queue it would have had its turn"
         case "lost":
             return "with on_lost=retry it would have been started again, under the same key"
-        case "exit" | "error" | "launch_failed" | "timeout" if not policy.retry.delays:
+        case "exit" | "timeout" if not policy.retry.delays:
             return "with retry=[30s] it would have been tried again"
         case _:
             return None

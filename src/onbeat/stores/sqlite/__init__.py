@@ -6,7 +6,7 @@ the file as clients, to define, pause, start and read.
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -19,6 +19,7 @@ from onbeat.ports import Beat, Clock, Listener, Node, Rescued
 from onbeat.stores.sql import nodes
 from onbeat.stores.sql.rows import KEEP
 from onbeat.stores.sql.store import TABLES, SqlStore, Table
+from onbeat.stores.sql.transaction import Row
 from onbeat.stores.sqlite.database import Inline, Threaded, Worker, connect, data_version, migrate
 
 
@@ -102,8 +103,18 @@ class SqliteStore(SqlStore):
             for name in TABLES:
                 columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
                 rows = connection.execute(f"SELECT {', '.join(columns)} FROM {name}")
-                yield name, columns, rows
+                yield name, columns, self._found_elsewhere(name, columns, rows)
             connection.execute(KEEP, ("moved_to", moved_to))
+
+    def _found_elsewhere(self, name: str, columns: list[str], rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield rows as another database is to have them: a file beside this one has its path."""
+        at = columns.index("source") if name == "schedules" else None
+        for row in rows:
+            file = None if at is None or self.path is None else self.path.parent / str(row[at])
+            if at is not None and file is not None and row[at] and file.is_file():
+                yield (*row[:at], str(file.resolve()), *row[at + 1 :])
+            else:
+                yield row
 
     async def changed_elsewhere(self) -> bool:
         before, self._seen = self._seen, await self._worker.peek(data_version)
