@@ -255,6 +255,9 @@ class Threads:
     async def write(self, call: Call[T]) -> T:
         return await self._ask(lambda: self._do(call, TO_WRITE))
 
+    async def glance(self, call: Call[T]) -> T:
+        return await self.read(call)  # each call has a connection
+
     async def read(self, call: Call[T]) -> T:
         return await self._ask(lambda: self._do(call, TO_READ))
 

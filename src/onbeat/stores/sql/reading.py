@@ -131,7 +131,10 @@ def runs(tx: Transaction, which: WhichRuns, *, limit: int) -> list[RunRow]:
     """Return runs, latest first."""
     asked = _Asked()
     asked.if_given("schedule_id = {}", which.schedule_id)
-    asked.if_given("status = {}", which.status)
+    if which.status == "FAILED":
+        asked.add("status = 'FAILED'")  # as its index says it
+    else:
+        asked.if_given("status = {}", which.status)
     asked.if_given("reason = {}", which.reason)
     asked.if_given("triggered_by = {}", which.triggered_by)
     asked.if_given("run_at >= {}", which.since)
@@ -287,7 +290,7 @@ def overview(tx: Transaction) -> Overview:
         tx.now,
         gate_open=gate_is_open(tx),
         schedules=counted[0],
-        paused=counted[1],
+        paused=int(counted[1]),
         due=due[0],
         next_due_at=due[1],
         runs=dict(unfinished),

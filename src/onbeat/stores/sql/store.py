@@ -77,6 +77,9 @@ class Worker(Protocol):
     async def read(self, call: Call[T]) -> T:
         """Do a call that changes nothing."""
 
+    async def glance(self, call: Call[T]) -> T:
+        """Do the same for the engine, which waits for nobody else who reads."""
+
 
 class SqlStore(ABC):
     """What stores have in common. What they add is how a node joins, and who else writes."""
@@ -231,7 +234,7 @@ class SqlStore(ABC):
         await self._write(lambda tx: claiming.decline(tx, attempts))
 
     async def to_end(self, node: Node) -> list[tuple[int, int]]:
-        return await self._read(lambda tx: claiming.to_end(tx, node))
+        return await self._work.glance(lambda tx: claiming.to_end(tx, node))
 
     async def expire(self, *, limit: int) -> int:
         return await self._write(lambda tx: ending.expire(tx, limit=limit))
@@ -243,7 +246,7 @@ class SqlStore(ABC):
         return await self._write(lambda tx: ending.finish(tx, finished))
 
     async def next_due(self, *, after: int) -> int | None:
-        return await self._read(lambda tx: reading.next_due(tx, after=after))
+        return await self._work.glance(lambda tx: reading.next_due(tx, after=after))
 
     # -- reading
 
@@ -304,7 +307,7 @@ class SqlStore(ABC):
     # -- who is told
 
     async def to_send(self, channels: Collection[str]) -> ToSend:
-        return await self._read(lambda tx: outbox.to_send(tx, channels))
+        return await self._work.glance(lambda tx: outbox.to_send(tx, channels))
 
     async def collect_notices(self, compose: Compose, *, limit: int) -> Collected:
         return await self._write(lambda tx: outbox.collect(tx, compose, limit=limit))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from fcntl import LOCK_EX, LOCK_NB, flock
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -60,8 +61,8 @@ class SqliteStore(SqlStore):
         told = listener or _nobody
         if inline:
             return cls(path, Inline(writing, clock, told), clock, store_id)
-        reading_too = connect(path) if path is not None else None
-        return cls(path, Threaded(writing, reading_too, clock, told), clock, store_id)
+        another = partial(connect, path) if path is not None else None
+        return cls(path, Threaded(writing, another, clock, told), clock, store_id)
 
     async def close(self) -> None:
         self._worker.close()

@@ -190,6 +190,9 @@ class Worker(Protocol):
     async def read(self, call: Call[T]) -> T:
         """Do a call that changes nothing, outside of a transaction."""
 
+    async def glance(self, call: Call[T]) -> T:
+        """Do the same for the engine, which waits for no reader."""
+
     async def peek(self, call: Call[T]) -> T:
         """Do the same on the connection that writes."""
 
@@ -214,38 +217,52 @@ class Inline:
         look(self._connection, self._clock, [asked])
         return asked.answer()
 
-    peek = read
+    glance = peek = read
 
     def close(self) -> None:
         self._connection.close()
 
 
 class Threaded:
-    """One thread writes, and another reads when there is a connection for it."""
+    """One thread writes, and others read, if more connections can be had: `another` opens one.
+
+    The engine has a reader of its own: what people ask for may take long.
+    """
 
     def __init__(
         self,
         writing: apsw.Connection,
-        reading: apsw.Connection | None,
+        another: Callable[[], apsw.Connection] | None,
         clock: Clock,
         listener: Listener,
     ) -> None:
+        self._another, self._clock, self._listener = another, clock, listener
         self._writer = _Lane(writing, clock, listener)
-        self._reader = self._writer if reading is None else _Lane(reading, clock, listener)
+        self._readers: dict[str, _Lane] = {}  # opened when they are needed
 
     async def write(self, call: Call[T]) -> T:
         return await self._writer.ask(call, commit)
 
     async def read(self, call: Call[T]) -> T:
-        return await self._reader.ask(call, look)
+        return await self._reader("people").ask(call, look)
+
+    async def glance(self, call: Call[T]) -> T:
+        return await self._reader("engine").ask(call, look)
 
     async def peek(self, call: Call[T]) -> T:
         return await self._writer.ask(call, look)
 
     def close(self) -> None:
-        if self._reader is not self._writer:
-            self._reader.close()
+        for reader in self._readers.values():
+            reader.close()
         self._writer.close()
+
+    def _reader(self, whose: str) -> "_Lane":
+        if self._another is None:
+            return self._writer
+        if whose not in self._readers:
+            self._readers[whose] = _Lane(self._another(), self._clock, self._listener)
+        return self._readers[whose]
 
 
 Way = Callable[[apsw.Connection, Clock, "list[Asked[Any]]"], None]

@@ -10,6 +10,9 @@ ALTER TABLE schedules ADD COLUMN base text;
 CREATE INDEX schedules_of_user ON schedules (user_id) WHERE user_id <> '';
 CREATE INDEX failing_schedules ON schedule_state (schedule_id) WHERE consecutive_failures > 0;
 
+-- What failed is asked for, and mostly little of what there is.
+CREATE INDEX failed_runs ON schedule_runs (run_id) WHERE status = 'FAILED';
+
 -- Where the API of a node is, if it has one.
 ALTER TABLE nodes ADD COLUMN address text NOT NULL DEFAULT '';
 
