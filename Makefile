@@ -47,7 +47,7 @@ chaos: .venv/dev.stamp  ## kill -9 real nodes KILLS=200 times on SQLite, then th
 	@$(BIN)/python -m tests.chaos --kills $(KILLS)
 
 fuzz: .venv/dev.stamp  ## ask the API for what it cannot give, EXAMPLES=200 an operation and 100 000 malformed requests: minutes
-	@API_EXAMPLES=$(EXAMPLES) MALFORMED=100000 $(BIN)/python -m pytest --timeout 3600 tests/web/test_schemathesis.py tests/web/test_fuzzing.py
+	@HYPOTHESIS_PROFILE=random API_EXAMPLES=$(EXAMPLES) MALFORMED=100000 $(BIN)/python -m pytest --timeout 3600 tests/web/test_schemathesis.py tests/web/test_fuzzing.py
 
 bench: .venv/dev.stamp .venv/bench.stamp  ## compare with peers in one run; fail below the bounds
 	@$(BIN)/python -m bench.calendar

@@ -73,6 +73,43 @@ def test_nodes_are_told_and_asked_to_stop(tmp_path):
         assert api.get("/nodes").json()["nodes"][0]["stopping"]
 
 
+class TestRefusals:
+    """What cannot be read is told by where it is and what is wrong."""
+
+    @pytest.mark.parametrize(
+        ("asked", "field", "told"),
+        [
+            (("PUT", "/schedules/x", None), "body", "there is no body"),
+            (("PUT", "/schedules/x", [1]), "body", "Expected `object`, got `array`"),
+            (("POST", "/schedules", {}), "definition", "it is missing"),
+            (("POST", "/schedules/x/pause", {"notes": "x"}), "notes", "no field has this name"),
+            (("POST", "/schedules/x/pause", {"note": 3}), "note", "Expected `str`, got `int`"),
+            (("POST", "/bulk", {"action": "pause", "which": {"all": 1}}), "which.all", "Expected `bool`, got `int`"),
+            (("POST", "/bulk", {"action": "pause", "which": {"z": 1}}), "which.z", "no field has this name"),
+            (("PUT", "/groups/g", {"places": "3"}), "places", "Expected `int`, got `str`"),
+            (("POST", "/bulk", {"action": "delete", "which": {"all": True}, "dry_run": "no"}), "dry_run", "Expected `bool`, got `str`"),
+            (("POST", "/bulk", {"action": "pause", "which": {"ids": ["a", 3]}}), "which.ids[1]", "Expected `str`, got `int`"),
+            (("GET", "/runs?limit=0", None), "limit", "Expected `int` >= 1"),
+            (("GET", "/runs?limit=1&limit=2", None), "limit", "it is there twice"),
+            (("GET", "/runs?status=null", None), "status", "null is no value of it"),
+            (("GET", "/runs?zzz=1", None), "zzz", "no parameter has this name"),
+        ],
+    )  # fmt: skip
+    def test_a_mistake_is_told_with_its_place(self, api, asked, field, told):
+        found = problem(api.ask(*asked), 400)
+        assert (found["field"], found["problem"]) == (field, told)
+
+    def test_a_header_is_called_by_its_name(self, api):
+        refused = api.post("/schedules/x/run", headers={"Idempotency-Key": "a b"})
+        assert problem(refused, 400)["field"] == "Idempotency-Key"
+
+    def test_what_is_not_there_and_what_cannot_be_done_are_told_apart(self, api):
+        assert "openapi.json" in problem(api.get("/nothing"), 404)["hint"]
+        refused = api.ask("PATCH", "/gate", {"gate": "open"})
+        assert "PUT" in problem(refused, 405)["hint"]
+        assert "PUT" in refused.headers["allow"]
+
+
 class TestAudit:
     def test_each_change_tells_who_made_it_and_what_it_was(self, api, name):
         by = {

@@ -5,10 +5,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from litestar import Litestar, MediaType, Response, Router, get
 from litestar.datastructures import State
 from litestar.di import Provide
-from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions import (
+    HTTPException,
+    MethodNotAllowedException,
+    NotFoundException,
+    ValidationException,
+)
 from litestar.openapi import OpenAPIConfig
 from litestar.types import ControllerRouterHandler
 
@@ -21,7 +27,14 @@ from onbeat.web.door.asgi import App, Receive, Scope, Send
 from onbeat.web.live import Live
 from onbeat.web.openapi import complete, query_names
 from onbeat.web.output import Output
-from onbeat.web.problems import PROBLEM_JSON, Problem, as_problem, problem
+from onbeat.web.problems import (
+    PROBLEM_JSON,
+    Problem,
+    as_problem,
+    of_another_type,
+    problem,
+    unreadable,
+)
 from onbeat.web.routes import definitions, operating, runs, schedules, tokens, watching
 
 log = logging.getLogger("onbeat.web")
@@ -58,7 +71,7 @@ def make_api(behind: Behind) -> App:
             HTTPException: _not_understood,
             Exception: _broken,
         },
-        before_request=described.refuse_odd_query,
+        before_request=described.refuse,
         openapi_config=None,  # whoever has seen the door may have the document, from our own route
         state=State(
             {
@@ -101,7 +114,11 @@ class Description:
         self.document = complete(app)
         self._names = query_names(self.document)
 
-    def refuse_odd_query(self, request: Asked) -> Response[bytes] | None:
+    async def refuse(self, request: Asked) -> Response[bytes] | None:
+        """Refuse what does not keep to the description, where the framework would be lenient."""
+        return self._odd_query(request) or await _loose_body(request)
+
+    def _odd_query(self, request: Asked) -> Response[bytes] | None:
         """Refuse a query with what the framework would ignore, so that nobody goes by it.
 
         That is a name that the route does not know, one that is there twice, and a null.
@@ -120,6 +137,18 @@ class Description:
                 hint = "leave it out"
                 return _answer(problem(400, "null is no value of it", field=name, hint=hint))
         return None
+
+
+async def _loose_body(request: Asked) -> Response[bytes] | None:
+    """Refuse a body whose types are only near to what is asked for: 1 is neither yes nor no."""
+    wanted = request.route_handler.parsed_data_field
+    if wanted is None or not (body := await request.body()):
+        return None
+    try:
+        msgspec.json.decode(body, type=wanted.annotation)
+    except msgspec.ValidationError as refused:
+        return _answer(of_another_type(refused))
+    return None
 
 
 def _with_encoded_paths(app: Litestar) -> App:
@@ -141,12 +170,17 @@ def _refused(_: Asked, refused: OnbeatError) -> Response[bytes]:
 
 def _not_understood(_: Asked, refused: HTTPException) -> Response[bytes]:
     """Tell of what the framework refuses: what cannot be read, and what is not there."""
-    told, field, hint = refused.detail, "", ""
-    if isinstance(refused, ValidationException) and isinstance(refused.extra, list):
-        first = next((each for each in refused.extra if isinstance(each, dict)), {})
-        told, field = str(first.get("message", told)), str(first.get("key", ""))
-    answer = problem(refused.status_code, told, field=field, hint=hint)
-    return _answer(answer, refused.headers)
+    match refused:
+        case ValidationException(extra=[*found]):
+            told = unreadable([each for each in found if isinstance(each, dict)])
+        case NotFoundException():
+            told = problem(404, "there is nothing here", hint=f"{AT}/openapi.json tells what is")
+        case MethodNotAllowedException():
+            allowed = (refused.headers or {}).get("allow", "")
+            told = problem(405, "this cannot be done here", hint=f"{allowed} can")
+        case _:
+            told = problem(refused.status_code, refused.detail)
+    return _answer(told, refused.headers)
 
 
 def _broken(_: Asked, broken: Exception) -> Response[bytes]:

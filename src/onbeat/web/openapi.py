@@ -167,7 +167,9 @@ def _patch_of(definition: Fields) -> Fields:
 
 
 def _refusal(told: str) -> Fields:
-    content = {PROBLEM_JSON: {"schema": {"$ref": f"{REFS}Problem"}}}
+    content: Fields = {PROBLEM_JSON: {"schema": {"$ref": f"{REFS}Problem"}}}
+    if told == BY_THE_DOOR["Unreadable"][1]:  # what is not even HTTP the server itself refuses
+        content["text/plain"] = {"schema": {"type": "string"}}
     return {"description": told, "content": content, "headers": HEADERS.get(told, {})}
 
 

@@ -1,5 +1,7 @@
 """Refusals as `application/problem+json`: what is wrong, where, and what would be right."""
 
+import re
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 import msgspec
@@ -43,12 +45,34 @@ def problem(status: int, told: str, *, field: str = "", hint: str = "") -> Probl
     return Problem(status, HTTPStatus(status).phrase, told, field, hint)
 
 
+def unreadable(found: Sequence[Mapping[str, object]]) -> Problem:
+    """Return what a caller is told of what the framework could not read: the first of it."""
+    # Of a body that may be left out, and is, it tells only if something else is wrong.
+    first = next((each for each in found if each.get("message") != NO_BODY), {})
+    if not first:
+        return problem(400, "there is no body", field="body")
+    told, field = str(first.get("message", "it cannot be read")), str(first.get("key", ""))
+    if first.get("source") == "header":
+        field = field.replace("_", "-").title().replace("-Id", "-ID")
+    field = "" if field == "data" else field
+    if match := NAMED.fullmatch(told):
+        told = "it is missing" if match[1] == "missing required" else "no field has this name"
+        field = f"{field}.{match[2]}" if field else match[2]
+    return problem(400, told, field=field or "body")
+
+
+def of_another_type(refused: msgspec.ValidationError) -> Problem:
+    """Return what a caller is told of a body that is JSON, and not what it should be."""
+    told, _, place = str(refused).partition(" - at `$")
+    return unreadable([{"message": told, "key": place.rstrip("`").lstrip(".")}])
+
+
 def as_problem(refused: OnbeatError) -> Problem:
     """Return what a caller is told of an error that Onbeat raises on purpose."""
     match refused:
         case InvalidSchedule() | InvalidSettings():
             return problem(422, refused.problem, field=refused.field, hint=refused.hint)
-        case NoSuchSchedule() | NoSuchRun() | NoSuchToken() | NoSuchToken():
+        case NoSuchSchedule() | NoSuchRun() | NoSuchToken():
             return problem(404, str(refused))
         case NotAllowed():
             return problem(403, refused.problem, hint=refused.hint)
@@ -60,3 +84,7 @@ def as_problem(refused: OnbeatError) -> Problem:
             return problem(503, "the database does not answer as it should", hint="try again later")
         case _:
             return problem(409, str(refused))
+
+
+NO_BODY = "'data'"
+NAMED = re.compile("Object (missing required|contains unknown) field `(.*)`", re.DOTALL)
