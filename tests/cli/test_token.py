@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 
@@ -74,3 +75,13 @@ def test_a_link_names_where_the_api_is_found(monkeypatch):
 
 def test_a_database_that_is_not_there_has_no_links():
     assert "does not exist" in refused(69, "token", "link")
+
+
+def test_on_postgresql_the_clock_is_known_before_anything_was_read(postgres_url, monkeypatch):
+    monkeypatch.setenv("ONBEAT_DATABASE", postgres_url)
+    found = as_json("token", "create", "ci", "--expires", "90d")
+    assert re.fullmatch(SECRET, found["secret"])
+    assert ok("token", "link").startswith("http://127.0.0.1:8585/login?code=onbeat_link_")
+    assert found["created_at"][:10] in {
+        time.strftime("%Y-%m-%d", time.gmtime(time.time() + ago)) for ago in (0, -60)
+    }

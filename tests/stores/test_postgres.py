@@ -522,3 +522,41 @@ async def test_text_that_postgresql_cannot_keep_is_kept_without_it(world):
     await world.end(await world.going(), Succeeded("a\0b"), log_tail="a\0b\ud800")
     row = await world.row()
     assert (row.result, row.log_tail) == ("a\0b", "a\N{SYMBOL FOR NULL}b?")
+
+
+# -- what time it is
+
+
+@pytest.fixture
+def on_its_own_clock(world, runner):
+    """A store that goes by the database's clock."""
+    store = runner.run(PostgresStore.open(world.database.url))
+    yield store
+    runner.run(store.close())
+
+
+async def test_the_time_is_known_as_soon_as_a_store_is_open(on_its_own_clock):
+    assert abs(on_its_own_clock.clock.now() - time.time() * 1000) < MINUTE
+
+
+async def test_an_event_is_of_when_it_was_written_however_long_its_transaction_took(
+    on_its_own_clock,
+):
+    """Who follows events takes old ones for complete: no row may appear among them."""
+    began = on_its_own_clock.clock.now()
+
+    def slowly(tx):
+        time.sleep(0.3)
+        tx.tell(NodeLost("node-9", "nine"))
+
+    await on_its_own_clock._threads.write(slowly)
+    assert (await on_its_own_clock.events(after=0))[-1].at >= began + 300
+
+
+async def test_an_event_is_of_when_it_was_written_by_the_clock_of_a_test_too(world):
+    def slowly(tx):
+        world.clock.advance("20s")
+        tx.tell(NodeLost("node-9", "nine"))
+
+    await world.store._threads.write(slowly)
+    assert (await world.store.events(after=0))[-1].at == world.clock.now()

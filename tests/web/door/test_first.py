@@ -76,6 +76,50 @@ def test_of_nodes_that_start_at_once_one_makes_it(world, settings, path):
     assert len(world.run(world.tokens.all())) == 1
 
 
+class Later:
+    """Tokens of a node that saw none, and comes to make one only when another node has done so."""
+
+    def __init__(self, tokens, before_creating):
+        self._tokens, self._before_creating = tokens, before_creating
+
+    async def all(self):
+        return []
+
+    async def create(self, *given):
+        await self._before_creating()
+        return await self._tokens.create(*given)
+
+
+def test_who_comes_second_leaves_the_file_of_the_first_alone(world, settings, path):
+    async def another_is_faster():
+        assert await ensure_first_token(world.tokens, settings) == path
+
+    late = Later(Tokens(world.store, world.clock), another_is_faster)
+    assert world.run(ensure_first_token(late, settings)) is None
+    assert world.run(world.tokens.authenticate(path.read_text().strip())).name == "token:first"
+    assert [each.name for each in path.parent.glob("*.token*")] == [path.name]
+
+
+def test_who_looks_before_the_first_has_begun_leaves_its_file_alone_too(world, settings, path):
+    world.run(ensure_first_token(world.tokens, settings))
+    secret = path.read_text()
+
+    async def nothing_more():
+        pass
+
+    late = Later(Tokens(world.store, world.clock), nothing_more)
+    assert world.run(ensure_first_token(late, settings)) is None
+    assert path.read_text() == secret
+
+
+def test_a_token_whose_secret_cannot_be_written_is_no_token(world, settings, path):
+    (path / "in the way").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        first(world, settings)
+    assert world.run(world.tokens.all()) == []
+    assert [each.name for each in path.parent.glob("*.token*")] == [path.name]
+
+
 def test_with_postgresql_it_is_where_onbeat_was_started():
     assert Settings(database="postgresql://a/b").token_path == Path("onbeat.token")
 
@@ -85,4 +129,4 @@ def test_in_memory_there_is_none(world):
 
 
 def test_a_link_is_where_the_api_is_found():
-    assert link_of(Settings(), "x") == "http://127.0.0.1:8585/login?code=x"
+    assert link_of(Settings().api_url, "x") == "http://127.0.0.1:8585/login?code=x"

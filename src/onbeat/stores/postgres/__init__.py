@@ -45,6 +45,7 @@ class PostgresStore(SqlStore):
         threads = Threads(address, size=SIZE, clock=clock, listener=listener, name=name)
         try:
             store_id = await threads.use(lambda connection: prepare(connection, address))
+            await threads.read(lambda _: None)  # so that its clock is known before it is asked
         except BaseException:
             threads.close()
             raise

@@ -132,6 +132,15 @@ class PostgresTransaction(Transaction):
         self._cursor, self._clock, self._known = cursor, clock, known
 
     @property
+    def written_at(self) -> str:
+        return f"greatest(?1, {NOW})" if self._clock is None else "?1"
+
+    def write_events(self) -> None:
+        if self._clock is not None:
+            self.now = self._clock.now()
+        super().write_events()
+
+    @property
     def due_from(self) -> int:
         return self._known.from_where()
 

@@ -50,6 +50,11 @@ class Transaction(ABC):
         self.marks_successes = False
 
     @property
+    def written_at(self) -> str:
+        """What time it is when a statement is executed, as the statement says it; ?1 is `now`."""
+        return "?1"
+
+    @property
     def due_from(self) -> int:
         """From when on there can be due rows that are worth a look."""
         return 0
@@ -135,8 +140,11 @@ class Transaction(ABC):
         is_notable = any(event.is_notable for event in self.events) or (
             self.marks_successes and any(isinstance(each, RunSucceeded) for each in self.events)
         )
+        # Of when it is written, not of when the transaction began: who follows events takes those
+        # of long ago for complete, and no row is to appear among them afterwards.
         self.run(
-            "INSERT INTO events (at, body, asked_by, to_notify) VALUES (?1, ?2, ?3, ?4)",
+            "INSERT INTO events (at, body, asked_by, to_notify) "
+            f"VALUES ({self.written_at}, ?2, ?3, ?4)",
             (self.now, encode_events(self.events), self.by or None, 1 if is_notable else None),
         )
 
