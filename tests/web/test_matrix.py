@@ -25,7 +25,7 @@ NEEDS = {
     "put_group": "admin", "list_nodes": "read", "stop_node": "admin", "audit": "read",
     "list_tokens": "admin", "create_token": "admin", "revoke_token": "admin",
     "follow_events": "read", "metrics": "read", "openapi": "read",
-    "healthz": None, "readyz": None,
+    "get_session": "read", "healthz": None, "readyz": None,
 }  # fmt: skip
 OF_EVERYBODY = {"list_groups", "list_nodes", "metrics"}  # not for those who see only their own
 ABOUT_ONE = {

@@ -231,7 +231,7 @@ class TestHealth:
 
 
 class TestMetrics:
-    @pytest.mark.req("W65", "W66")
+    @pytest.mark.req("W65", "W66", "K10")
     def test_figures_are_there_for_prometheus(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         run = api.post(f"/schedules/{name}/run").json()["run_id"]
@@ -243,5 +243,8 @@ class TestMetrics:
             "runs_failed_launch_total", "drift_seconds_bucket", "watermark_age_seconds",
         ):  # fmt: skip
             assert re.search(rf"^(onbeat_)?{figure}[ {{]", found.text, re.MULTILINE), figure
+        started = dict(re.findall(r'runs_started_total{triggered_by="(\w+)"} (\d+)', found.text))
+        assert int(started["manual"]) >= 1, "what people started is told apart"
+        assert "timer" in started
         assert api.get("/metrics").text.count("\n") == found.text.count("\n")
         assert httpx.get(f"{api.url}/metrics").status_code == 401

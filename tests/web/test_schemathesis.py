@@ -55,7 +55,7 @@ def is_beyond_openapi(answer):
     """Whether a body was refused for what no schema can say of values that may be anything."""
     told = answer.json().get("problem", "")
     return answer.status_code == 400 and any(
-        part in told for part in ("more than 64 bits", "too deep", "not JSON")
+        part in told for part in ("more than 64 bits", "too deep", "not JSON", "got `float`")
     )
 
 
