@@ -51,6 +51,8 @@ AT_ONCE = 64  # schedules, of what is done to many
 MOST_RUNS = 10_000  # in one answer
 MOST_PLACES = 10_000  # of a group
 MOST_BACKFILLED = 10_000  # ticks in one stretch
+MOST_LIKE_IT = 500  # schedules after the beginning of an id, and as many more, that it may mean
+CHECKED_AT_ONCE = 100  # schedules, before others have their turn
 
 
 class Service:
@@ -114,7 +116,7 @@ class Service:
         The contract of the rest is `Store.upsert`.
         """
         self._needs("define")
-        allowed = self._allowed(schedules)
+        allowed = await self._allowed(schedules)
         await self._check_followed(allowed)
         done = await self._store.upsert(
             allowed,
@@ -134,17 +136,25 @@ class Service:
         prune: bool = False,
         take_over: bool = False,
         horizon: int = WEEK,
+        most: int | None = None,
+        work: int | None = None,
     ) -> Changes:
         """Return what applying these definitions of a source would do; nothing is touched.
 
-        The contract of the rest is `compare`.
+        It is refused if the source has, or would have, more schedules than `most`. The contract of
+        the rest is `compare`.
         """
         self._needs("read")
-        allowed = self._allowed(schedules)
-        found = await self._store.schedules(Which(source=source))
+        allowed = await self._allowed(schedules)
+        limit = None if most is None else most + 1
+        found = await self._store.schedules(Which(source=source), limit=limit)
+        if most is not None and max(len(found), len(allowed)) > most:
+            hint = f"{most} at most; onbeat apply has no bound"
+            raise InvalidSchedule("schedules", "the source has too many", hint=hint)
         found += await self._store.schedules(Which(ids=[each.schedule_id for each in allowed]))
         is_edited = any(row.is_edited for row in found)
-        return compare(
+        return await asyncio.to_thread(
+            compare,
             allowed,
             found,
             source=source,
@@ -153,6 +163,7 @@ class Service:
             take_over=take_over,
             told=await self._store.audit(limit=MOST_RUNS) if is_edited else (),
             horizon=horizon,
+            work=work,
         )
 
     async def apply(self, changes: Changes, *, user_id: str = "") -> list[Upserted]:
@@ -167,13 +178,15 @@ class Service:
             expected=changes.expected,
         )
 
-    def _allowed(self, schedules: Sequence[Schedule]) -> list[Schedule]:
+    async def _allowed(self, schedules: Sequence[Schedule]) -> list[Schedule]:
         """Return schedules as whoever asks may define them, or refuse them."""
         found: list[Schedule] = []
         for schedule in schedules:
+            if len(found) % CHECKED_AT_ONCE == CHECKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
             with naming(schedule.schedule_id):
                 found.append(as_allowed(self.caller, schedule))
-                self.check(schedule)
+                self.check(found[-1])
         return found
 
     async def _check_followed(self, schedules: Sequence[Schedule]) -> None:
@@ -334,9 +347,15 @@ class Service:
         self._needs_all()
         return await self._store.groups()
 
-    async def standings(self) -> Standings:
-        """Return how things stand: what `onbeat.simulate` begins with."""
+    async def standings(self, *, most: int | None = None) -> Standings:
+        """Return how things stand: what `onbeat.simulate` begins with.
+
+        It is refused if there are more schedules than `most`.
+        """
         self._needs("read")
+        if most is not None and (await self._store.overview()).schedules > most:
+            hint = f"{most} at most; onbeat simulate has no bound"
+            raise InvalidSchedule("schedules", "there are too many to forecast here", hint=hint)
         return await self._store.standings()
 
     async def set_gate(self, *, is_open: bool) -> bool:
@@ -358,8 +377,10 @@ class Service:
         self._needs("read")
         found = await self.find(schedule_id)
         if found is None:
-            known = [row.schedule_id for row in await self._store.schedules()]
-            raise NoSuchSchedule(schedule_id, known)
+            near = await self._store.schedules(after=schedule_id[:3], limit=MOST_LIKE_IT)
+            near += await self._store.schedules(limit=MOST_LIKE_IT)
+            known = {row.schedule_id for row in near}
+            raise await asyncio.to_thread(NoSuchSchedule, schedule_id, known)
         return found
 
     async def find(self, schedule_id: str) -> ScheduleRow | None:

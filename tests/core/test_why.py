@@ -187,12 +187,21 @@ class TestRunning:
             Status.STARTED, attempt=2, started_at=NOON * 1000, leased_by="n", reason="superseded",
             end_asked_at=NOON * 1000 + 1,
         )  # fmt: skip
-        found = asked(run)
+        found = asked(run, nodes=[NodeFacts("one", frozenset(), "n")])
         assert found.kind == "running"
         assert found.sentences == [
             "attempt 2, since 2026-01-01T12:00:00.000Z",
             "it was asked to end at 2026-01-01T12:00:00.001Z: superseded",
         ]
+
+    @pytest.mark.parametrize(
+        ("nodes", "by"), [([], "the next that starts"), (["two"], "another in moments")]
+    )
+    def test_of_a_node_that_fell_silent_it_says_that_nothing_is_known(self, nodes, by):
+        run = a_run(Status.STARTED, attempt=1, started_at=NOON * 1000, leased_by="gone")
+        found = asked(run, nodes=[NodeFacts(name, frozenset(), name) for name in nodes])
+        told = "its node has fallen silent: whether it still runs is not known, and decided by"
+        assert found.sentences[1:] == [f"{told} {by}"]
 
     def test_what_was_accepted_has_until_its_deadline(self):
         run = a_run(Status.STARTED, attempt=1, external_id="x1", deadline_at=NOON * 1000 + 5)

@@ -33,6 +33,7 @@ from onbeat.settings import Settings
 from onbeat.sources.watching import Watched
 from onbeat.sources.yaml import read_file
 from onbeat.telling import node_fields, overview_fields
+from onbeat.web.door.first import link_of
 
 if TYPE_CHECKING:
     from onbeat.web.front import Front, Welcome
@@ -110,7 +111,7 @@ async def _serve(
     settings: Settings, file: Path | None, wish: Wish, *, as_json: bool, restored: bool
 ) -> None:
     front = _front(settings) if "api" in settings.roles else None
-    beat = Onbeat(settings=settings, address="" if front is None else front.settings.api_url)
+    beat = Onbeat(settings=settings, address="" if front is None else front.address)
     stopped = beat.catch_signals()
     watched = None if file is None else Watched(file)
     definitions = None if file is None else read_file(file, check_target)  # nothing is touched yet
@@ -123,19 +124,19 @@ async def _serve(
             if definitions is not None:
                 await apply_definitions(service, definitions, wish)
 
-        if set(settings.roles) == {"api"}:
-            await define(service)  # it has no ticks to decide and no runs to start: no node
+        if set(settings.roles) == {"api"} and not settings.is_postgres:
+            await define(service)  # a client of the file: its node is another process
         else:
             await beat.begin(client=False, first=define)
         welcome = None if front is None else await front.start(beat)
         found = await service.overview()
         if as_json:
-            api = {} if welcome is None else {"api": welcome.url, "link": welcome.link}
+            api = {} if welcome is None else {"api": welcome.url}
             about = {"database": settings.database_shown, "pid": os.getpid(), **api}
             write_json({**about, **asdict(overview_fields(found))})
         else:
             if welcome is not None:
-                _tell_of_api(welcome)
+                await _tell_of_api(welcome, service)
             n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
             click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
         sys.stdout.flush()
@@ -156,8 +157,8 @@ def _front(settings: Settings) -> "Front | None":
     except ModuleNotFoundError as missing:
         refused = StoreUnusable(f"the API needs {missing.name} (pip install 'onbeat[server]')")
     except InvalidSettings as wrong:
-        if settings.is_exposed:
-            raise  # somebody else waits for it to be there, and safe
+        if settings.is_exposed or settings.listen != Settings().listen:
+            raise  # somebody has asked for it: to be there, and safe
         refused = StoreUnusable(f"there is no API: {wrong}")
     if set(settings.roles) == {"api"}:
         raise refused
@@ -165,17 +166,22 @@ def _front(settings: Settings) -> "Front | None":
     return None
 
 
-def _tell_of_api(welcome: "Welcome") -> None:
+async def _tell_of_api(welcome: "Welcome", service: Service) -> None:
+    """Say where the API is. A link that opens it is for a person, and for no log."""
     if welcome.token_file is not None:
         click.echo(f"token      {welcome.token_file} has the first, with every right")
     click.echo(f"api        {welcome.url}/api/v1")
-    click.echo(f"dashboard  {welcome.link} (opens once, within ten minutes)")
+    if sys.stdout.isatty():
+        link = link_of(welcome.url, await service.tokens.link())
+        click.echo(f"dashboard  {link} (opens once, within ten minutes)")
+    else:
+        click.echo(f"dashboard  {welcome.url} (onbeat token link opens it)")
 
 
 def _start_in_background(settings: Settings, *, as_json: bool) -> None:
     """Start this very command again, without the terminal, and wait until it is up."""
     path, held = settings.database_path, holder(settings)
-    if held is not None:
+    if held is not None and set(settings.roles) != {"api"}:
         click.echo(f"onbeat: {path} is held by process {held.pid} (stop it: onbeat down)", err=True)
         sys.exit(UNAVAILABLE)
     log = Path("onbeat.log") if path is None else path.with_name(f"{path.name}.log")
@@ -207,16 +213,19 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
         write_json({"database": settings.database_shown, "pid": child.pid, "log": str(log)})
     else:
         click.echo(f"onbeat is up in the background: process {child.pid}, log {log}")
-        _tell_again(told.decode(errors="replace"))
+        _tell_again(settings, told.decode(errors="replace"))
 
 
-def _tell_again(log: str) -> None:
+def _tell_again(settings: Settings, log: str) -> None:
     """Say what a node in the background has said to nobody: where its API is, or why not."""
     for line in log.splitlines():
         if line.startswith("onbeat: "):
             click.echo(line, err=True)
-        elif line.startswith(("token  ", "api  ", "dashboard  ")):
+        elif line.startswith(("token  ", "api  ")):
             click.echo(line)
+        elif line.startswith("dashboard  "):
+            link = link_of(line.split()[1], ask(settings, lambda service: service.tokens.link()))
+            click.echo(f"dashboard  {link} (opens once, within ten minutes)")
 
 
 @click.command()
@@ -309,6 +318,9 @@ def status(settings: Settings, as_json: bool) -> None:
     up = [row.name for row in found.nodes if row.alive_until > found.now]
     click.echo(f"database   {settings.database_shown}")
     click.echo(f"nodes      {' '.join([str(len(up)), 'up:', *up]) if up else 'none is up'}")
+    api = [row.address for row in found.nodes if row.alive_until > found.now and row.address]
+    if api:
+        click.echo(f"api        {' '.join(api)} (onbeat token link opens the dashboard)")
     if not found.gate_open:
         click.echo("gate       CLOSED: nothing is decided and nothing starts (onbeat gate on)")
     paused = f", {found.paused} paused" if found.paused else ""

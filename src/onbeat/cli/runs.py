@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -78,18 +79,20 @@ def logs(settings: Settings, which: str, follow: bool, as_json: bool) -> None:
         click.echo(text, nl=False)
         if not text:
             reason = f" ({run.reason})" if run.reason else ""
-            so_far = (
-                "has printed nothing so far"
-                if run.finished_at is None
-                else "nothing that it printed is kept"
-            )
+            if run.finished_at is not None:
+                so_far = "nothing that it printed is kept"
+            elif settings.is_postgres:
+                so_far = "what it prints is with its node: ask the API, or wait for its end"
+            else:
+                so_far = "has printed nothing so far"
             told = f"{run.status}{reason}, and {so_far}"
             click.echo(f"run {run.run_id} of {run.schedule_id}: {told}", err=True)
     else:
-        _follow(settings, run)
-        while not one:
-            run = ask(settings, partial(_following, run=run))
+        with suppress(KeyboardInterrupt):  # that is how it is to end
             _follow(settings, run)
+            while not one:
+                run = ask(settings, partial(_following, run=run))
+                _follow(settings, run)
 
 
 def _follow(settings: Settings, run: RunRow) -> None:

@@ -93,11 +93,14 @@ def revoke(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
 def link(settings: Settings, scope: Scope | None, as_json: bool) -> None:
     """Print a link that opens the dashboard, once, within ten minutes."""
 
-    async def work(service: Service) -> tuple[str, int]:
-        return await service.tokens.link(scope), service.clock.now() + LINK_LASTS
+    async def work(service: Service) -> tuple[str, str, int]:
+        found = await service.overview()
+        up = [row.address for row in found.nodes if row.alive_until > found.now and row.address]
+        where = settings.public_url or (up[-1] if up else settings.api_url)
+        return where, await service.tokens.link(scope), found.now + LINK_LASTS
 
-    code, until = ask(settings, work)
-    told = link_of(settings, code)
+    where, code, until = ask(settings, work)
+    told = link_of(where, code)
     if as_json:
         write_json({"link": told, "expires_at": rfc3339_ms(until)})
     else:

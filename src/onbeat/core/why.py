@@ -87,6 +87,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
     name: str
     offers: frozenset[str]
+    node_id: str = ""
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
@@ -232,7 +233,7 @@ def _of_run(facts: Facts, run: RunFacts) -> Why:
         case Status.ENQUEUED:
             return _answer(facts, "waiting", f"run {run.run_id} waits", _waits_for(facts, run))
         case Status.STARTED:
-            return _answer(facts, "running", f"run {run.run_id} is running", _runs(run))
+            return _answer(facts, "running", f"run {run.run_id} is running", _runs(facts, run))
         case Status.SKIPPED if run.reason is not None:
             headline = f"SKIPPED ({run.reason})"
             told = [_sentence(run.reason, facts, run, policy), _range(run), _lasted(facts.blocker)]
@@ -368,9 +369,12 @@ def _who_could(facts: Facts, run: RunFacts) -> list[str]:
     return [f"it waits for a free place: {', '.join(offering)} could start it"]
 
 
-def _runs(run: RunFacts) -> list[str]:
+def _runs(facts: Facts, run: RunFacts) -> list[str]:
     since = "" if run.started_at is None else f", since {rfc3339_ms(run.started_at)}"
     told = [f"attempt {run.attempt}{since}", _range(run), _by(run)]
+    if run.leased_by is not None and run.leased_by not in {each.node_id for each in facts.nodes}:
+        told.append("its node has fallen silent: whether it still runs is not known, and decided")
+        told[-1] += " by the next that starts" if not facts.nodes else " by another in moments"
     if run.leased_by is None and run.deadline_at is not None:
         name = f" as {run.external_id}" if run.external_id else ""
         told.append(

@@ -2,6 +2,7 @@
 
 import socket
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from pathlib import Path
 
 import onbeat
@@ -12,7 +13,7 @@ from onbeat.records import RunRow
 from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.web.api import Behind, make_api
-from onbeat.web.door import Door, check_exposure, ensure_first_token, link_of, ssl_context
+from onbeat.web.door import Door, check_exposure, check_jwt, ensure_first_token, ssl_context
 from onbeat.web.live import Live
 from onbeat.web.output import Output
 from onbeat.web.routes.definitions import LARGE_PATHS
@@ -24,10 +25,9 @@ NODE_TOKEN_LASTS = 30_000  # milliseconds
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What whoever has started it is told: where it is, a link that opens it, its first token."""
+    """What whoever has started it is told: where it is, and its first token, if that was made."""
 
     url: str
-    link: str
     token_file: Path | None
 
 
@@ -39,6 +39,7 @@ class Front:
 
     def __init__(self, settings: Settings) -> None:
         check_exposure(settings)
+        check_jwt(settings)
         self._tls = ssl_context(settings)
         host, port = settings.listen_at
         self._socket: socket.socket = bind("127.0.0.1" if host == "localhost" else host, port)
@@ -48,6 +49,15 @@ class Front:
         self.settings = settings
         self._live: Live | None = None
         self._server: Server | None = None
+
+    @property
+    def address(self) -> str:
+        """Where other nodes find this one, whatever it is that all of them are found behind."""
+        host, port = self.settings.listen_at
+        if host != "localhost" and ip_address(host).is_unspecified:
+            host = socket.gethostname()
+        there = f"[{host}]" if ":" in host else host
+        return f"{'https' if self._tls else 'http'}://{there}:{port}"
 
     async def start(self, beat: Onbeat) -> Welcome:
         """Serve from now on; make the first token, if there is none."""
@@ -76,9 +86,8 @@ class Front:
         )
         self._server = Server(door, self._socket, self._tls)
         token_file = await ensure_first_token(tokens, self.settings)
-        code = await tokens.link("admin")
         await self._server.start()
-        return Welcome(self.settings.api_url, link_of(self.settings, code), token_file)
+        return Welcome(self.settings.api_url, token_file)
 
     async def stop(self) -> None:
         """Let who listens go, and answers that are being given end."""

@@ -103,7 +103,9 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         or tx.one(EARLIER_BEHIND, (schedule_id, run.blocked_by, run.run_at)) is None,
         group=_group(tx, schedule),
         nodes=[
-            NodeFacts(node.name, node.offers) for node in nodes(tx) if node.alive_until > tx.now
+            NodeFacts(node.name, node.offers, node.node_id)
+            for node in nodes(tx)
+            if node.alive_until > tx.now
         ],
         spells=spells,
     )

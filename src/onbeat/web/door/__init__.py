@@ -25,13 +25,14 @@ from onbeat.web.door.asgi import App, Receive, Scope, Send, is_unsafe, values_of
 from onbeat.web.door.bodies import (
     Disconnected,
     check_declared,
+    check_body,
     check_json,
     check_line_and_headers,
     given_again,
     read_body,
 )
 from onbeat.web.door.cookies import forget_cookie, set_cookie
-from onbeat.web.door.credentials import Come, Credentials, retry_after
+from onbeat.web.door.credentials import Come, Credentials, check_jwt, retry_after
 from onbeat.web.door.first import ensure_first_token, link_of
 from onbeat.web.door.hosts import Asked, Hosts, without_forwarded
 from onbeat.web.door.limits import Buckets
@@ -42,6 +43,7 @@ __all__ = [
     "Door",
     "check_exposure",
     "check_json",
+    "check_jwt",
     "ensure_first_token",
     "link_of",
     "ssl_context",
@@ -123,7 +125,7 @@ class Door:
             state |= {"caller": come.caller, "csrf": come.csrf}
         if has_body or is_unsafe(scope):
             body = await read_body(receive, cap=cap, seconds=self._body_seconds)
-            check_json(body)
+            await check_body(body)
             receive = given_again(body, receive)
         return {**scope, "state": state}, receive
 
@@ -140,8 +142,10 @@ class Door:
                 self._credentials.was_wrong(asked)
             await page(send, 403, NO_LINK)
             return
+        # A redirect of somebody who comes from elsewhere would not have the cookie; from a page of
+        # ours they have.
         cookie = set_cookie(session.secret, is_tls=asked.is_tls)
-        await answer(send, 303, headers=(cookie, (b"location", b"/")))
+        await page(send, 200, "You are in.", headers=(cookie,), then="/")
 
     async def _logout(self, scope: Scope, send: Send, asked: Asked, come: Come) -> None:
         if scope["method"] != "POST":

@@ -66,9 +66,13 @@ async def refuse(send: Send, scope: Scope, refused: Refused) -> None:
     await answer(send, refused.problem.status, body, kind=PROBLEM_JSON, headers=refused.headers)
 
 
-async def page(send: Send, status: int, told: str, *, headers: Headers = ()) -> None:
-    """Send a page of one plain paragraph."""
-    text = f"<!doctype html><html lang=en><title>Onbeat</title><p>{escape(told)}</p></html>"
+async def page(
+    send: Send, status: int, told: str, *, headers: Headers = (), then: str = ""
+) -> None:
+    """Send a page of one plain paragraph, which leads on by itself if it says where."""
+    on = f'<meta http-equiv=refresh content="0; url={escape(then)}">' if then else ""
+    told = f'{escape(told)} <a href="{escape(then)}">Go on</a>' if then else escape(told)
+    text = f"<!doctype html><html lang=en><title>Onbeat</title>{on}<p>{told}</p></html>"
     await answer(send, status, text.encode(), kind="text/html; charset=utf-8", headers=headers)
 
 

@@ -49,6 +49,6 @@ def check_csrf(scope: Scope, secret: str) -> None:
     given = values_of(scope, b"x-csrf-token")
     if len(given) != 1 or not re.fullmatch(r"[0-9a-f]{64}", given[0]):
         told = "a change that comes with a cookie needs the token of its page"
-        raise Refused(403, told, field="X-CSRF-Token")
+        raise Refused(403, told, field="X-CSRF-Token", hint="GET /api/v1/session tells it")
     if not compare_digest(given[0], csrf_of(secret)):
         raise Refused(403, "this is the token of another session", field="X-CSRF-Token")

@@ -132,6 +132,22 @@ def retry_after(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
     return ((b"retry-after", b"%d" % (int(seconds) + 1)),)
 
 
+def check_jwt(settings: Settings) -> None:
+    """Refuse settings for JSON Web Tokens that could let nobody in, or anybody."""
+    if settings.jwt_key:
+        _jwt(settings, NoClock())
+
+
+class NoClock:
+    """A clock for whoever only looks at settings."""
+
+    def now(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
 def _jwt(settings: Settings, clock: Clock) -> "Jwt":
     try:
         from onbeat.web.door.jwt import Jwt  # noqa: PLC0415 - an extra

@@ -7,6 +7,7 @@ page it was on are what tell such requests apart.
 import re
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
+from socket import gethostname
 from urllib.parse import urlsplit
 
 from onbeat.errors import shown
@@ -41,7 +42,7 @@ class Hosts:
         self._proxies = [ip_network(each) for each in settings.trusted_proxies]
         host, self._port = settings.listen_at
         own = f"[{host}]" if ":" in host else host
-        self._with_own_port = {*LOOPBACK, own}
+        self._with_own_port = {*LOOPBACK, own, gethostname().lower()}  # so other nodes call it
         self._places: set[Place] = set()
         self._names: set[str] = set()
         for each in settings.hosts:

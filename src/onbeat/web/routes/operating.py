@@ -3,7 +3,8 @@
 from typing import Annotated, Literal
 
 import msgspec
-from litestar import get, post, put
+from litestar import Request, get, post, put
+from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
@@ -54,10 +55,28 @@ class AuditPage(msgspec.Struct, frozen=True):
     next_cursor: str | None
 
 
-class Asked(msgspec.Struct, frozen=True):
+class StopAsked(msgspec.Struct, frozen=True):
     """Whether a node is there to hear of it."""
 
     asked: bool
+
+
+class WhoAsks(msgspec.Struct, frozen=True):
+    """Who asks, and what they may; a session sends its token back with every change."""
+
+    name: str
+    scope: str
+    owner: str
+    csrf_token: str | None
+
+
+@get("/session", operation_id="get_session", responses=told("session"))
+async def get_session(
+    service: NamedDependency[Service], request: Request[object, object, State]
+) -> WhoAsks:
+    """Return who asks. A browser's changes need `csrf_token`, in the header X-CSRF-Token."""
+    caller = service.caller
+    return WhoAsks(caller.name, caller.scope, caller.owner, request.scope["state"]["csrf"] or None)
 
 
 @get("/overview", operation_id="overview", responses=told("store"))
@@ -122,9 +141,9 @@ async def list_nodes(service: NamedDependency[Service]) -> Nodes:
 async def stop_node(
     service: NamedDependency[Service],
     node_id: Annotated[str, PathParameter(min_length=1, max_length=100)],
-) -> Asked:
+) -> StopAsked:
     """Have a node stop in good order: it hears of it with its next heartbeat."""
-    return Asked(bool(await service.ask_to_stop([name_of(node_id)])))
+    return StopAsked(bool(await service.ask_to_stop([name_of(node_id)])))
 
 
 @get("/audit", operation_id="audit", responses=told("event", 422))
@@ -142,5 +161,6 @@ async def audit(
 
 
 ROUTES = [
-    get_overview, get_gate, put_gate, list_groups, put_group, list_nodes, stop_node, audit,
+    get_session, get_overview, get_gate, put_gate, list_groups, put_group, list_nodes, stop_node,
+    audit,
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from onbeat.web.output import Output
 from onbeat.web.problems import PROBLEM_JSON, problem
 
 ANSWERS_WITHIN = 2.0  # seconds: whoever asks whether it is ready does not wait for long either
-LAGGING = 30_000  # milliseconds that a tick may be due and undecided before this is not ready
+LAGGING = 10_000  # milliseconds that a tick may be due and undecided before this is not ready
 
 STREAM = ResponseSpec(
     str,
