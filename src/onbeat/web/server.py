@@ -1,25 +1,47 @@
-"""The server of the API, in the process of a node: bound first, then served until it is stopped."""
+"""The server of the API, in the process of a node: bound first, then served until it is stopped.
+
+It shares its files with the runs of the node, so that nobody may take them all by connecting: so
+many connections are open at most, and one on which nothing is asked is closed.
+"""
 
 import asyncio
+import resource
 import socket
 import ssl
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from weakref import WeakSet
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from onbeat.errors import InvalidSettings
 from onbeat.web.door.asgi import App
 
 BACKLOG = 1024
 STOP_WITHIN = 3.0  # seconds in which answers that are being given may end
+MOST_CONNECTIONS = 1000
+ASKS_WITHIN = 10.0  # seconds in which a connection has to be secured, and then a request be whole
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there, or refuse the address."""
+def most_connections() -> int:
+    """Return how many connections may be open: a quarter of the files that may be, at most."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return min(max(files // 4, 1), MOST_CONNECTIONS)
+
+
+def bind(host: str, port: int, *, most: int | None = None) -> socket.socket:
+    """Return a socket that listens there, or refuse the address.
+
+    Of connections beyond `most`, or as many as are good for the machine, each is closed at once.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Only what says that it is TCP sends small answers at once, rather than after 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = _Listening(family, most_connections() if most is None else most)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
@@ -33,14 +55,24 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class Server:
-    """Serves an application on a socket, in the running event loop."""
+    """Serves an application on a socket, in the running event loop.
+
+    A connection over which nothing was asked for within `asks_within` seconds of being opened, or
+    of the first byte of a request, is closed.
+    """
 
     def __init__(
-        self, app: App, listening: socket.socket, tls: ssl.SSLContext | None = None
+        self,
+        app: App,
+        listening: socket.socket,
+        tls: ssl.SSLContext | None = None,
+        *,
+        asks_within: float = ASKS_WITHIN,
     ) -> None:
         self._listening = listening
         config = uvicorn.Config(
             app,
+            http=H11Protocol,  # whatever else is installed: `_Connection` is one of these
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -52,7 +84,7 @@ class Server:
             timeout_graceful_shutdown=STOP_WITHIN,  # type: ignore[arg-type]  # seconds, also of parts
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         )
-        self._server = _Embedded(config)
+        self._server = _Embedded(config, asks_within)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -78,8 +110,108 @@ class Server:
 
 
 class _Embedded(uvicorn.Server):
-    """A server in a program that minds its signals itself."""
+    """A server in a program that minds its signals itself, and who may connect."""
+
+    def __init__(self, config: uvicorn.Config, asks_within: float) -> None:
+        super().__init__(config)
+        self._asks_within = asks_within
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; otherwise than by default, nobody takes a minute to secure a connection."""
+        await super().startup(sockets=[])
+        connect = partial(
+            _Connection,
+            self.config,
+            self.server_state,
+            self.lifespan.state,
+            asks_within=self._asks_within,
+        )
+        secured_within = self._asks_within if self.config.ssl else None
+        for each in sockets or []:
+            server = await asyncio.get_running_loop().create_server(
+                connect,
+                sock=each,
+                ssl=self.config.ssl,
+                ssl_handshake_timeout=secured_within,
+                backlog=BACKLOG,
+            )
+            self.servers.append(server)
+
+
+class _Listening(socket.socket):
+    """A socket that listens, with so many open connections at most."""
+
+    def __init__(self, family: socket.AddressFamily, most: int) -> None:
+        # Only what says that it is TCP sends small answers at once, rather than after 40 ms.
+        super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._most, self._open = most, WeakSet[_Accepted]()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return the next connection and where it is from; one too many is closed instead."""
+        found, there = super().accept()
+        accepted = _Accepted(found.family, found.type, found.proto, fileno=found.detach())
+        if len(self._open) >= self._most:
+            accepted.close()
+            raise ConnectionAbortedError("there are as many connections as there may be")
+        self._open.add(accepted)
+        accepted.counted_in = self._open
+        return accepted, there
+
+
+class _Accepted(socket.socket):
+    """A connection that is counted until it is closed, or nobody has it any more."""
+
+    counted_in: "WeakSet[_Accepted] | None" = None
+
+    def close(self) -> None:
+        """Close it, so that there is room for another."""
+        if self.counted_in is not None:
+            self.counted_in.discard(self)
+        super().close()
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed unless what comes over it becomes a request, and soon."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        *,
+        asks_within: float,
+    ) -> None:
+        super().__init__(config, server_state, app_state)
+        self._asks_within = asks_within
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._be_patient()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # Also what is left of a body that nobody wanted is not waited for any longer than that.
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete:
+            self._be_patient()
+        else:
+            self._patience_ends()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._patience_ends()
+        super().connection_lost(exc)
+
+    def _be_patient(self) -> None:
+        """Wait for a request from now on; who sends it byte by byte has no more time for that."""
+        if self._patience is None:
+            self._patience = self.loop.call_later(self._asks_within, self.transport.abort)
+
+    def _patience_ends(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
