@@ -10,7 +10,7 @@ from onbeat.access import Caller
 from onbeat.changes import PAUSED, compare
 from onbeat.core.effect import LEFT_OUT, Difference
 from onbeat.core.schedules import from_definition
-from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed
+from onbeat.errors import ChangedSince, InvalidSchedule, OfAnotherSource
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 MONDAY = "2026-01-05T00:00:00Z"
@@ -149,7 +149,7 @@ async def test_an_id_of_another_source_is_refused_unless_it_is_taken_over(world)
     await world.service.define([a_schedule("theirs")], source="elsewhere")
     await world.service.define([a_schedule("by-hand")])
     wish = [a_schedule("theirs"), a_schedule("by-hand"), a_schedule("new")]
-    with pytest.raises(NotAllowed, match="theirs is of elsewhere, by-hand is of no source: nothing was changed"):  # fmt: skip
+    with pytest.raises(OfAnotherSource, match="theirs is of elsewhere, by-hand is of no source: nothing was changed"):  # fmt: skip
         await world.apply(*wish)
     assert await world.ids() == ["by-hand", "theirs"]
     found = await world.plan(*wish, take_over=True)

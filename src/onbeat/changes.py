@@ -5,9 +5,8 @@ source said when it was last applied, what is there now, and what it says today.
 somebody made elsewhere in between is seen before it is overwritten.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import msgspec
@@ -17,7 +16,8 @@ from onbeat.core.instants import rfc3339
 from onbeat.core.model import Past
 from onbeat.core.schedules import Schedule, definition, from_definition
 from onbeat.core.words import words
-from onbeat.errors import InvalidSchedule, NotAllowed
+from onbeat.core.zones import DAY
+from onbeat.errors import InvalidSchedule, OfAnotherSource
 from onbeat.events import ScheduleChanged
 from onbeat.records import EventRow, ScheduleRow
 
@@ -25,7 +25,8 @@ Kind = Literal["create", "change", "unchanged", "remove", "keep", "taken"]
 
 MOST_NAMED = 5  # schedules in one refusal
 PAUSED = "paused, and stays so"
-NO_EFFECT = Effect()
+NOT_COUNTED = "its ticks were not counted: too much changes at once"
+NO_EFFECT, UNCOUNTED = Effect(), Effect(is_known=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,27 @@ class Changes:
         if taken:
             named = [f"{each.schedule_id} is {_of(each.source)}" for each in taken[:MOST_NAMED]]
             more = [f"{len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
-            hint = "--take-over makes them this source's; --source names the one they are of"
-            raise NotAllowed(f"{', '.join(named + more)}: nothing was changed", hint=hint)
+            raise OfAnotherSource(f"{', '.join(named + more)}: nothing was changed")
+
+
+class _Counting:
+    """Counts ticks gained and lost, as long as that is not too much work."""
+
+    def __init__(self, now: int, horizon: int, work: int | None) -> None:
+        self._now, self._horizon, self._left = now, horizon, work
+        self._new = Past(created_at=now // 1000)
+
+    def effect_of(
+        self, old: Schedule | None, new: Schedule | None, past: Past | None = None
+    ) -> tuple[Effect, list[str]]:
+        """Return what becomes of the ticks, and what is to be noted of that."""
+        if self._left is not None:
+            parts = sum(each.trigger.cost for each in (old, new) if each is not None)
+            self._left -= parts * -(-self._horizon // DAY)
+            if self._left < 0:
+                return UNCOUNTED, [NOT_COUNTED]
+        past = past or self._new
+        return effect_of(old, new, now=self._now, horizon=self._horizon, past=past), []
 
 
 def compare(
@@ -92,24 +112,26 @@ def compare(
     take_over: bool = False,
     told: Iterable[EventRow] = (),
     horizon: int = WEEK,
+    work: int | None = None,
 ) -> Changes:
     """Return what defining these schedules as those of a source would do at `now`.
 
     `rows` has what is there of these ids and of the source, `told` what somebody had done, the
     latest first. What is there of the source and not among the schedules is kept, unless `prune`
-    removes it. Ticks gained and lost are counted up to the `horizon` of seconds.
+    removes it. Ticks gained and lost are counted up to the `horizon` of seconds, and only until so
+    much `work` was done for it: a day of a plain trigger is 1.
     """
     edits = [row.event for row in told if isinstance(row.event, ScheduleChanged)]
     editors = {(edit.schedule_id, edit.revision): edit.by for edit in edits}
     there = {row.schedule_id: row for row in rows}
-    effect = partial(effect_of, now=now, horizon=horizon, past=Past(created_at=now // 1000))
+    counting = _Counting(now, horizon, work)
     found = []
     for schedule in schedules:
         row = there.pop(schedule.schedule_id, None)
         by = "" if row is None else editors.get((row.schedule_id, row.revision), "")
-        found.append(_change(schedule, row, source, by, effect, take_over=take_over))
+        found.append(_change(schedule, row, source, by, counting, take_over=take_over))
     gone = [row for row in there.values() if row.source == source]
-    found += [_gone(row, effect, prune=prune) for row in gone]
+    found += [_gone(row, counting, prune=prune) for row in gone]
     return Changes(source, found, schedules)
 
 
@@ -118,14 +140,14 @@ def _change(
     row: ScheduleRow | None,
     source: str,
     by: str,
-    effect_of: Callable[..., Effect],
+    counting: _Counting,
     *,
     take_over: bool,
 ) -> Change:
     told = words(schedule.trigger)
     if row is None:
-        effect = effect_of(None, schedule)
-        return Change(schedule.schedule_id, "create", None, "", told, effect=effect)
+        effect, notes = counting.effect_of(None, schedule)
+        return Change(schedule.schedule_id, "create", None, "", told, effect=effect, notes=notes)
     notes = [PAUSED] if row.paused else []
     is_other = row.source != source
     if is_other and not take_over:
@@ -139,20 +161,20 @@ def _change(
     fields = differing(current, new)
     edits = differing(_decoded(row.base), current) if row.is_edited and row.base else []
     touched = {each.field for each in fields if any(_meet(each.field, e.field) for e in edits)}
-    effect = effect_of(_read(row), schedule, past=_past(row))
+    effect, cut = counting.effect_of(_read(row), schedule, _past(row))
     return Change(
         schedule.schedule_id, "change", row.revision, row.source, told, fields,
-        frozenset(touched), by if touched else "", effect, notes,
+        frozenset(touched), by if touched else "", effect, notes + cut,
     )  # fmt: skip
 
 
-def _gone(row: ScheduleRow, effect_of: Callable[..., Effect], *, prune: bool) -> Change:
+def _gone(row: ScheduleRow, counting: _Counting, *, prune: bool) -> Change:
     old = _read(row)
     told = words(old.trigger) if old is not None else ""
     if not prune:
         return Change(row.schedule_id, "keep", row.revision, row.source, told)
-    effect = effect_of(old, None, past=_past(row))
-    notes = ["it is paused"] if row.paused else []
+    effect, cut = counting.effect_of(old, None, _past(row))
+    notes = ["it is paused", *cut] if row.paused else cut
     return Change(
         row.schedule_id, "remove", row.revision, row.source, told, effect=effect, notes=notes
     )
@@ -187,7 +209,10 @@ def _of(source: str) -> str:
 
 
 class EffectFields(msgspec.Struct, frozen=True):
-    """Ticks gained and lost in the coming week; not those that follow runs, if it is not known."""
+    """Ticks gained and lost in the coming week.
+
+    If it is not known, those that follow runs are left out, or all, as a note then says.
+    """
 
     gained: int
     lost: int

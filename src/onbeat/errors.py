@@ -11,6 +11,7 @@
     ├── RunIsHeld          a node has it, and will tell of its end itself
     ├── ChangedSince       it is not as the caller last saw it: look again
     ├── AlreadyThere       a schedule of this id says something else: take another, or edit it
+    ├── OfAnotherSource    a schedule is another source's: take it over, or let it be
     ├── NotAllowed         the caller may not do this: somebody else can
     ├── StoreHeld          another node has this store: stop that one, or join as a client
     ├── StoreUnusable      the store cannot be opened as it is: an operator has to look
@@ -153,6 +154,15 @@ class AlreadyThere(OnbeatError):  # noqa: N818 - it names what is wrong
 
     def __init__(self, schedule_id: str) -> None:
         super().__init__(f"{schedule_id} is there already, and says something else")
+
+
+class OfAnotherSource(OnbeatError):  # noqa: N818 - it names what is wrong
+    """Schedules are of another source than the one that would define them."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        hint = "--take-over makes them this source's; --source names the one they are of"
+        super().__init__(f"{problem} ({hint})")
 
 
 class NotAllowed(OnbeatError):  # noqa: N818 - it names what is wrong

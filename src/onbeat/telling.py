@@ -13,7 +13,7 @@ from onbeat.core.schedules import from_definition
 from onbeat.core.why import Why
 from onbeat.core.words import words
 from onbeat.errors import InvalidSchedule
-from onbeat.records import EventRow, GroupRow, NodeRow, Overview, RunRow, ScheduleRow
+from onbeat.records import EventRow, GroupRow, NodeRow, Overview, RunRow, ScheduleRow, TokenRow
 
 
 class ScheduleFields(msgspec.Struct, frozen=True):
@@ -117,6 +117,19 @@ class GroupFields(msgspec.Struct, frozen=True):
     places: int
     used: int
     waiting: int
+
+
+class TokenFields(msgspec.Struct, frozen=True):
+    """A token, without its secret."""
+
+    token_id: str
+    kind: str
+    name: str
+    scope: str
+    owner: str
+    created_at: str
+    created_by: str
+    expires_at: str | None
 
 
 class EventFields(msgspec.Struct, frozen=True):
@@ -274,6 +287,20 @@ def node_fields(row: NodeRow, now: int) -> NodeFields:
 def group_fields(row: GroupRow) -> GroupFields:
     """Return a group as JSON tells it."""
     return GroupFields(row.name, row.places, row.used, row.waiting)
+
+
+def token_fields(row: TokenRow) -> TokenFields:
+    """Return a token as JSON tells it."""
+    return TokenFields(
+        row.token_id,
+        row.kind,
+        row.name,
+        row.scope,
+        row.owner,
+        rfc3339_ms(row.created_at),
+        row.created_by,
+        _millisecond(row.expires_at),
+    )
 
 
 def event_fields(row: EventRow) -> EventFields:

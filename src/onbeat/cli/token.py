@@ -1,6 +1,7 @@
 """`onbeat token create`, `list`, `revoke` and `link`: who may come in over HTTP."""
 
 import click
+from msgspec.structs import asdict
 
 from onbeat.access import SCOPES, Scope
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
@@ -11,6 +12,7 @@ from onbeat.errors import InvalidSchedule, InvalidSettings
 from onbeat.records import TokenRow
 from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.telling import token_fields
 from onbeat.tokens import LINK_LASTS
 from onbeat.web.door.first import link_of
 
@@ -44,7 +46,7 @@ def create(
         create=True,
     )
     if as_json:
-        write_json({**token_fields(row), "secret": secret})
+        write_json({**asdict(token_fields(row)), "secret": secret})
         return
     click.echo(secret)
     click.echo("keep it: it is not shown again", err=True)
@@ -105,21 +107,6 @@ def link(settings: Settings, scope: Scope | None, as_json: bool) -> None:
         write_json({"link": told, "expires_at": rfc3339_ms(until)})
     else:
         click.echo(told)
-
-
-def token_fields(row: TokenRow) -> dict[str, object]:
-    """Return a token as JSON tells it."""
-    until = row.expires_at
-    return {
-        "token_id": row.token_id,
-        "kind": row.kind,
-        "name": row.name,
-        "scope": row.scope,
-        "owner": row.owner,
-        "created_at": rfc3339_ms(row.created_at),
-        "created_by": row.created_by,
-        "expires_at": None if until is None else rfc3339_ms(until),
-    }
 
 
 def _cells(row: TokenRow, now: int) -> tuple[str, ...]:

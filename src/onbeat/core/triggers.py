@@ -227,7 +227,8 @@ class Every(Trigger):
         head, n = self.next_after(first - 1), self.count(first, last, past)
         if head is None or not n:
             return 0
-        return int(("0" * (self.every.seconds - 1) + "1") * n, 2) << head - first
+        apart = self.every.seconds
+        return ((1 << apart * n) - 1) // ((1 << apart) - 1) << head - first  # n bits, so far apart
 
     def walls(self, first: int, last: int) -> list[int]:
         """Return the wall times `first <= w < last` of a calendar grid, clock changes apart."""

@@ -23,6 +23,7 @@ from onbeat.errors import OnbeatError, meant
 from onbeat.service import Service
 from onbeat.web import pages
 from onbeat.web.asking import Asked, provide_service
+from onbeat.web.door import LARGEST_FILE
 from onbeat.web.door.asgi import App, Receive, Scope, Send
 from onbeat.web.live import Live
 from onbeat.web.openapi import complete, query_names
@@ -72,6 +73,7 @@ def make_api(behind: Behind) -> App:
             Exception: _broken,
         },
         before_request=described.refuse,
+        request_max_body_size=LARGEST_FILE,  # the door has its own bounds, which are no higher
         openapi_config=None,  # whoever has seen the door may have the document, from our own route
         state=State(
             {

@@ -15,6 +15,7 @@ from onbeat.errors import (
     NoSuchSchedule,
     NoSuchToken,
     NotAllowed,
+    OfAnotherSource,
     OnbeatError,
     RunIsHeld,
     RunIsOver,
@@ -78,6 +79,9 @@ def as_problem(refused: OnbeatError) -> Problem:
             return problem(403, refused.problem, hint=refused.hint)
         case ChangedSince():
             return problem(412, str(refused), hint="read it again, and change that")
+        case OfAnotherSource():
+            hint = "take_over: true makes them this source's; source names the one they are of"
+            return problem(409, refused.problem, hint=hint)
         case AlreadyThere() | RunIsOver() | RunIsHeld():
             return problem(409, str(refused))
         case StoreFailed() | StoreUnusable():

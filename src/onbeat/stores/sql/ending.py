@@ -449,7 +449,8 @@ def report(tx: Transaction, run_id: int, outcome: Succeeded | Failed) -> None:
 def run_of_key(tx: Transaction, key: str) -> int:
     """Return the id of the run that has this key."""
     row = tx.one("SELECT run_id FROM schedule_runs WHERE idempotency_key = ?1", (key,))
-    if row is None:
+    whose = None if row is None else tx.one(WHOSE_RUN, (row[0],))
+    if row is None or whose is None or is_foreign(tx, whose[1] or ""):
         raise NoSuchRun(key, is_key=True)
     return int(row[0])
 

@@ -25,9 +25,11 @@ SELECT s.schedule_id, s.definition, s.paused, s.paused_until, d.run_at, d.due_at
 UNDER_WAY = f"""
 SELECT {RUN_OF_SCHEDULE}, started_at
   FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL
+ WHERE finished_at IS NULL {{own}}
  ORDER BY schedule_id, run_at, run_id
 """
+
+OWN = "AND schedule_id IN (SELECT schedule_id FROM schedules WHERE user_id = ?1)"
 
 # Of each schedule the last hundred rows, whatever became of them: a history may be long. The way
 # the join is written has SQLite begin with the schedules, of which there are fewer.
@@ -36,7 +38,7 @@ RUN_LENGTHS = """
        SELECT s.schedule_id, coalesce((
               SELECT q.run_id FROM schedule_runs q WHERE q.schedule_id = s.schedule_id
                ORDER BY q.run_id DESC LIMIT 1 OFFSET 99), 0)
-         FROM schedules s WHERE s.deleted_at IS NULL)
+         FROM schedules s WHERE s.deleted_at IS NULL {own})
 SELECT r.schedule_id, r.finished_at - r.started_at
   FROM since CROSS JOIN schedule_runs r
  WHERE r.schedule_id = since.schedule_id AND r.run_id >= since.run_id
@@ -47,11 +49,13 @@ SELECT r.schedule_id, r.finished_at - r.started_at
 
 def standings(tx: Transaction) -> Standings:
     """Return how things stand. The contract is `Store.standings`."""
-    runs = _by_schedule(tx.all(UNDER_WAY))
-    lengths = {name: _usual(rows) for name, rows in _by_schedule(tx.all(RUN_LENGTHS)).items()}
+    whose = tx.only_of
+    own, by_owner, is_own = ((), "", "") if whose is None else ((whose,), OWN, "AND user_id = ?1")
+    runs = _by_schedule(tx.all(UNDER_WAY.format(own=by_owner), own))
+    past = _by_schedule(tx.all(RUN_LENGTHS.format(own=is_own), own))
+    lengths = {name: _usual(rows) for name, rows in past.items()}
     found: list[Standing] = []
     unreadable: list[str] = []
-    whose = tx.only_of
     for row in tx.all(STANDINGS, ("" if whose is None else "owned", whose or "")):
         schedule_id = row[0]
         try:

@@ -19,6 +19,8 @@ SELECT s.schedule_id, s.definition, s.paused, s.pause_note, s.paused_until, s.de
  WHERE s.schedule_id = ?1
 """
 
+MOST_LIKE_IT = 500  # ids that begin like one, and as many more, that it is compared with
+
 SCHEDULES = SCHEDULE.replace("= ?1", "IN (?1[]) ORDER BY s.schedule_id")
 
 
@@ -73,7 +75,7 @@ def existing(tx: Transaction, schedule_id: str) -> Known:
     """Return a schedule, which has to be there."""
     known = find(tx, schedule_id)
     if known is None or known.deleted or is_foreign(tx, known.state.user_id):
-        raise NoSuchSchedule(schedule_id, _names_like(tx))
+        raise NoSuchSchedule(schedule_id, _names_like(tx, schedule_id))
     return known
 
 
@@ -82,11 +84,16 @@ def is_foreign(tx: Transaction, user_id: str) -> bool:
     return tx.only_of is not None and tx.only_of != user_id
 
 
-def _names_like(tx: Transaction) -> list[str]:
-    """Return the ids that may have been meant."""
-    sql = "SELECT schedule_id FROM schedules WHERE deleted_at IS NULL {own}LIMIT 10000"
-    own, values = ("", ()) if tx.only_of is None else ("AND user_id = ?1 ", (tx.only_of,))
-    return [row[0] for row in tx.all(sql.format(own=own), values)]
+def _names_like(tx: Transaction, schedule_id: str) -> set[str]:
+    """Return ids that may have been meant: those that begin like this one, and a few more."""
+    own = "" if tx.only_of is None else "AND user_id = ?3 "
+    sql = (
+        "SELECT schedule_id FROM schedules WHERE deleted_at IS NULL AND schedule_id >= ?1 "
+        f"{own}ORDER BY schedule_id LIMIT ?2"
+    )
+    whose = () if tx.only_of is None else (tx.only_of,)
+    begins = (schedule_id[:3], "")
+    return {row[0] for begin in begins for row in tx.all(sql, (begin, MOST_LIKE_IT, *whose))}
 
 
 def put_to_rest(tx: Transaction, schedule_id: str, *, note: str, until: int | None = None) -> None:

@@ -1,14 +1,17 @@
 """Definitions as code over HTTP: what a set of them would do, and doing it; and what is to come."""
 
 import asyncio
+from collections.abc import Mapping, Sequence, Sized
 from typing import Annotated, Any
 
 import msgspec
 from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
+from msgspec.structs import replace
 
-from onbeat.changes import ChangeFields, change_fields
+from onbeat.changes import ChangeFields, Changes, change_fields
+from onbeat.core.calendars import NO_CALENDARS, Exclude
 from onbeat.core.durations import parse_duration
 from onbeat.core.schedules import Schedule, check_id, read_schedule
 from onbeat.core.schema import schema_of_file
@@ -21,6 +24,8 @@ from onbeat.web.asking import instant_of, told
 from onbeat.web.routes.schedules import Definition
 
 WEEK = 7 * 86_400_000
+MOST_SCHEDULES = 10_000  # of one request, or one forecast
+MOST_WORK = 100_000  # to count ticks gained and lost: seconds of a thread
 MOST_PLAYED, MOST_COUNTED = 100_000, 20_000_000  # ticks of one forecast, which others wait beside
 LARGE_PATHS = frozenset({"/api/v1/plan", "/api/v1/apply", "/api/v1/simulate"})
 
@@ -30,12 +35,14 @@ Length = Annotated[str, msgspec.Meta(max_length=64)]
 class Definitions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All the schedules of a source, as a file would have them.
 
-    The source owns definitions: with `prune`, what it defined before and does not any more goes.
+    `calendars` are lists of dates, by the names that `exclude` has for them. The source owns
+    definitions: with `prune`, what it defined before and does not any more goes.
     """
 
     source: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
     schedules: dict[str, Definition]
     timezone: Annotated[str, msgspec.Meta(max_length=100)] = "UTC"
+    calendars: dict[str, list[str]] = {}
     prune: bool = False
     take_over: bool = False
 
@@ -65,20 +72,34 @@ async def plan(service: NamedDependency[Service], data: JSONBody[Definitions]) -
     return (await _planned(service, data))[1]
 
 
-@post("/apply", operation_id="apply", status_code=200, responses=told("schedule", 412, 422))
+@post("/apply", operation_id="apply", status_code=200, responses=told("schedule", 409, 412, 422))
 async def apply(service: NamedDependency[Service], data: JSONBody[Definitions]) -> Planned:
-    """Apply definitions, all or none of them. Pauses and positions stay as they are."""
+    """Apply definitions, all or none of them. Pauses and positions stay as they are.
+
+    Revisions are told as they are afterwards.
+    """
     changes, answer = await _planned(service, data)
-    await service.apply(changes)
-    return answer
+    done = await service.apply(changes)
+    holds: dict[str, int | None] = {each.schedule_id: each.revision for each in done}
+    holds |= {each.schedule_id: each.revision for each in changes.of("keep")}
+    told = [replace(each, revision=holds.get(each.schedule_id)) for each in answer.changes]
+    return replace(answer, changes=told)
 
 
-async def _planned(service: Service, data: Definitions) -> tuple[Any, Planned]:
-    schedules = _read(data.schedules, data.timezone)
+async def _planned(service: Service, data: Definitions) -> tuple[Changes, Planned]:
+    _check_number(data.schedules)
+    # What is only computed is done by a thread: the engine has its turn beside it.
+    schedules = await asyncio.to_thread(_read, data.schedules, data.timezone, data.calendars)
     changes = await service.plan_changes(
-        schedules, source=data.source, prune=data.prune, take_over=data.take_over
+        schedules,
+        source=data.source,
+        prune=data.prune,
+        take_over=data.take_over,
+        most=MOST_SCHEDULES,
+        work=MOST_WORK,
     )
-    return changes, Planned(data.source, [change_fields(each) for each in changes.changes])
+    told = await asyncio.to_thread(lambda: [change_fields(each) for each in changes.changes])
+    return changes, Planned(data.source, told)
 
 
 @post("/simulate", operation_id="simulate", status_code=200, responses=told("schedule", 422))
@@ -87,13 +108,16 @@ async def simulate(
 ) -> dict[str, Any]:
     """Forecast what schedules will do: starts, skips and why, and how much runs at once."""
     asked = data or Forecasting()
-    standings = await service.standings()
-    schedules = _read(asked.schedules, asked.timezone)
-    for schedule in schedules:
+    _check_number(asked.schedules)
+    schedules = await asyncio.to_thread(_read, asked.schedules, asked.timezone)
+    for n, schedule in enumerate(schedules):
+        if n % 100 == 99:
+            await asyncio.sleep(0)
         with naming(f"schedules.{schedule.schedule_id}"):
             service.check(schedule)
+    standings = await service.standings(most=MOST_SCHEDULES)
     if schedules:
-        standings = with_definitions(standings, schedules)
+        standings = await asyncio.to_thread(with_definitions, standings, schedules)
     until = standings.now + WEEK
     if asked.until is not None:
         until = _until(asked.until, standings.now)
@@ -101,8 +125,9 @@ async def simulate(
     if asked.run_length is not None:
         with naming("run_length"):
             length = parse_duration(asked.run_length).elapsed * 1000
-    simulation = Simulation(
-        with_start(standings),
+    simulation = await asyncio.to_thread(
+        Simulation,
+        await asyncio.to_thread(with_start, standings),
         until=until,
         only=asked.names,
         run_length=length,
@@ -112,7 +137,7 @@ async def simulate(
     )
     for _ in simulation.steps():  # the engine has its turn in between
         await asyncio.sleep(0)
-    return forecast_fields(simulation.forecast())
+    return await asyncio.to_thread(lambda: forecast_fields(simulation.forecast()))
 
 
 @get("/schema", operation_id="schema", responses=told("schema"))
@@ -121,13 +146,25 @@ async def schema() -> dict[str, Any]:
     return dict(schema_of_file())
 
 
-def _read(given: dict[str, Definition], timezone: str) -> list[Schedule]:
+def _check_number(given: Sized) -> None:
+    if len(given) > MOST_SCHEDULES:
+        hint = f"{MOST_SCHEDULES} at most in one request"
+        raise InvalidSchedule("schedules", f"there are {len(given)}", hint=hint)
+
+
+def _read(
+    given: dict[str, Definition], timezone: str, listed: Mapping[str, Sequence[str]] = NO_CALENDARS
+) -> list[Schedule]:
     """Return the schedules of definitions, or refuse the first that is wrong."""
     where = zone(timezone).name
+    calendars: dict[str, tuple[str, ...]] = {}
+    for name, items in listed.items():
+        with naming(f"calendars.{name}"):
+            calendars[name] = Exclude(tuple(items)).items  # refused here, should one be no date
     found: list[Schedule] = []
     for name, fields in given.items():
         with naming(f"schedules.{name}"):
-            found.append(read_schedule(check_id(name), fields, timezone=where))
+            found.append(read_schedule(check_id(name), fields, timezone=where, calendars=calendars))
     return found
 
 

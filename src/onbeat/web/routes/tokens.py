@@ -9,10 +9,9 @@ from litestar.params import JSONBody, PathParameter
 
 from onbeat.access import Scope
 from onbeat.core.durations import parse_duration
-from onbeat.core.instants import rfc3339_ms
 from onbeat.errors import naming
-from onbeat.records import TokenRow
 from onbeat.service import Service
+from onbeat.telling import TokenFields, token_fields
 from onbeat.web.asking import name_of, told
 
 
@@ -23,19 +22,6 @@ class NewToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope: Scope
     owner: Annotated[str, msgspec.Meta(max_length=200)] = ""
     expires_in: Annotated[str, msgspec.Meta(max_length=64)] | None = None
-
-
-class TokenFields(msgspec.Struct, frozen=True):
-    """A token, without its secret."""
-
-    token_id: str
-    kind: str
-    name: str
-    scope: str
-    owner: str
-    created_at: str
-    created_by: str
-    expires_at: str | None
 
 
 class TokenMade(msgspec.Struct, frozen=True):
@@ -77,20 +63,6 @@ async def revoke_token(
 ) -> None:
     """Let nobody in by a token, or a session, any more."""
     await service.tokens.revoke(name_of(name))
-
-
-def token_fields(row: TokenRow) -> TokenFields:
-    """Return a token as JSON tells it."""
-    return TokenFields(
-        row.token_id,
-        row.kind,
-        row.name,
-        row.scope,
-        row.owner,
-        rfc3339_ms(row.created_at),
-        row.created_by,
-        None if row.expires_at is None else rfc3339_ms(row.expires_at),
-    )
 
 
 ROUTES = [list_tokens, create_token, revoke_token]
