@@ -7,20 +7,27 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import ClassVar
 
 import pytest
+from msgspec.structs import replace
 
-from onbeat.opened import output_file
+from onbeat import references
+from onbeat.access import Caller
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.core.schedules import Target, read_schedule
-from onbeat.errors import InvalidSchedule
+from onbeat.errors import InvalidSchedule, NotAllowed
 from onbeat.launchers.http import HttpLauncher
 from onbeat.launchers.process import ProcessLauncher
+from onbeat.opened import output_file
 from onbeat.ports import Attempt
 from onbeat.references import LONGEST_SECRET, Hidden, References, read_secret
+from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.testing import a_schedule
 from tests.cli.test_verbs import a_node, as_json, folder, ok, onbeat, until  # noqa: F401
+from tests.stores.conftest import Sqlite, World
 
 CANARY = "canary-Zb4/'7\"é-nobody-may-see-this"
 
@@ -334,6 +341,205 @@ def test_a_canary_is_nowhere_but_where_it_is_needed(folder, echo):  # noqa: F811
     assert any(path.suffix == ".log" for path in kept)
     seen += [path.read_bytes().decode("latin-1") for path in kept]
     assert [each[:200] for each in seen if PLAIN in each] == []
+
+
+# -- what cannot be composed
+
+COMPOSED = [  # what a header or a variable is defined as, what the run before answered, inputs by hand
+    ("{{ '$' }}{env:CANARY}", None, {}),
+    ("{{ ' $' | trim }}{env:CANARY}", None, {}),
+    ("{{ '$' }}{{ '{env:CANARY}' }}", None, {}),
+    ("{{ '${' }}env:CANARY}", None, {}),
+    ("{{ '${en' }}v:CANARY}", None, {}),
+    ("{{ '${env:CANARY' }}}", None, {}),
+    ("{{ '${env:CANARY}' }}", None, {}),
+    ("${{ '{env:CANARY}' }}", None, {}),
+    ("${{ date | truncate(0) }}{env:CANARY}", None, {}),
+    ("${en{{ 'v:CANARY}' }}", None, {}),
+    ("${env:{{ 'CANARY' }}}", None, {}),
+    ("${env:CANARY{{ '}' }}", None, {}),
+    ("{{ last.result.none | default('${env:CANARY}') }}", None, {}),
+    ("{{ last.result.none | default('$') }}{env:CANARY}", None, {}),
+    ("{{ date | date('$') }}{env:CANARY}", None, {}),
+    ("{{ last.result }}{env:CANARY}", "$", {}),
+    ("{{ last.result }}", "${env:CANARY}", {}),
+    ("{{ last.result }}", "{{ '$' }}{env:CANARY}", {}),
+    ("{{ last.result }}", ["${env:CANARY}"], {}),
+    ("{{ last.result }}", {"${env:CANARY}": 1}, {}),
+    ("{{ last.result | truncate(13) }}", "${env:CANARY}{{ 'x' }}", {}),
+    ("{{ last.result.a }}{{ last.result.b }}", {"a": "${en", "b": "v:CANARY}"}, {}),
+    ("${env:OTHER}{{ '$' }}{env:CANARY}", None, {}),
+    ("{{ '${env:' }}${env:OTHER}{{ 'CANARY}' }}", None, {}),
+    ("${env:DOLLAR}{env:CANARY}", None, {}),
+    ("${env:DOLLAR}{{ '{env:CANARY}' }}", None, {}),
+    ("{{ 'secret:' }}//canary", None, {}),
+    ("sec{{ 'ret' }}://canary", None, {}),
+    ("secret:/{{ '' }}/canary", None, {}),
+    ("secret://{{ 'canary' }}", None, {}),
+    ("{{ 'secret://canary' }}", None, {}),
+    ("{{ 'SECRET:' | lower }}//canary", None, {}),
+    ("{{ last.result | lower }}", "SECRET://CANARY", {}),
+    ("{{ last.result | trim }}", " secret://canary ", {}),
+    ("{{ last.result | first_line }}", "secret://canary\nx", {}),
+    ("{{ last.result }}//canary", "secret:", {}),
+    ("secret:{{ last.result }}", "//canary", {}),
+    ("{{ date }}", None, {"T": "${env:CANARY}", "a": ["secret://canary"]}),
+    ("{{ date }}", None, {"headers": {"T": "${env:CANARY}"}, "env": {"T": "secret://canary"}}),
+    ({"A": "{{ '$' }}", "T": "{env:CANARY}"}, None, {}),
+    ({"A": "{{ 'secret:' }}", "T": "//canary"}, None, {}),
+    ({"{{ '$' }}{env:CANARY}": "{{ date }}"}, None, {}),
+    ({"${env:CANARY}": "{{ date }}"}, None, {}),
+]  # fmt: skip
+WRITTEN = [
+    ("${env:CANARY}", None, {}),
+    ("secret://canary", None, {}),
+    ("{{ '$' }}{{ date }} ${env:CANARY}{{ '}' }}", None, {}),
+    ("{{ last.result }}${env:CANARY}{{ last.result }}", "${env:", {}),
+]  # fmt: skip
+ENVIRONMENT = {**os.environ, "CANARY": PLAIN, "OTHER": "other", "DOLLAR": "$"}
+PASSED = ("PATH", "CANARY", "OTHER", "DOLLAR")
+DUMP = "import os, sys; open(sys.argv[1], 'w').write(repr({n: v for n, v in os.environ.items() if n != 'CANARY'}))"
+
+
+class Listening(BaseHTTPRequestHandler):
+    """Keeps all it was told."""
+
+    got: ClassVar[list] = []
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self.got.append(f"{self.path} {dict(self.headers)} {body}")
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def listening():
+    with HTTPServer(("127.0.0.1", 0), Listening) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+class Told:
+    """A store, its launchers, and what a target is told in the second run of a schedule."""
+
+    def __init__(self, place, url):
+        self.folder, self.url = place, url
+        (place / "canary").write_text(PLAIN)
+        known = {"environment": {n: ENVIRONMENT[n] for n in PASSED}, "secrets": str(place)}
+        self.launchers = {
+            "http": HttpLauncher(version="1", **known),
+            "command": ProcessLauncher(place / "out", passed=PASSED, **known),
+        }
+
+    def run(self, scope, kind, case):
+        """Return the outcome and what arrived. Without a scope it was defined before any check."""
+        return asyncio.run(self._run(scope, kind, *case))
+
+    def target(self, kind, values):
+        if kind == "http":  # a name, as nobody but an admin may define one of this machine
+            return {"http": "http://hook.test/", "headers": values}
+        argv = [sys.executable, "-c", DUMP, str(self.folder / "dump")]
+        return {"command": argv, "env": values}
+
+    async def _run(self, scope, kind, values, answer, inputs):
+        Listening.got.clear()
+        (self.folder / "dump").unlink(missing_ok=True)
+        world = World(Sqlite(Path(mkdtemp(dir=self.folder))))
+        await world.open()
+        await world.register(offers=frozenset({kind}))
+        try:
+            values = {"T": values} if isinstance(values, str) else values
+            schedule = a_schedule("report", run=self.target(kind, values))
+            if scope:
+                service = Service(world.store, self.launchers, new_id=str)
+                await service.of(Caller("ann", scope)).define([schedule])
+            else:
+                await world.store.upsert([schedule])
+            await world.tick()
+            await world.end(await world.start_one(), Succeeded(answer))
+            await world.store.enqueue("report", request_id="by-hand", inputs=inputs)
+            return await self._launch(await world.start_one())
+        finally:
+            for launcher in self.launchers.values():
+                await launcher.close()
+            await world.close()
+
+    async def _launch(self, attempt):
+        fields = {n: v for n, v in attempt.target.fields.items() if n != "public_only"}
+        if attempt.target.kind == "http":
+            fields["http"] = self.url
+        target = Target(attempt.target.kind, fields)
+        given = replace(attempt, target=target)
+        outcome, _ = await self.launchers[target.kind].launch(given)
+        dump = self.folder / "dump"
+        return outcome, "".join(Listening.got) + (dump.read_text() if dump.exists() else "")
+
+
+@pytest.fixture
+def told(tmp_path, listening):
+    return Told(tmp_path, listening)
+
+
+@pytest.mark.parametrize("kind", ["http", "command"])
+@pytest.mark.parametrize("scope", ["define", "admin", None])
+@pytest.mark.parametrize("case", COMPOSED, ids=lambda case: str(case[:2]))
+def test_no_template_composes_the_name_of_a_secret(told, scope, kind, case):
+    try:
+        outcome, arrived = told.run(scope, kind, case)
+    except (NotAllowed, InvalidSchedule):
+        assert scope is not None
+        return
+    assert PLAIN not in arrived
+    assert isinstance(outcome, Succeeded) == bool(arrived), outcome
+    assert arrived or outcome.reason == "invalid_target"
+
+
+@pytest.mark.parametrize("kind", ["http", "command"])
+@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: str(case[:2]))
+def test_what_an_admin_wrote_names_a_secret_beside_templates_as_well(told, kind, case):
+    for scope in ("admin", None):  # and so does what was defined before
+        outcome, arrived = told.run(scope, kind, case)
+        assert (outcome, arrived.count(PLAIN)) == (Succeeded(), 1)
+    with pytest.raises(NotAllowed):
+        told.run("define", kind, case)
+
+
+def test_what_a_definer_may_compose_arrives_as_a_text_that_names_nothing(told):
+    _, arrived = told.run("define", "http", ("{{ '$' }}{env:CANARY}", None, {}))
+    assert "'T': '$ {env:CANARY}'" in arrived
+    _, arrived = told.run("define", "http", ("see {{ 'secret:' }}//canary", None, {}))
+    assert "'T': 'see secret ://canary'" in arrived
+
+
+@pytest.mark.parametrize("kind", [http, command])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ '${env:A}' }}", "{{ last.result | default('${env:A}') }}", "${env:A} {{ '${env:A}' }}", "${env:{{ key }}}", "${env:A{{ key }}}",
+        "${{ key }}", "{{ 'secret://a' }}", "secret://{{ key }}", "{{ key }}secret://a",
+    ],
+)  # fmt: skip
+def test_a_secret_in_a_template_and_a_template_in_a_secret_are_refused(kind, text):
+    with pytest.raises(InvalidSchedule, match=r"A: "):
+        a_launcher(kind.__name__).check(kind(A=text))
+    a_launcher(kind.__name__).check(kind(A="{{ key }} ${env:A}{{ '}' }}${env:B}"))
+
+
+def test_the_table_of_compositions_is_as_long_as_it_was():
+    assert len(COMPOSED) >= 40
+
+
+def test_there_is_one_spelling_of_what_names_a_secret():
+    source = Path(references.__file__).parent
+    spelt = [p.name for p in source.rglob("*.py") if r"\$\{env:" in p.read_text()]
+    assert spelt == ["channels.py"]
 
 
 # -- telling of a run's end

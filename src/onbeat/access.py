@@ -1,12 +1,12 @@
 """Who asks, and what they may: every surface says who, the service says whether."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from msgspec.structs import replace
 
+from onbeat.core.channels import BEGINNING
 from onbeat.core.schedules import Schedule, Target
 from onbeat.errors import NotAllowed
 
@@ -44,7 +44,8 @@ def as_allowed(caller: Caller, schedule: Schedule) -> Schedule:
     """Return a schedule as this caller may define it, or refuse it with NotAllowed.
 
     What comes from outside names no code to import. Without the scope admin it starts requests
-    only, to public addresses and without secrets.
+    only, to public addresses and without secrets. What is written is all that is looked at: no
+    template makes the name of a secret.
     """
     if caller.is_local:
         return schedule
@@ -62,7 +63,7 @@ def _as_allowed(caller: Caller, target: Target) -> Target:
     if target.kind not in FOR_DEFINERS:
         problem = f"a {target.kind} target can be defined by admins only"
         raise NotAllowed(problem, hint="http, or a token with scope admin")
-    if any(map(REFERENCE.search, _texts(target.fields))):
+    if any(map(BEGINNING.search, _texts(target.fields))):
         problem = "a reference to a secret can be defined by admins only"
         raise NotAllowed(problem, hint="leave it out, or a token with scope admin")
     return Target(target.kind, {**target.fields, "public_only": True}, target.is_enabled)
@@ -83,4 +84,3 @@ def _texts(value: object) -> Iterator[str]:
 
 
 FOR_DEFINERS = frozenset({"http"})  # the kinds of target that need no admin
-REFERENCE = re.compile(r"\$\{env:|secret://")

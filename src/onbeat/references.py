@@ -1,7 +1,8 @@
 """Texts that stand for secrets: `${env:NAME}` for a variable, `secret://name` for a file's text.
 
 A definition names a secret; what it stands for is looked up by the node that launches, when it
-does, and is not written, told or logged. What a target says again is hidden.
+does, and is not written, told or logged. What a target says again is hidden. Only what stands in
+the definition names a secret: what templates make is made harmless before it comes here.
 """
 
 import os
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 from json import dumps
 from pathlib import Path
 
+from onbeat.core.channels import REFERENCE, SCHEME, SECRET, SECRET_NAME
+from onbeat.core.templates import Template
 from onbeat.errors import InvalidSchedule, shown
 
 LONGEST_SECRET = 64 * 1024  # bytes
@@ -18,9 +21,12 @@ SHORTEST_HIDDEN = 4  # hiding every "1" would spoil results and protect nothing
 
 
 def check_reference(field: str, text: str) -> None:
-    """Refuse a text that may stand for a secret and names none."""
-    if "${" in VARIABLE.sub("", text):
+    """Refuse a text that may stand for a secret and names none, or one within a template."""
+    if "${" in REFERENCE.sub("", text):
         raise InvalidSchedule(field, "no variable is named after ${", hint="${env:NAME}")
+    if len(REFERENCE.findall(text)) != sum(len(REFERENCE.findall(part)) for part in _plain(text)):
+        problem = "no template has a secret in it"
+        raise InvalidSchedule(field, problem, hint="${env:NAME} before or after {{ name }}")
     if SCHEME not in text.lower():
         return
     if not SECRET.fullmatch(text):
@@ -30,7 +36,7 @@ def check_reference(field: str, text: str) -> None:
 
 def check_no_reference(field: str, text: str) -> None:
     """Refuse a text that names a secret where one would be seen."""
-    if SCHEME in text.lower() or VARIABLE.search(text):
+    if SCHEME in text.lower() or REFERENCE.search(text):
         raise InvalidSchedule(field, "a secret would be seen here", hint=WHERE)
 
 
@@ -38,7 +44,7 @@ def check_inputs(value: object, field: str = "inputs") -> None:
     """Refuse inputs of which one is nothing but the name of a secret: they are kept and shown."""
     match value:
         case str():
-            if value.lower().startswith(SCHEME) or VARIABLE.fullmatch(value):
+            if value.lower().startswith(SCHEME) or REFERENCE.fullmatch(value):
                 raise InvalidSchedule(field, "a secret would be seen here", hint=WHERE)
         case Mapping():
             for name, each in value.items():
@@ -48,6 +54,11 @@ def check_inputs(value: object, field: str = "inputs") -> None:
                 check_inputs(each, f"{field}[{i}]")
         case _:
             return
+
+
+def harmless(text: str) -> str:
+    """Return a text that names no secret, whatever it is put between; readers see what it was."""
+    return LIKE_ONE.sub(" ", text)
 
 
 class References:
@@ -62,12 +73,12 @@ class References:
             found = read_secret(self._folder, match[1], field=field)
             hidden.keep(found)
             return found
-        for variable in VARIABLE.findall(text) if "${" in text else ():
+        for variable in REFERENCE.findall(text) if "${" in text else ():
             if variable not in self._environment:
                 problem = f"this node does not pass the variable {variable} on"
                 raise InvalidSchedule(field, problem, hint="pass_env names it")
             hidden.keep(self._environment[variable])
-        return VARIABLE.sub(lambda match: self._environment[match[1]], text)
+        return REFERENCE.sub(lambda match: self._environment[match[1]], text)
 
 
 class Hidden:
@@ -108,7 +119,7 @@ def read_secret(folder: str, name: str, *, field: str = "") -> str:
     the file.
     """
     hint = f"a file {name} in the folder that the setting secrets names"
-    if not NAME.fullmatch(name):
+    if not SECRET_NAME.fullmatch(name):
         raise InvalidSchedule(field, f"{shown(name)} is no name of a secret", hint="secret://name")
     if not folder:
         problem = "this node has no folder of secrets"
@@ -138,9 +149,14 @@ def _read(folder: Path, name: str) -> bytes:
         return opened.read(LONGEST_SECRET + 3)  # and a newline, and one too many
 
 
+def _plain(text: str) -> list[str]:
+    """Return what stands outside of templates: all of a text that is none."""
+    try:
+        return [part for part in Template.parse(text).parts if isinstance(part, str)]
+    except InvalidSchedule:
+        return [text]
+
+
 HIDDEN = "***"
-SCHEME = "secret://"
 WHERE = "in a header of a request, or in env of a command"
-VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-SECRET = re.compile(rf"secret://({NAME.pattern})")
+LIKE_ONE = re.compile(r"(?<=\$)(?=\{)|(?<=secret)(?=://)", re.IGNORECASE)

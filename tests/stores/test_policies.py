@@ -6,8 +6,8 @@ It is noon on New Year's Day; schedules are hourly and called `report` unless a 
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.access import REFERENCE
 from onbeat.core.backfill import Add, Refuse, Revive
+from onbeat.core.channels import BEGINNING
 from onbeat.core.instants import parse_instant
 from onbeat.core.runs import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded, run_key
 from onbeat.core.why import explain
@@ -544,7 +544,7 @@ class TestRendering:
             await world.tick()
             attempt = await world.start_one()
             names = [
-                each for each in attempt.target.fields["env"].values() if REFERENCE.search(each)
+                each for each in attempt.target.fields["env"].values() if BEGINNING.search(each)
             ]
             assert names == ["secret://a"]
             assert attempt.target.fields["command"] == ["echo", result]

@@ -26,8 +26,12 @@ Fill = Callable[[str], str]  # a text with references, to what they stand for
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 GLOB = re.compile(r"[A-Za-z0-9._/*?-]{1,200}")
 FAILURES = re.compile(r"failures:([1-9][0-9]{0,3})")
+# What names a secret, here and in targets: a variable anywhere in a text, or a file as all of it.
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-SECRET = re.compile(r"secret://([A-Za-z0-9_-][A-Za-z0-9._-]{0,99})")
+SCHEME = "secret://"
+SECRET_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+SECRET = re.compile(rf"{SCHEME}({SECRET_NAME.pattern})")
+BEGINNING = re.compile(rf"\$\{{env:|{SCHEME}", re.IGNORECASE)  # no text without it names any
 VISIBLE = re.compile(r"[ -~]*")
 URL = re.compile(
     r"(?ai)(https?)://(?:[^/?#@\s]*@)?(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?(?:[/?].*)?"
@@ -251,7 +255,7 @@ def _text(fields: Mapping[str, object], name: str, *, default: str | None = None
         _visible(value, "a text")
         if "${" in REFERENCE.sub("", value):
             raise InvalidSchedule("", "no variable is named after ${", hint="${env:NAME}")
-        if value.startswith("secret://") and not SECRET.fullmatch(value):
+        if value.startswith(SCHEME) and not SECRET.fullmatch(value):
             raise InvalidSchedule("", "no secret has such a name", hint="secret://name")
     return value
 
@@ -269,7 +273,7 @@ def _check_url(text: str) -> None:
 
 
 def _has_references(text: str) -> bool:
-    return "${" in text or text.startswith("secret://")
+    return "${" in text or text.startswith(SCHEME)
 
 
 _FIELDS = {

@@ -1,13 +1,18 @@
-"""Targets with their templates rendered: once for all attempts at a run, and kept with it."""
+"""Targets with their templates rendered: once for all attempts at a run, and kept with it.
 
-from collections.abc import Mapping, Sequence
+What is written in a definition may name secrets; what its templates make of it may not.
+"""
+
+from collections.abc import Mapping
+from operator import add
 
 import msgspec
 
+from onbeat.core.channels import REFERENCE
 from onbeat.core.runs import run_key
 from onbeat.core.schedules import Schedule, Target, read_inputs
-from onbeat.core.templates import Ran, render_all, values_of
-from onbeat.references import SECRET
+from onbeat.core.templates import Expression, Ran, Template, Values, render_all, values_of
+from onbeat.references import harmless
 from onbeat.stores.sql.rows import WaitingRow
 from onbeat.stores.sql.transaction import Transaction
 
@@ -35,9 +40,8 @@ def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
         last=_last(tx, row.schedule_id),
     )
     target, own = schedule.target, schedule.target.inputs
-    plain = _without_references(values)
     fields = {
-        name: _own_references(value, render_all(value, plain))
+        name: _render_beside_references(value, values)
         if target.kind == "http" or name == "env"
         else render_all(value, values)
         for name, value in target.fields.items()
@@ -51,27 +55,35 @@ def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
     return Target(target.kind, fields)
 
 
-def _without_references(values: Mapping[str, object]) -> Mapping[str, object]:
-    """Return values of which nothing is taken for a reference to a secret.
+def _render_beside_references(value: object, values: Values) -> object:
+    """Return a JSON value with every text rendered; only what was written in it names secrets."""
+    if isinstance(value, str) and "{{" in value:
+        return _beside_references(Template.parse(value), values)
+    if isinstance(value, (list, tuple)):
+        return [_render_beside_references(item, values) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _render_beside_references(item, values) for name, item in value.items()}
+    return value
 
-    Only who defines a schedule may write `${env:NAME}`; what a target has answered may hold it too.
-    """
-    text = msgspec.json.encode(values).replace(b"${", b"$ {")
-    return msgspec.json.decode(text, type=dict[str, object])
 
-
-def _own_references(written: object, found: object) -> object:
-    """Return what was rendered, with no more names of files of secrets than were written."""
-    match found:
-        case str():
-            if written != found and SECRET.fullmatch(found):
-                return found.replace(":", " :")
-        case dict() if isinstance(written, Mapping):
-            pairs = zip(written.values(), found.items(), strict=True)
-            return {name: _own_references(own, each) for own, (name, each) in pairs}
-        case list() if isinstance(written, Sequence):
-            return [_own_references(*pair) for pair in zip(written, found, strict=True)]
-    return found
+def _beside_references(template: Template, values: Values) -> str:
+    """Render what stands before, between and after the references of a text, each by itself."""
+    stretches: list[list[str | Expression]] = [[]]
+    references: list[str] = []
+    for part in template.parts:
+        if isinstance(part, Expression):
+            stretches[-1].append(part)
+            continue
+        at = 0
+        for reference in REFERENCE.finditer(part):
+            stretches[-1].append(part[at : reference.start()])
+            references.append(reference[0])
+            stretches.append([])
+            at = reference.end()
+        stretches[-1].append(part[at:])
+    texts = (Template(template.text, tuple(parts)).render(values) for parts in stretches)
+    whole = "".join(map(add, map(harmless, texts), (*references, "")))
+    return Template(template.text, (whole,)).render(values)  # cut like any other
 
 
 def _last(tx: Transaction, schedule_id: str) -> Ran | None:
