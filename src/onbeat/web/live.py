@@ -1,7 +1,8 @@
 """What happens while somebody listens: events as a stream that can be resumed, and live output."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +18,8 @@ SOONEST = 0.05  # seconds between looks at a busy store
 KEEP_ALIVE = 15.0  # seconds after which a listener hears that there is nothing to hear
 LOOK_BACK = 10_000  # milliseconds: by then every transaction has been committed, or never will
 AT_ONCE = 500  # transactions
-MOST_LISTENERS = 100
+MOST_LISTENERS, MOST_OF_ONE = 100, 20
+WELCOME_EVERY = 2.5  # seconds between looks whether who listens may; what is found is 2 s old
 CHUNK = 64 * 1024
 
 
@@ -27,7 +29,7 @@ class Live:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._happened = asyncio.Event()
-        self._listeners = 0
+        self._listeners, self._of = 0, Counter[str]()
         self._closed = False
 
     def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - as listeners are called
@@ -58,14 +60,46 @@ class Live:
         """Whether as many listen as there may: one has to leave before another can."""
         return self._listeners >= MOST_LISTENERS
 
+    def has_enough(self, name: str) -> bool:
+        """Return whether this one listens as often as one may: others are to have places, too."""
+        return self._of[name] >= MOST_OF_ONE
+
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Count a listener for as long as it listens."""
+    def listening(self, name: str = "") -> Iterator[None]:
+        """Count a listener for as long as it listens; without a name, only as one of all."""
         self._listeners += 1
+        self._of += Counter([name] if name else [])
         try:
             yield
         finally:
             self._listeners -= 1
+            self._of -= Counter([name] if name else [])
+
+
+async def while_welcome(
+    chunks: AsyncGenerator[bytes, None], still_welcome: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[bytes]:
+    """Yield what there is to hear, which may be nothing, for as long as who listens is welcome."""
+    loop = asyncio.get_running_loop()
+    looks_at = loop.time() + WELCOME_EVERY
+    coming = asyncio.ensure_future(anext(chunks, None))
+    try:
+        while True:
+            await asyncio.wait([coming], timeout=max(0.0, looks_at - loop.time()))
+            if loop.time() >= looks_at:
+                if not await still_welcome():
+                    return
+                looks_at = loop.time() + WELCOME_EVERY
+            if coming.done():
+                chunk = coming.result()
+                if chunk is None:
+                    return
+                yield chunk
+                coming = asyncio.ensure_future(anext(chunks, None))
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        await chunks.aclose()
 
 
 async def follow_events(
@@ -74,7 +108,7 @@ async def follow_events(
     *,
     after: tuple[int, int] | None,
     is_wanted: Callable[[EventRow], bool],
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yield events as server-sent ones, from after one of them, or from now on.
 
     On a store that several nodes share, a row may appear after one with a greater number. So each
@@ -131,19 +165,18 @@ def _sent(row: EventRow) -> bytes:
 
 
 async def follow_output(
-    path: Path, run: RunRow, again: Callable[[], Awaitable[RunRow]], live: Live
+    path: Path, attempt: int, again: Callable[[], Awaitable[RunRow]], live: Live
 ) -> AsyncIterator[bytes]:
-    """Yield what a run prints to a file, until it has ended."""
+    """Yield what an attempt of a run prints to a file, until it or the run has ended."""
     position = 0
     while True:
-        has_ended = run.finished_at is not None
+        run = await again()
         async for chunk in read_output(path, position):
             position += len(chunk)
             yield chunk
-        if has_ended or live.is_closed:
+        if run.finished_at is not None or run.attempt > attempt or live.is_closed:
             return
         await live.wait(0.2)
-        run = await again()
 
 
 async def read_output(path: Path, position: int = 0) -> AsyncIterator[bytes]:

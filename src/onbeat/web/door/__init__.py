@@ -10,10 +10,12 @@ From what costs nothing to what costs something, each may refuse it:
 6. the body itself: its size, how long it takes, and that it is JSON that can be read in one way
    (413, 408, 400); nobody who is not known has a body read
 
-Behind it `scope["state"]` has the `caller`, and the `csrf` token of a session.
+Behind it `scope["state"]` has the `caller`, the `csrf` token of a session, and `still_welcome`,
+which answers that take long await from time to time: whether the caller would still come in.
 """
 
 from collections.abc import Collection
+from functools import partial
 from urllib.parse import parse_qs
 
 from onbeat.errors import OnbeatError
@@ -24,8 +26,8 @@ from onbeat.web.door.answers import Guarded, Refused, answer, as_refusal, page, 
 from onbeat.web.door.asgi import App, Receive, Scope, Send, is_unsafe, values_of
 from onbeat.web.door.bodies import (
     Disconnected,
-    check_declared,
     check_body,
+    check_declared,
     check_json,
     check_line_and_headers,
     given_again,
@@ -122,7 +124,8 @@ class Door:
             if scope["path"] == LOGOUT:
                 await self._logout(scope, send, asked, come)
                 return None
-            state |= {"caller": come.caller, "csrf": come.csrf}
+            still_welcome = partial(self._credentials.is_still_welcome, scope, come)
+            state |= {"caller": come.caller, "csrf": come.csrf, "still_welcome": still_welcome}
         if has_body or is_unsafe(scope):
             body = await read_body(receive, cap=cap, seconds=self._body_seconds)
             await check_body(body)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_FAILURES, IN_SECONDS = 20, 60  # of one address
 MOST_KNOWN = 1000
+NODES = Caller("node", "read")  # no token, session or JSON Web Token has a name such as this
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,20 @@ class Credentials:
             self._known.popitem(last=False)
         return come
 
+    async def is_still_welcome(self, scope: Scope, come: Come) -> bool:
+        """Return whether who came in with this request would come in with it again.
+
+        What is no more right is not counted against them: they did not try. The word of a node
+        is good for as long as its request goes on, at the end of which somebody listens to it.
+        """
+        if come.session:
+            found = await self._tokens.authenticate(come.session, "session")
+        elif come.caller == NODES:
+            return True
+        else:
+            found, _ = await self._found(values_of(scope, b"authorization")[0], scope)
+        return found == come.caller
+
     def check_patience(self, asked: Asked) -> None:
         """Refuse to listen to an address that was wrong too often."""
         if wait := self._failures.wait(one_house(asked.client)):
@@ -78,18 +93,21 @@ class Credentials:
         self._failures.take(one_house(asked.client))
 
     async def _bearer(self, given: str, scope: Scope, asked: Asked) -> Caller:
-        match = re.fullmatch(r"(?i:bearer) +([!-~]{1,8192})", given)
-        token, told = "" if match is None else match[1], "this lets nobody in"
-        if token.startswith(PREFIXES["token"]):
-            found = await self._tokens.authenticate(token)
-        elif token.startswith((f"{RUN}.", f"{NODE}.")):
-            found = await self._own(token, scope)
-        else:
-            found, told = self._signed(token)
+        found, told = await self._found(given, scope)
         if found is None:
             self.was_wrong(asked)
             raise Refused(401, told, field="Authorization", hint=HINT, headers=WRONG)
         return found
+
+    async def _found(self, given: str, scope: Scope) -> tuple[Caller | None, str]:
+        """Return who comes with a header; None, and what they are told, if nobody does."""
+        match = re.fullmatch(r"(?i:bearer) +([!-~]{1,8192})", given)
+        token, told = "" if match is None else match[1], "this lets nobody in"
+        if token.startswith(PREFIXES["token"]):
+            return await self._tokens.authenticate(token), told
+        if token.startswith((f"{RUN}.", f"{NODE}.")):
+            return await self._own(token, scope), told
+        return self._signed(token)
 
     async def _own(self, token: str, scope: Scope) -> Caller | None:
         """Return who comes with a word of our own: a run's is for telling of its end alone."""
@@ -104,7 +122,7 @@ class Credentials:
             return None
         if is_unsafe(scope):
             raise Refused(403, "nodes only read from each other")
-        return Caller("node", "read")
+        return NODES
 
     def _signed(self, token: str) -> tuple[Caller | None, str]:
         if self._jwt is None:

@@ -1,7 +1,7 @@
 """What happens, live: events as a stream, what a run prints, metrics, and whether all is well."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 
 import msgspec
@@ -12,11 +12,13 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
+from onbeat.access import Caller
 from onbeat.errors import StoreFailed, StoreUnusable
-from onbeat.records import EventRow
+from onbeat.records import EventRow, RunRow
 from onbeat.service import Service
-from onbeat.web.asking import RunId, place_of, told
-from onbeat.web.live import Live, follow_events
+from onbeat.web.asking import Asked, RunId, place_of, told
+from onbeat.web.door.credentials import NODES
+from onbeat.web.live import Live, follow_events, while_welcome
 from onbeat.web.output import Output
 from onbeat.web.problems import PROBLEM_JSON, problem
 
@@ -57,6 +59,7 @@ NOT_READY = ResponseSpec(
 )
 async def events(
     service: NamedDependency[Service],
+    request: Asked,
     *,
     state: State,
     last_event_id: Annotated[
@@ -91,21 +94,16 @@ async def events(
     begin = None if given is None else place_of("Last-Event-ID", given)
     live: Live = state.live
     await service.newest_event()  # who may not read is told so, rather than in the middle of it
-    if live.is_full:
-        refused = problem(503, "as many listen as there may", hint="try again later")
-        return Response(refused.as_json(), status_code=503, media_type=PROBLEM_JSON)
+    if (refused := _no_place(request, live)) is not None:
+        return refused
 
     def is_wanted(row: EventRow) -> bool:
         return (schedule_id is None or getattr(row.event, "schedule_id", None) == schedule_id) and (
             name is None or row.event.name == name
         )
 
-    async def followed() -> AsyncIterator[bytes]:
-        with live.listening():  # not before: one that goes at once never comes here
-            async for each in follow_events(service, live, after=begin, is_wanted=is_wanted):
-                yield each
-
-    return Stream(followed(), media_type="text/event-stream")
+    found = follow_events(service, live, after=begin, is_wanted=is_wanted)
+    return Stream(_heard(request, live, found), media_type="text/event-stream")
 
 
 @get(
@@ -116,16 +114,28 @@ async def events(
 )
 async def log(
     service: NamedDependency[Service],
+    request: Asked,
     *,
     state: State,
     run_id: RunId,
     follow: Annotated[bool, QueryParameter(description="Go on until it has ended.")] = False,
     here: Annotated[bool, QueryParameter(description="Do not ask its node.")] = False,
-) -> Stream:
-    """Return what a run printed; of one that goes on elsewhere, its node is asked."""
-    run, output = await service.run(run_id), _output(state)
-    printed = output.of(run, lambda: service.run(run_id), follow=follow, here=here)
-    return Stream(printed, media_type="text/plain")
+) -> Stream | Response[bytes]:
+    """Return what a run printed; of one that goes on elsewhere, its node is asked.
+
+    Who follows hears of each attempt from this one on: a line such as [attempt 2] begins the next.
+    """
+    run, output, live = await service.run(run_id), _output(state), state.live
+
+    async def again() -> RunRow:
+        return await service.run(run_id)
+
+    if not follow:
+        return Stream(output.so_far(run, again, here=here), media_type="text/plain")
+    if (refused := _no_place(request, live)) is not None:
+        return refused
+    found = output.followed_here(run, again) if here else output.followed(run, again)
+    return Stream(_heard(request, live, found), media_type="text/plain")
 
 
 @get(
@@ -165,6 +175,35 @@ async def readyz(state: State) -> Response[Health]:
         told_of = f"ticks wait to be decided for {late // 1000} s"
         return Response(Health(ok=False, problem=told_of), status_code=503)
     return Response(Health(ok=True))
+
+
+def _no_place(request: Asked, live: Live) -> Response[bytes] | None:
+    """Return what whoever asks is told if they cannot listen now."""
+    name = _who_listens(request)
+    if live.is_full:
+        refused = problem(503, "as many listen as there may", hint="try again later")
+    elif live.has_enough(name):
+        refused = problem(429, f"{name} listens as often as one may", hint="close another first")
+    else:
+        return None
+    return Response(refused.as_json(), status_code=refused.status, media_type=PROBLEM_JSON)
+
+
+async def _heard(
+    request: Asked, live: Live, found: AsyncGenerator[bytes, None]
+) -> AsyncIterator[bytes]:
+    """Yield what somebody listens to, for as long as they may, and count them meanwhile."""
+    if _no_place(request, live) is not None:
+        return  # many came at once, and others were sooner
+    with live.listening(_who_listens(request)):  # not before: who goes at once never comes here
+        async for each in while_welcome(found, request.scope["state"]["still_welcome"]):
+            yield each
+
+
+def _who_listens(request: Asked) -> str:
+    """Return the name by which a listener is counted; a node, which asks for others, has none."""
+    caller: Caller = request.scope["state"]["caller"]
+    return "" if caller == NODES else caller.name
 
 
 def _output(state: State) -> Output:
