@@ -7,10 +7,10 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.access import Caller
-from onbeat.changes import PAUSED, compare
+from onbeat.changes import NOT_COUNTED, PAUSED, compare
 from onbeat.core.effect import LEFT_OUT, Difference
 from onbeat.core.schedules import from_definition
-from onbeat.errors import ChangedSince, InvalidSchedule, OfAnotherSource
+from onbeat.errors import ChangedSince, InvalidSchedule, NoSuchSchedule, OfAnotherSource
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 MONDAY = "2026-01-05T00:00:00Z"
@@ -231,3 +231,48 @@ async def test_what_cannot_be_launched_is_refused_before_anything_is_planned(wor
     with pytest.raises(InvalidSchedule, match=r"a\.run\.http: .* is no URL that can be asked"):
         await world.plan(odd, a_schedule("b"))
     assert await world.ids() == []
+
+
+@lived
+async def test_ticks_are_counted_until_that_is_too_much_work(world):
+    schedules = [a_schedule(name, every="1s") for name in "abc"]
+    week = 7
+    changes = (await world.plan(*schedules, work=2 * week)).changes
+    assert [each.effect.is_known for each in changes] == [True, True, False]
+    assert [each.effect.gained for each in changes] == [week * 86_400, week * 86_400, 0]
+    assert [list(each.notes) for each in changes] == [[], [], [NOT_COUNTED]]
+
+
+@lived
+async def test_a_source_that_has_too_many_schedules_is_not_compared(world):
+    await world.apply(a_schedule("a"), a_schedule("b"))
+    assert len((await world.plan(a_schedule("a"), most=2)).changes) == 2
+    with pytest.raises(InvalidSchedule, match="schedules: the source has too many"):
+        await world.plan(a_schedule("a"), most=1)
+
+
+@lived
+async def test_too_many_schedules_are_not_forecast(world):
+    await world.apply(a_schedule("a"), a_schedule("b"))
+    assert len((await world.service.standings(most=2)).standings) == 2
+    with pytest.raises(InvalidSchedule, match="schedules: there are too many to forecast here"):
+        await world.service.standings(most=1)
+
+
+@lived
+async def test_a_name_that_is_not_there_is_compared_with_few(world):
+    asked = []
+
+    async def schedules(*given, **bounds):
+        asked.append(bounds["limit"])
+        return await of_store(*given, **bounds)
+
+    of_store = world.service._store.schedules
+    await world.apply(*(a_schedule(f"a-{n:04}") for n in range(600)), a_schedule("report/daily"))
+    world.service._store.schedules = schedules
+    told = r"no schedule is called 'report/dialy' \(did you mean 'report/daily'\?\)"
+    with pytest.raises(NoSuchSchedule, match=told):
+        await world.service.schedule("report/dialy")
+    assert sum(asked) <= 1000
+    with pytest.raises(NoSuchSchedule, match=told):
+        await world.service.pause("report/dialy")

@@ -377,7 +377,8 @@ class Service:
         self._needs("read")
         found = await self.find(schedule_id)
         if found is None:
-            near = await self._store.schedules(after=schedule_id[:3], limit=MOST_LIKE_IT)
+            begin = schedule_id[: len(schedule_id) // 2]
+            near = await self._store.schedules(after=begin, limit=MOST_LIKE_IT)
             near += await self._store.schedules(limit=MOST_LIKE_IT)
             known = {row.schedule_id for row in near}
             raise await asyncio.to_thread(NoSuchSchedule, schedule_id, known)

@@ -6,6 +6,8 @@ It is noon on New Year's Day; schedules are hourly and called `report` unless a 
 from onbeat.core.decisions import Due
 from onbeat.core.runs import Failed, Status, Succeeded
 from onbeat.simulate import Simulation
+from onbeat.stores.sql import forecasting
+from onbeat.testing import a_schedule
 
 MINUTE, HOUR = 60_000, 3_600_000
 
@@ -109,3 +111,28 @@ async def test_a_forecast_begins_there(world):
         pass
     (found,) = simulation.forecast().schedules
     assert (found.fires, found.length, found.is_length_known) == (3, 90_000, True)
+
+
+async def test_of_runs_only_those_of_the_owner_who_asks_are_read(world, monkeypatch):
+    read = []
+
+    def by_schedule(rows):
+        read.extend(row[0] for row in rows)
+        return grouped(rows)
+
+    grouped = forecasting._by_schedule
+    monkeypatch.setattr(forecasting, "_by_schedule", by_schedule)
+    for owner in ("ann", "bob"):
+        await world.store.upsert([a_schedule(owner)], user_id=owner)
+    await world.tick()
+    for attempt in await world.start():
+        await world.end(attempt, Succeeded())
+    await world.tick()
+    found = await world.store.asked_by("ann", only_of="ann").standings()
+    assert [each.schedule.schedule_id for each in found.standings] == ["ann"]
+    assert len(found.standings[0].unfinished) == 1
+    assert found.standings[0].length is not None
+    assert read == ["ann", "ann"]
+    read.clear()
+    await world.store.standings()
+    assert sorted(read) == ["ann", "ann", "bob", "bob"]

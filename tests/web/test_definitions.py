@@ -1,5 +1,7 @@
 """Definitions as code over HTTP: what they would do, doing it, and what is to come."""
 
+import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
@@ -120,3 +122,70 @@ def test_editors_get_a_schema_of_files(api):
     found = api.get("/schema").json()
     assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert "schedules" in found["properties"]
+
+
+def longest_pause(api, ask):
+    """Return the answer, and for how long the loop of the node did nothing else at the most."""
+    done = threading.Event()
+
+    async def watch():
+        longest = 0.0
+        while not done.is_set():
+            begin = time.monotonic()
+            await asyncio.sleep(0.002)
+            longest = max(longest, time.monotonic() - begin)
+        return longest
+
+    watching = asyncio.run_coroutine_threadsafe(watch(), api.loop)
+    try:
+        answer = ask()
+    finally:
+        done.set()
+    return answer, watching.result(20)
+
+
+def test_a_plan_of_as_many_as_there_may_be_does_not_hold_the_engine_up(api, name):
+    every_second = {f"{name}/{n}": {**HOURLY, "every": "1s"} for n in range(10_000)}
+    asked = {"source": name, "schedules": every_second}
+    answer, pause = longest_pause(api, lambda: api.post("/plan", asked))
+    first, *_, last = answer.json()["changes"]
+    assert (first["effect"]["gained"], first["effect"]["is_known"]) == (7 * 86_400, True)
+    assert last["change"] == "create"
+    assert pause < 1
+
+
+@pytest.mark.parametrize("where", ["plan", "apply", "simulate"])
+def test_more_schedules_than_a_request_may_have_are_refused(api, name, where):
+    asked = {"schedules": {f"{name}/{n}": HOURLY for n in range(10_001)}}
+    given = asked if where == "simulate" else {"source": name, **asked}
+    told = problem(api.post(f"/{where}", given), 422)
+    assert (told["field"], told["problem"]) == ("schedules", "there are 10001")
+
+
+def test_a_body_as_large_as_the_door_allows_is_read(api, name):
+    asked = {"source": name, "schedules": {name: {**HOURLY, "odd": "x" * (16 * 2**20 - 200)}}}
+    assert problem(api.post("/plan", asked), 422)["field"] == f"schedules.{name}.odd"
+
+
+def test_a_source_has_calendars_as_a_file_has(api, name):
+    asked = {
+        "source": name,
+        "calendars": {"closed": ["2030-01-01", "2030-12-24"]},
+        "schedules": {name: {**DAILY, "exclude": ["closed"]}},
+    }
+    assert actions(api.post("/apply", asked)) == {name: "create"}
+    assert api.get(f"/schedules/{name}").json()["definition"]["exclude"]
+    odd = {**asked, "calendars": {"closed": ["someday"]}}
+    assert problem(api.post("/plan", odd), 422)["field"].startswith("calendars.closed")
+
+
+def test_applying_answers_the_revisions_that_hold_afterwards(api, name):
+    def apply(**given):
+        found = api.post("/apply", {"source": name, **given}).json()["changes"]
+        return {each["schedule_id"]: each["revision"] for each in found}
+
+    one, two = f"{name}/1", f"{name}/2"
+    assert apply(schedules={one: HOURLY, two: HOURLY}) == {one: 1, two: 1}
+    assert apply(schedules={one: DAILY}) == {one: 2, two: 1}
+    assert api.get(f"/schedules/{name}%2F1").json()["revision"] == 2
+    assert apply(schedules={one: DAILY}, prune=True) == {one: 2, two: None}

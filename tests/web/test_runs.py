@@ -199,6 +199,19 @@ class TestEnding:
         problem(api.post(f"/runs/{run[by]}/status", {"status": "FAILED", "error": "no"}), 409)
         assert api.get(f"/runs/{run['run_id']}").json()["status"] == "SUCCESS"
 
+    def test_the_key_of_another_s_run_is_answered_as_one_that_nobody_has(
+        self, api, name, accepting
+    ):
+        key = accepted(api, name, accepting)["idempotency_key"]
+        ann = api.token("operate", "ann")
+        unknown = "0" * len(key)
+        answers = [
+            api.post(f"/runs/{each}/status", {"status": "SUCCESS"}, token=ann)
+            for each in (key, unknown)
+        ]
+        told = [problem(each, 404)["problem"] for each in answers]
+        assert told == [f"no run has the key '{each[:56]}..." for each in (key, unknown)]
+
     def test_a_failure_that_is_told_is_tried_again_unless_it_is_final(self, api, name, accepting):
         run = accepted(api, name, accepting, retry=["1h", "1h"])["run_id"]
         found = api.post(f"/runs/{run}/status", {"status": "FAILED", "error": "no room"}).json()

@@ -222,13 +222,15 @@ class Every(Trigger):
         )
 
     def bits(self, first: int, last: int, past: Past) -> int:
-        if not self.every.seconds or self.every.seconds > 60:
+        if not self.every.seconds:
             return Trigger.bits(self, first, last, past)
         head, n = self.next_after(first - 1), self.count(first, last, past)
         if head is None or not n:
             return 0
-        apart = self.every.seconds
-        return ((1 << apart * n) - 1) // ((1 << apart) - 1) << head - first  # n bits, so far apart
+        bits, length = 1, self.every.seconds
+        while length < self.every.seconds * n:
+            bits, length = bits | bits << length, 2 * length
+        return (bits & (1 << self.every.seconds * n) - 1) << head - first
 
     def walls(self, first: int, last: int) -> list[int]:
         """Return the wall times `first <= w < last` of a calendar grid, clock changes apart."""

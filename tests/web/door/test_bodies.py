@@ -1,6 +1,8 @@
 """JSON that everybody reads in the same way, and nothing else; quickly."""
 
+import asyncio
 import json
+import threading
 import time
 from contextlib import suppress
 
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.web.door import check_json
+from onbeat.web.door import bodies, check_json
 from onbeat.web.door.answers import Refused
 
 MOST = 2**63 - 1
@@ -89,4 +91,37 @@ def test_eight_megabytes_of_malice_take_no_longer_than_a_moment(body):
     before = time.perf_counter()
     with suppress(Refused):
         check_json(body)
-    assert time.perf_counter() - before < 5
+    assert time.perf_counter() - before < 2
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" + b"[]," * 500_001 + b"1]", b"[" + b"1," * 1_000_000 + b"1]"]
+)
+def test_more_values_than_can_be_read_in_a_moment_are_refused(body):
+    with pytest.raises(Refused) as refused:
+        check_json(body)
+    assert refused.value.problem.status == 413
+    assert refused.value.problem.hint == "1000000 values at most"
+
+
+@pytest.mark.parametrize("before", range(6))
+def test_a_backslash_that_is_escaped_begins_no_nul(before):
+    body = b'"a' + b"\\" * before + b'\\u0000"'
+    if before % 2:
+        check_json(body)
+    else:
+        assert refusal(body) == "there is a NUL in a text"
+
+
+def test_a_large_body_is_looked_at_beside_what_else_is_done(monkeypatch):
+    looked = []
+    monkeypatch.setattr(bodies, "check_json", lambda _: looked.append(threading.current_thread()))
+
+    async def check_both():
+        await bodies.check_body(b"1")
+        await bodies.check_body(b" " * 2**20 + b"1")
+
+    asyncio.run(check_both())
+    small, large = looked
+    assert small is threading.main_thread()
+    assert large is not small

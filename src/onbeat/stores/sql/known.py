@@ -92,7 +92,7 @@ def _names_like(tx: Transaction, schedule_id: str) -> set[str]:
         f"{own}ORDER BY schedule_id LIMIT ?2"
     )
     whose = () if tx.only_of is None else (tx.only_of,)
-    begins = (schedule_id[:3], "")
+    begins = (schedule_id[: len(schedule_id) // 2], "")
     return {row[0] for begin in begins for row in tx.all(sql, (begin, MOST_LIKE_IT, *whose))}
 
 

@@ -1,7 +1,8 @@
 """Definitions as code over HTTP: what a set of them would do, and doing it; and what is to come."""
 
 import asyncio
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from time import monotonic
 from typing import Annotated, Any
 
 import msgspec
@@ -135,8 +136,9 @@ async def simulate(
         most_played=MOST_PLAYED,
         most_counted=MOST_COUNTED,
     )
-    for _ in simulation.steps():  # the engine has its turn in between
-        await asyncio.sleep(0)
+    steps = simulation.steps()
+    while await asyncio.to_thread(_has_more, steps):  # until nobody waits for it any more
+        pass
     return await asyncio.to_thread(lambda: forecast_fields(simulation.forecast()))
 
 
@@ -144,6 +146,12 @@ async def simulate(
 async def schema() -> dict[str, Any]:
     """Return the JSON Schema of a file of definitions, for editors."""
     return dict(schema_of_file())
+
+
+def _has_more(steps: Iterator[object]) -> bool:
+    """Take steps for a moment; return whether there may be more."""
+    until = monotonic() + 0.1
+    return any(monotonic() > until for _ in steps)
 
 
 def _check_number(given: Sized) -> None:
