@@ -23,7 +23,9 @@ HTML = {"accept": "text/html"}
 def test_who_comes_with_a_token_is_known_to_the_application(world):
     assert world.ask(token=world.a_token(owner="ann")).status == 200
     ((scope, _),) = world.came_in
-    assert scope["state"] == {"caller": Caller("token:ci", "operate", "ann"), "csrf": ""}
+    assert scope["state"].keys() == {"caller", "csrf", "still_welcome"}
+    assert scope["state"]["caller"] == Caller("token:ci", "operate", "ann")
+    assert scope["state"]["csrf"] == ""
 
 
 def test_who_is_not_known_stays_outside_and_is_told_how_to_come_in(world):
