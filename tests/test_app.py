@@ -21,9 +21,9 @@ import apsw
 import pytest
 
 from onbeat import InvalidSchedule, Onbeat, after, cron, every, startup
-from onbeat.opened import holder
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.errors import NoSuchSchedule, StoreFailed, StoreUnusable
+from onbeat.opened import holder
 from onbeat.settings import Settings
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 

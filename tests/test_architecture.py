@@ -33,7 +33,17 @@ LAYERS = [
     {"engine", "references", "signing"},
     {"tokens"},
     {"service", "simulate", "telling"},
-    {"settings", "logs", "metrics", "testing", "sources", "launchers", "notifiers", "stores", "systems"},
+    {
+        "settings",
+        "logs",
+        "metrics",
+        "testing",
+        "sources",
+        "launchers",
+        "notifiers",
+        "stores",
+        "systems",
+    },
     {"notify"},
     {"opened"},
     {"app", "doctor"},
@@ -115,7 +125,16 @@ def test_a_system_knows_the_use_cases_and_the_core_and_no_other_system():
     for path in sorted((PACKAGE / "systems").rglob("*.py")):
         own = path.relative_to(PACKAGE).parts[1]
         for module in imports(path):
-            known = ("core", "errors", "ports", "records", "service", "telling", "systems.wording", f"systems.{own}")
+            known = (
+                "core",
+                "errors",
+                "ports",
+                "records",
+                "service",
+                "telling",
+                "systems.wording",
+                f"systems.{own}",
+            )
             if module.startswith("onbeat."):
                 assert module.removeprefix("onbeat.").startswith(known), f"{path}: {module}"
 
@@ -124,7 +143,13 @@ def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock()
     for path in MODULES:
         text = path.read_text()
         if "os.environ" in text:
-            assert name_of(path) in {"app.py", "opened.py", "notify.py", "cli/session.py", "cli/supervisor.py"}
+            assert name_of(path) in {
+                "app.py",
+                "opened.py",
+                "notify.py",
+                "cli/session.py",
+                "cli/supervisor.py",
+            }
         if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(", text):
             assert name_of(path) in {"opened.py", "cli/next.py"}
 

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.opened import check_target
 from onbeat.core.schedules import definition, read_schedule
+from onbeat.opened import check_target
 from onbeat.sources.marked import read_yaml
 from onbeat.sources.writing import write_yaml
 from onbeat.sources.yaml import read_file

@@ -60,7 +60,6 @@ class TestBy:
         assert one.event.schedule_id == "s1"
         assert newest.event_id == await world.store.newest_event()
 
-
     async def test_a_page_may_end_in_the_middle_of_what_was_done_at_once(self, world):
         await world.store.asked_by("ann").upsert([a_schedule(f"s{n}") for n in range(5)])
         found, before = [], None

@@ -21,7 +21,7 @@ NEEDS = {
     "list_runs": "read", "get_run": "read", "cancel_run": "operate", "report_run": "operate",
     "get_log": "read",
     "plan": "read", "apply": "define", "simulate": "read", "schema": "read",
-    "overview": "read", "get_session": "read", "get_gate": "read", "put_gate": "admin", "list_groups": "read",
+    "overview": "read", "get_gate": "read", "put_gate": "admin", "list_groups": "read",
     "put_group": "admin", "list_nodes": "read", "stop_node": "admin", "audit": "read",
     "list_tokens": "admin", "create_token": "admin", "revoke_token": "admin",
     "follow_events": "read", "metrics": "read", "openapi": "read",
