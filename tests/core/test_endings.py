@@ -522,3 +522,9 @@ def test_every_outcome_is_decided_and_none_after_being_asked_to_end_is_attempted
 )  # fmt: skip
 def test_a_condition_holds_or_not_or_nobody_could_tell(kind, outcome, answer):
     assert holds(Target(kind, {kind: "x"}), outcome) is answer
+
+
+def test_what_was_accepted_and_asked_to_end_is_in_the_way_until_it_has():
+    accepted = Run(1, 0, Status.STARTED, 0, 0, attempt=1, deadline_at=5_000)
+    assert not accepted.in_flight(5_000), "nobody has told of its end in time"
+    assert replace(accepted, ending="superseded").in_flight(5_000)

@@ -89,8 +89,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             return False
         if self.is_backfill and self.status is Status.ENQUEUED and not self.leased:
             return False  # it lets ticks of the present go before it
-        if self.is_unheard_of(now):
-            return False
+        if self.ending is None and self.is_unheard_of(now):
+            return False  # one that was asked to end is in the way until it has
         # One that was due when it was decided stays so, even if the clock is set back.
         due = self.due_at <= max(now, self.created_at)
         return due or self.leased or self.status is Status.STARTED
