@@ -10,6 +10,7 @@ import jsonschema_rs
 
 from onbeat import Onbeat
 from onbeat.cli.apply import Wish, apply_definitions
+from onbeat.cli.node import _apply
 from onbeat.cli.watch import apply_again, kept_applied
 from onbeat.opened import check_target
 from onbeat.sources.watching import Watched
@@ -379,3 +380,29 @@ def test_the_page_shows_what_happens():
                 assert json.loads(done.stdout)
             else:
                 assert told(done.stdout + done.stderr) == told(printed), called
+
+
+def test_a_node_applies_its_file_also_if_somebody_edits_at_the_same_moment():
+    class Raced:
+        """The service of a store on which somebody else is faster, once."""
+
+        def __init__(self, service):
+            self._service, self.tries = service, 0
+
+        def __getattr__(self, name):
+            return getattr(self._service, name)
+
+        async def apply(self, changes):
+            self.tries += 1
+            if self.tries == 1:
+                await self._service.define([a_schedule("report")])
+            return await self._service.apply(changes)
+
+    async def story():
+        async with Onbeat("sqlite://") as beat:
+            raced = Raced(beat.service)
+            file = read_file(Path(write(TWO)), check_target)
+            await _apply(raced, file, Wish(take_over=True))
+            return raced.tries, [row.schedule_id for row in await beat.schedules()]
+
+    assert asyncio.run(story()) == (2, ["clean", "report"])

@@ -309,7 +309,8 @@ class TestDefining:
         secret = {"http": "https://example.com", "headers": {"A": "secret://x"}}
         for run in ({"command": ["true"]}, secret):
             path = f"/schedules/ann%2F{next(new)}"
-            api.put(path, {"every": "1h", "run": run}, token=api.token("admin", "ann"))
+            made = api.put(path, {"every": "1h", "run": run}, token=api.token("admin", "ann"))
+            assert made.status_code == 201
             before, token = everything(api), api.token("define", "ann")
             for patch in (
                 {"description": "x"},

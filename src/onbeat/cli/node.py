@@ -25,13 +25,13 @@ from onbeat.cli.session import JSON, ask, caller, with_settings, write_json, wri
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
 from onbeat.cli.watch import kept_applied
-from onbeat.errors import InvalidSettings, StoreUnusable
+from onbeat.errors import ChangedSince, InvalidSettings, StoreUnusable
 from onbeat.opened import check_target, holder
 from onbeat.records import NodeRow, Overview
 from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.sources.watching import Watched
-from onbeat.sources.yaml import read_file
+from onbeat.sources.yaml import File, read_file
 from onbeat.telling import node_fields, overview_fields
 from onbeat.web.door.first import link_of
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 FILE = Path("onbeat.yaml")
 NO_FLAGS = {"database", "notify"}  # one that every verb has, and one that only a file can say
+TRIES = 5  # to apply a file that others come before
 START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 
 
@@ -122,7 +123,7 @@ async def _serve(
             if restored:
                 await service.record_gap()
             if definitions is not None:
-                await apply_definitions(service, definitions, wish)
+                await _apply(service, definitions, wish)
 
         if set(settings.roles) == {"api"} and not settings.is_postgres:
             await define(service)  # a client of the file: its node is another process
@@ -146,6 +147,18 @@ async def _serve(
         if front is not None:
             await front.stop()
         await beat.close()
+
+
+async def _apply(service: Service, file: File, wish: Wish) -> None:
+    """Apply a file; again, if somebody has changed what is there in between."""
+    for _ in range(TRIES):
+        try:
+            await apply_definitions(service, file, wish)
+        except ChangedSince as raced:
+            refused = raced
+        else:
+            return
+    raise refused
 
 
 def _front(settings: Settings) -> "Front | None":
