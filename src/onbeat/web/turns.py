@@ -36,6 +36,7 @@ def in_turns(app: App) -> App:
 
         await turns.acquire()
         try:
+            await asyncio.sleep(0)  # an answer that waits for nothing would leave nobody a turn
             await app(scope, receive, sending)
         finally:
             pass_on()
