@@ -18,7 +18,7 @@ class Event(
     """Something that happened. `level` is how loudly a log tells of it."""
 
     level: ClassVar[str] = "info"
-    by: str = ""  # who had it done; empty: the engine, or whoever has the database itself
+    by: str = ""  # who had it done; empty: the engine
 
     @property
     def is_notable(self) -> bool:

@@ -1,5 +1,6 @@
 """One process to fork every command from, and several pages at a time: they wait for ticks mostly."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +14,7 @@ AT_ONCE = 3
 @pytest.fixture(scope="session")
 def program(tmp_path_factory):
     if lacking := missing():
+        assert not os.environ.get("CI"), f"CI installs {lacking}"
         pytest.skip(f"the examples need {' and '.join(lacking)}")
     with forked_onbeat(tmp_path_factory.mktemp("bin")) as found:
         yield found
