@@ -378,13 +378,30 @@ class SessionOpened(Event, frozen=True, tag="session.opened"):
     expires_at: int | None = None
 
 
+class DocumentKept(Event, frozen=True, tag="document.kept"):
+    """A system keeps something new beside schedules, or keeps it otherwise than before."""
+
+    level: ClassVar[str] = "debug"
+    kind: str
+    document: str
+
+
+class DocumentForgotten(Event, frozen=True, tag="document.forgotten"):
+    """A system keeps something no longer."""
+
+    level: ClassVar[str] = "debug"
+    kind: str
+    document: str
+
+
 AnyEvent = (
     ScheduleCreated | ScheduleChanged | SchedulePaused | ScheduleResumed | ScheduleDeleted
     | ScheduleParked | RunEnqueued | RunSkipped | RunReleased | RunClaimed | RunStarted
     | RunHandedBack | RunSucceeded | RunRetrying | RunFailed | RunCanceled | NodeStarted
     | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunEndAsked
     | RunBackfilled | RangeShortened | GroupChanged | TokenCreated | TokenRevoked | SessionOpened
-    | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored
+    | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored | DocumentKept
+    | DocumentForgotten
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 Instants are whole milliseconds since 1970 in UTC, but for `run_at`, which is in seconds.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -22,6 +22,7 @@ from onbeat.records import (
     Backfilled,
     ChannelRow,
     Collected,
+    DocumentRow,
     EventRow,
     Figures,
     GroupRow,
@@ -38,6 +39,7 @@ from onbeat.records import (
 
 ALL, ALL_RUNS = Which(), WhichRuns()
 NOTHING_EXPECTED: Mapping[str, int | None] = {}
+NO_HEADERS: Mapping[str, str] = {}
 
 PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
 """`(schedule, run_at, unfinished, past, now) -> Plan`: pure, called inside a transaction."""
@@ -131,6 +133,27 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a schedule begins that was kept elsewhere before. Instants are milliseconds.
+
+    It goes on after `ticked_at`, up to which its ticks were somebody else's: later ones that are
+    past by now are missed, and caught up as its policy says.
+    """
+
+    ticked_at: int | None = None
+    last_run_at: int | None = None
+    last_success_at: int | None = None
+    last_failure_at: int | None = None
+    last_exit: int | None = None
+    last_missed_at: int | None = None
+    last_miss_reason: str | None = None
+    paused: bool = False
+
+
+NO_BEGINNINGS: Mapping[str, Beginning] = {}
+
+
+@dataclass(frozen=True, slots=True)
 class Upserted:
     """What an upsert did to one schedule."""
 
@@ -186,6 +209,7 @@ class Store(Protocol):
         user_id: str = "",
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
+        beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
     ) -> list[Upserted]:
         """Define schedules and take others away, all or none. What changes nothing writes nothing.
 
@@ -197,7 +221,7 @@ class Store(Protocol):
         `source` is kept with what it said, as long as others only edit that, who have none. An id
         of another owner than `only_of` is refused with NotAllowed. Where a revision is `expected`,
         and there is another, or none where there should be, it is refused with ChangedSince; an
-        expected None is that it is not there.
+        expected None is that it is not there. `beginnings` are of those that are new.
         """
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
@@ -404,6 +428,25 @@ class Store(Protocol):
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         """Remove finished runs and events older than `before`; return how many runs went."""
 
+    # -- what systems keep
+
+    async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
+        """Keep what JSON can say, up to 1 MiB of it, in place of what has this name by now.
+
+        What is new is of owner `user_id`; what another than `only_of` owns is refused.
+        """
+
+    async def kept(self, kind: str, name: str) -> DocumentRow | None:
+        """Return what is kept under a name."""
+
+    async def kept_all(
+        self, kind: str, *, after: str = "", limit: int | None = None
+    ) -> list[DocumentRow]:
+        """Return what is kept of a kind by name: those later than `after`, up to `limit`."""
+
+    async def forget(self, kind: str, name: str) -> bool:
+        """Keep it no longer; return whether it was there."""
+
     # -- who is told
 
     async def to_send(self, channels: Collection[str]) -> ToSend:
@@ -484,6 +527,39 @@ class Launcher(Protocol):
         """End what is left."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered: what its body says as JSON, or else its text."""
+
+    status: int
+    phrase: str  # such as Not Found
+    body: object = None
+
+    @property
+    def error(self) -> str:
+        """What is told of an answer that is no success."""
+        return f"HTTP {self.status}: {self.phrase}" if self.phrase else f"HTTP {self.status}"
+
+
+class Ask(Protocol):
+    """How a launcher sends one request, whatever the server then answers."""
+
+    async def __call__(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: object = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as a policy has them
+        public_only: bool = False,
+    ) -> Answer | Failed:
+        """Return the answer, or why there is none. A body goes as JSON; no redirect is followed.
+
+        Headers may name secrets, which neither the answer nor a failure tells.
+        """
+
+
 class Notifier(Protocol):
     """The adapter that delivers the messages of one channel."""
 
@@ -494,6 +570,8 @@ class Notifier(Protocol):
         """
 
 
+Callback = Callable[[str], Awaitable[Mapping[str, str]]]
+"""The headers that say how to tell of the end of a run that has this key."""
 Listener = Callable[[int, Sequence[Event]], None]
 """`(at, events)`: what a transaction told, once it is durable, and its `now`."""
 Launchers = Mapping[str, Launcher]  # by the kind of target

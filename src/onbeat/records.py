@@ -181,6 +181,17 @@ class EventRow:
     event: AnyEvent
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentRow:
+    """Something that a system keeps beside schedules."""
+
+    kind: str
+    name: str
+    body: object  # what JSON can say
+    user_id: str
+    updated_at: int
+
+
 TokenKind = Literal["token", "link", "session"]
 
 

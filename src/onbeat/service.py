@@ -24,7 +24,9 @@ from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed
 from onbeat.ports import (
     ALL,
     ALL_RUNS,
+    NO_BEGINNINGS,
     NOTHING_EXPECTED,
+    Beginning,
     Clock,
     Launcher,
     Launchers,
@@ -34,6 +36,7 @@ from onbeat.ports import (
 from onbeat.records import (
     Backfilled,
     ChannelRow,
+    DocumentRow,
     EventRow,
     Figures,
     GroupRow,
@@ -110,6 +113,7 @@ class Service:
         user_id: str = "",
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
+        beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
     ) -> list[Upserted]:
         """Define schedules and take others away, all or none; what changes nothing writes nothing.
 
@@ -124,6 +128,7 @@ class Service:
             user_id=self.caller.owner or user_id,
             remove=remove,
             expected=expected,
+            beginnings=beginnings,
         )
         self._wake()
         return done
@@ -335,6 +340,28 @@ class Service:
         changed = await self._store.set_group(name, places=places)
         self._wake()
         return changed
+
+    async def keep(self, kind: str, name: str, body: object) -> None:
+        """Keep something of a system beside schedules, such as the DAG of a workflow."""
+        self._needs("define")
+        await self._store.keep(kind, name, body, user_id=self.caller.owner)
+
+    async def kept(self, kind: str, name: str) -> DocumentRow | None:
+        """Return what is kept under a name."""
+        self._needs("read")
+        return await self._store.kept(kind, name)
+
+    async def kept_all(
+        self, kind: str, *, after: str = "", limit: int | None = None
+    ) -> list[DocumentRow]:
+        """Return what is kept of a kind by name: those later than `after`, up to `limit`."""
+        self._needs("read")
+        return await self._store.kept_all(kind, after=after, limit=limit)
+
+    async def forget(self, kind: str, name: str) -> bool:
+        """Keep something of a system no longer; return whether it was there."""
+        self._needs("define")
+        return await self._store.forget(kind, name)
 
     async def channels(self) -> list[ChannelRow]:
         """Return what became of the messages of each channel, by name."""

@@ -49,8 +49,13 @@ class Target:
         object.__setattr__(self, "inputs_text", text)
         templates = has_templates(self.fields)
         object.__setattr__(self, "has_templates", templates)
-        # Whoever may be told of its end by its key has to have that, before it can.
-        object.__setattr__(self, "starts_directly", not templates and self.kind != "http")
+        # Whoever may tell of its end by its key has to have that, before it can.
+        object.__setattr__(self, "starts_directly", not (templates or self.may_report))
+
+    @property
+    def may_report(self) -> bool:
+        """Whether it may be accepted, and its end told later by the run's key."""
+        return self.kind in REPORTING
 
     @property
     def inputs(self) -> dict[str, object]:
@@ -392,4 +397,5 @@ def _parts_of(trigger: Trigger) -> Iterator[Trigger]:
             return
 
 
-TARGETS = ("command", "python", "http")  # the kinds of launcher
+TARGETS = ("command", "python", "http", "session", "workflow")  # the kinds of launcher
+REPORTING = frozenset({"http", "session", "workflow"})  # those that others may report the end of

@@ -8,14 +8,14 @@ checked is what is spoken to. Redirects are followed here, each checked like the
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from onbeat.core.runs import Outcome
+from onbeat.core.runs import Failed, Outcome
 from onbeat.core.schedules import Target
 from onbeat.launchers.http.target import WITH_BODY, Reach, asking, read_target
-from onbeat.ports import Attempt
+from onbeat.ports import NO_HEADERS, Answer, Attempt, Callback
 from onbeat.references import References, check_inputs, check_no_reference
 
 if TYPE_CHECKING:
-    from onbeat.launchers.http.sending import Callback, Resolve, Sender
+    from onbeat.launchers.http.sending import Resolve, Sender
 
 
 class HttpLauncher:
@@ -38,7 +38,7 @@ class HttpLauncher:
         timeout: int = 60_000,
         public_only: bool = False,
         resolve: "Resolve | None" = None,
-        callback: "Callback | None" = None,
+        callback: Callback | None = None,
     ) -> None:
         self._version, self._references = version, References(environment, secrets)
         self._callback = callback
@@ -64,7 +64,21 @@ class HttpLauncher:
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         longest = self._timeout if attempt.timeout is None else attempt.timeout
-        return await self._opened(attempt.target).send(attempt, longest)
+        return await self._opened(self._is_public_only(attempt.target)).send(attempt, longest)
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: object = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as a policy has them
+        public_only: bool = False,
+    ) -> Answer | Failed:
+        """Send one request for another launcher. The contract is `Ask`."""
+        sender = self._opened(self._public_only or public_only)
+        return await sender.ask(method, url, body=body, headers=headers, longest=timeout)
 
     def kill(self, run_ids: Collection[int]) -> None:
         """Nothing more can be done: the request was aborted when its launch was cancelled."""
@@ -80,8 +94,7 @@ class HttpLauncher:
     def _is_public_only(self, target: Target) -> bool:
         return self._public_only or bool(target.fields.get("public_only"))
 
-    def _opened(self, target: Target) -> "Sender":
-        public_only = self._is_public_only(target)
+    def _opened(self, public_only: bool) -> "Sender":  # noqa: FBT001 - it is all that it is asked
         if public_only not in self._senders:
             # A tenth of a second, which only those who send anything have to wait for.
             from onbeat.launchers.http.sending import Sender  # noqa: PLC0415

@@ -21,15 +21,15 @@ from onbeat.launchers.http.target import (
     WITH_BODY,
     Reach,
     asking,
+    place_of,
     read_target,
     redirected,
     text_of,
 )
-from onbeat.ports import Attempt
+from onbeat.ports import Answer, Attempt, Callback
 from onbeat.references import Hidden, References
 
 Resolve = Callable[[str, int], Awaitable[Iterable[str]]]
-Callback = Callable[[str], Awaitable[Mapping[str, str]]]
 
 MOST_REDIRECTS = 5
 LONGEST_READ = 1024 * 1024  # bytes of a body, after it was unpacked
@@ -69,6 +69,37 @@ class Sender:
             late = Failed(f"no answer after {longest / 1000:g}s", "timeout")
             outcome = late if limit.expired() else _without_answer(broken, log)
         return outcome, log.text()
+
+    async def ask(
+        self, method: str, url: str, *, body: object, headers: Mapping[str, str], longest: int
+    ) -> Answer | Failed:
+        """Send one request for somebody else. The contract is `Ask`."""
+        log = _Log()
+        try:
+            async with asyncio.timeout(longest / 1000) as limit:
+                return await self._answer(method, url, body, headers, log)
+        except InvalidSchedule as refused:
+            return Failed(log.hide(str(refused)), "invalid_target", retryable=False)
+        except Exception as broken:  # noqa: BLE001 - whatever it is, it is this request's alone
+            late = Failed(f"no answer after {longest / 1000:g}s", "timeout")
+            return late if limit.expired() else _without_answer(broken, log)
+
+    async def _answer(
+        self, method: str, url: str, body: object, headers: Mapping[str, str], log: "_Log"
+    ) -> Answer:
+        place = place_of(text_of("url", url))
+        self._reach.check(place)
+        filled, data = self._fill(headers.items(), log), None
+        if body is not None:
+            data, filled["Content-Type"] = msgspec.json.encode(body), "application/json"
+        async with self._opened().request(
+            method, place.url, data=data, headers=filled, allow_redirects=False
+        ) as response:
+            read, is_cut = await _read_body(response)
+            log.body = log.hide(read.decode(errors="replace"), is_cut=is_cut)
+            is_json = response.content_type.endswith(("/json", "+json"))
+            found = _result(log, is_json=is_json, is_cut=is_cut)
+            return Answer(response.status, log.hide(response.reason or ""), found)
 
     async def close(self) -> None:
         """Close all connections. What is sent later opens new ones."""

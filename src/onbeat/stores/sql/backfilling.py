@@ -115,7 +115,7 @@ class _Backfilling:
         policy, new = self._schedule.policy, sum(isinstance(choice, Add) for choice in wanted)
         ids = iter(tx.take_run_ids(new) if new else ())
         for iteration, choice in enumerate(wanted, state.iteration + 1):
-            key = run_key(self._id, choice.run_at) if target.kind == "http" else None
+            key = run_key(self._id, choice.run_at) if target.may_report else None
             given = (iteration, state.revision, target.needs, target.inputs_text)
             waits = (policy.priority, policy.group, key)
             if isinstance(choice, Revive):

@@ -254,7 +254,7 @@ def waits_as(schedule: Schedule, tick: Tick, now: int) -> tuple[Value, ...]:
     policy, wait = schedule.policy, schedule.policy.start_deadline
     deadline_at = None if wait is None else max(tick.due_at, now) + wait
     key = None
-    if schedule.target.kind == "http":  # whoever takes it on tells of its end by this
+    if schedule.target.may_report:  # whoever takes it on tells of its end by this
         key = run_key(schedule.schedule_id, tick.run_at)
     return policy.priority, policy.group, deadline_at, key
 

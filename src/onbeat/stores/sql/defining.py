@@ -6,6 +6,9 @@ falls between two definitions and none of the past is fired.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
+from onbeat.core.causes import encode_happened, ended
 from onbeat.core.decisions import Decision, Due
 from onbeat.core.endings import to_release
 from onbeat.core.plan import (
@@ -29,7 +32,7 @@ from onbeat.events import (
     ScheduleDeleted,
     ScheduleResumed,
 )
-from onbeat.ports import NOTHING_EXPECTED, Upserted
+from onbeat.ports import NO_BEGINNINGS, NOTHING_EXPECTED, Beginning, Upserted
 from onbeat.stores.sql.causing import keep_follows
 from onbeat.stores.sql.deciding import Decided, carry_out
 from onbeat.stores.sql.known import Known, existing, find, find_all, held, is_foreign, put_to_rest
@@ -60,6 +63,12 @@ INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
        spread_until = 0, rated = NULL, happened = NULL,
        last_run_at = NULL, last_success_at = NULL, last_failure_at = NULL, last_exit = NULL,
        last_missed_at = NULL, last_miss_reason = NULL, consecutive_failures = 0
+"""
+BEGIN_WITH = """
+UPDATE schedule_state
+   SET last_run_at = ?2, last_success_at = ?3, last_failure_at = ?4, last_exit = ?5,
+       last_missed_at = ?6, last_miss_reason = ?7, happened = ?8
+ WHERE schedule_id = ?1
 """
 KEEP_SOURCE = "UPDATE schedules SET source = ?1, base = ?2 WHERE schedule_id = ?3"
 
@@ -94,6 +103,7 @@ def upsert(
     user_id: str,
     remove: Collection[str] = (),
     expected: Mapping[str, int | None] = NOTHING_EXPECTED,
+    beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
 ) -> list[Upserted]:
     """Define schedules. The contract is `Store.upsert`."""
     tx.keep_gate()
@@ -103,7 +113,10 @@ def upsert(
         _check_revision(tx, schedule_id, revision)
     for schedule_id in remove:
         delete(tx, schedule_id)
-    done = [_upsert(tx, schedule, source, user_id) for schedule in schedules]
+    done = [
+        _upsert(tx, schedule, source, user_id, beginnings.get(schedule.schedule_id))
+        for schedule in schedules
+    ]
     pairs = zip(schedules, done, strict=True)
     changed = [schedule for schedule, each in pairs if each.change != "unchanged"]
     keep_follows(tx, changed)
@@ -141,13 +154,24 @@ def set_group(tx: Transaction, name: str, *, places: int) -> bool:
     return True
 
 
-def _upsert(tx: Transaction, schedule: Schedule, source: str | None, user_id: str) -> Upserted:
+def _upsert(
+    tx: Transaction,
+    schedule: Schedule,
+    source: str | None,
+    user_id: str,
+    beginning: Beginning | None,
+) -> Upserted:
     known, text = find(tx, schedule.schedule_id), definition(schedule)
     if known is not None and is_foreign(tx, known.state.user_id):
         problem = f"{schedule.schedule_id} is another owner's"
         raise NotAllowed(problem, hint="take another id")
     if known is None or known.deleted:
-        return _create(tx, schedule, known, text=text, source=source or "", user_id=user_id)
+        begun = _create(
+            tx, schedule, known, beginning, text=text, source=source or "", user_id=user_id
+        )
+        if beginning is not None and beginning.paused:
+            put_to_rest(tx, schedule.schedule_id, note="")
+        return begun
     is_new_source = source is not None and (known.source, known.base) != (source, text)
     if known.text == text:
         if is_new_source:
@@ -185,6 +209,7 @@ def _create(
     tx: Transaction,
     schedule: Schedule,
     old: Known | None,
+    beginning: Beginning | None,
     *,
     text: str,
     source: str,
@@ -195,15 +220,36 @@ def _create(
     if old is not None:
         _keep_for_later(tx, old, "")
     until = max(decided, tx.now // 1000)
+    if beginning is not None and beginning.ticked_at is not None:
+        until = max(decided, min(until, beginning.ticked_at // 1000))
     tx.run(CREATE, (schedule.schedule_id, source, user_id, text, revision, tx.now))
     tx.run(CREATE_STATE, (schedule.schedule_id, until))
     state = State(until, decided, 0, 0, tx.now, revision, user_id)
-    if old is None and schedule.ticks_once:
+    if beginning is not None:
+        state = _begin_with(tx, schedule, state, beginning)
+    elif old is None and schedule.ticks_once:
         missed, until = defined_late(schedule, state.past, now=tx.now)
         carry_out(tx, [Decided(schedule, state, [missed])] if missed is not None else [])
     (run_at,) = _go_on(tx, [(schedule, state, until)])
     tx.tell(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id))
     return Upserted(schedule.schedule_id, "created", revision)
+
+
+def _begin_with(tx: Transaction, schedule: Schedule, state: State, beginning: Beginning) -> State:
+    """Have a new schedule know of what was before: its next tick may follow from that."""
+    happened = None
+    succeeded = beginning.last_success_at
+    if succeeded is not None and schedule.trigger.needs_past:
+        until, past = state.decided_until, state.past
+        happened = encode_happened(
+            ended(schedule.trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
+        )
+    tx.run(
+        BEGIN_WITH,
+        (schedule.schedule_id, beginning.last_run_at, succeeded, beginning.last_failure_at,
+         beginning.last_exit, beginning.last_missed_at, beginning.last_miss_reason, happened),
+    )  # fmt: skip
+    return replace(state, happened=happened)
 
 
 def _keep_for_later(tx: Transaction, known: Known, text: str) -> None:
@@ -341,7 +387,7 @@ def enqueue(
     given = {**schedule.target.inputs, **(inputs or {})}
     (run_id,), run_at, iteration = tx.take_run_ids(1), tx.now // 1000, known.state.iteration + 1
     policy, wait, key = schedule.policy, schedule.policy.start_deadline, None
-    if schedule.target.kind == "http":
+    if schedule.target.may_report:
         key = run_key(schedule_id, run_at, request_id)
     tx.run(
         ENQUEUE,

@@ -14,9 +14,11 @@ from onbeat.core.why import Facts
 from onbeat.ports import (
     ALL,
     ALL_RUNS,
+    NO_BEGINNINGS,
     NOTHING_EXPECTED,
     Attempt,
     Beat,
+    Beginning,
     Clock,
     Compose,
     Finished,
@@ -30,6 +32,7 @@ from onbeat.records import (
     Backfilled,
     ChannelRow,
     Collected,
+    DocumentRow,
     EventRow,
     Figures,
     GroupRow,
@@ -46,6 +49,7 @@ from onbeat.stores.sql import (
     backfilling,
     claiming,
     defining,
+    documents,
     ending,
     explaining,
     forecasting,
@@ -63,7 +67,7 @@ T = TypeVar("T")
 # Everything that a store has. A table, when it is moved, is its name, its columns and its rows.
 TABLES = (
     "meta", "nodes", "groups", "schedules", "past_definitions", "schedule_state", "follows", "due",
-    "schedule_runs", "events", "tokens", "outbox",
+    "schedule_runs", "events", "tokens", "outbox", "documents",
 )  # fmt: skip
 Table = tuple[str, Sequence[str], Iterator[Row]]
 
@@ -127,10 +131,17 @@ class SqlStore(ABC):
         user_id: str = "",
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
+        beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
     ) -> list[Upserted]:
         return await self._write(
             lambda tx: defining.upsert(
-                tx, schedules, source=source, user_id=user_id, remove=remove, expected=expected
+                tx,
+                schedules,
+                source=source,
+                user_id=user_id,
+                remove=remove,
+                expected=expected,
+                beginnings=beginnings,
             )
         )
 
@@ -303,6 +314,22 @@ class SqlStore(ABC):
 
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         return await self._write(lambda tx: reading.prune(tx, before=before, limit=limit))
+
+    # -- what systems keep
+
+    async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
+        await self._write(lambda tx: documents.keep(tx, kind, name, body, user_id=user_id))
+
+    async def kept(self, kind: str, name: str) -> DocumentRow | None:
+        return await self._read(lambda tx: documents.kept(tx, kind, name))
+
+    async def kept_all(
+        self, kind: str, *, after: str = "", limit: int | None = None
+    ) -> list[DocumentRow]:
+        return await self._read(lambda tx: documents.kept_all(tx, kind, after=after, limit=limit))
+
+    async def forget(self, kind: str, name: str) -> bool:
+        return await self._write(lambda tx: documents.forget(tx, kind, name))
 
     # -- who is told
 

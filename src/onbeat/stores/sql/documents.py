@@ -1,0 +1,70 @@
+"""What the systems keep beside schedules: JSON by kind and name, each with its owner."""
+
+import msgspec
+
+from onbeat.core.schedules import json_can_say
+from onbeat.errors import InvalidSchedule, NotAllowed
+from onbeat.events import DocumentForgotten, DocumentKept
+from onbeat.records import DocumentRow
+from onbeat.stores.sql.known import is_foreign
+from onbeat.stores.sql.transaction import Row, Transaction
+
+LONGEST = 1024 * 1024  # bytes of a body as JSON
+COLUMNS = ", ".join(DocumentRow.__dataclass_fields__)
+
+KEEP = """
+INSERT INTO documents (kind, name, body, user_id, updated_at) VALUES (?1, ?2, ?3, ?4, ?5)
+    ON CONFLICT (kind, name) DO UPDATE SET body = ?3, updated_at = ?5
+       WHERE ?6 = 0 OR documents.user_id = ?4
+"""
+
+
+def keep(tx: Transaction, kind: str, name: str, body: object, *, user_id: str) -> None:
+    """Keep a document. The contract is `Store.keep`."""
+    if not json_can_say(body):
+        hint = "texts, finite numbers, lists, and names that are texts"
+        raise InvalidSchedule(name, "it holds more than JSON can say", hint=hint)
+    text = msgspec.json.encode(body).decode()
+    if len(text) > LONGEST:
+        raise InvalidSchedule(name, "it is too long", hint="1 MiB at most")
+    sql = "SELECT user_id FROM documents WHERE kind = ?1 AND name = ?2 AND body = ?3"
+    same = tx.one(sql, (kind, name, text))
+    if same is not None and not is_foreign(tx, str(same[0])):
+        return
+    # Who was first owns it, also if another comes at the same moment.
+    whose = (user_id, 0) if tx.only_of is None else (tx.only_of, 1)
+    if not tx.run(KEEP, (kind, name, text, whose[0], tx.now, whose[1])):
+        raise NotAllowed(f"{name} is another owner's", hint="take another name")
+    tx.tell(DocumentKept(kind, name))
+
+
+def kept(tx: Transaction, kind: str, name: str) -> DocumentRow | None:
+    """Return a document, if it is there for whoever asks."""
+    sql = f"SELECT {COLUMNS} FROM documents WHERE kind = ?1 AND name = ?2"
+    row = tx.one(sql, (kind, name))
+    return None if row is None or is_foreign(tx, str(row[3])) else _document(row)
+
+
+def kept_all(tx: Transaction, kind: str, *, after: str, limit: int | None) -> list[DocumentRow]:
+    """Return documents of a kind by name. The contract is `Store.kept_all`."""
+    own = "" if tx.only_of is None else "AND user_id = ?4 "
+    whose = () if tx.only_of is None else (tx.only_of,)
+    sql = (
+        f"SELECT {COLUMNS} FROM documents WHERE kind = ?1 AND name > ?2 {own}ORDER BY name LIMIT ?3"
+    )
+    most = 2**62 if limit is None else limit
+    return [_document(row) for row in tx.all(sql, (kind, after, most, *whose))]
+
+
+def forget(tx: Transaction, kind: str, name: str) -> bool:
+    """Forget a document. The contract is `Store.forget`."""
+    if kept(tx, kind, name) is None:
+        return False
+    tx.run("DELETE FROM documents WHERE kind = ?1 AND name = ?2", (kind, name))
+    tx.tell(DocumentForgotten(kind, name))
+    return True
+
+
+def _document(row: Row) -> DocumentRow:
+    kind, name, body, user_id, updated_at = row
+    return DocumentRow(kind, name, msgspec.json.decode(body), user_id, updated_at)

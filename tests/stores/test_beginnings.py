@@ -1,0 +1,53 @@
+"""What every store promises of schedules that were kept elsewhere before."""
+
+from onbeat.ports import Beginning
+from onbeat.testing import a_schedule
+
+HOUR = 3_600_000
+
+
+async def test_a_new_schedule_goes_on_after_the_last_tick_that_was_another_s(world):
+    now = world.clock.now()
+    before = Beginning(ticked_at=now - 3 * HOUR, last_run_at=now - 3 * HOUR, last_exit=7)
+    await world.store.upsert([a_schedule("a", every="1h")], beginnings={"a": before})
+    row = await world.store.schedule("a")
+    assert row.next_run_at * 1000 == now - 2 * HOUR
+    assert (row.last_run_at, row.last_exit) == (now - 3 * HOUR, 7)
+    await world.plan()
+    (run,) = await world.store.runs()
+    assert (run.triggered_by, run.run_at * 1000, run.tick_count) == ("catchup", now, 3)
+
+
+async def test_what_follows_a_success_follows_the_one_that_was_before(world):
+    now = world.clock.now()
+    schedule = a_schedule("a", after={"success": "2h"})
+    await world.store.upsert([schedule], beginnings={"a": Beginning(last_success_at=now - HOUR)})
+    assert (await world.store.schedule("a")).next_run_at * 1000 == now + HOUR
+
+
+async def test_one_that_is_there_goes_on_as_it_was(world):
+    await world.store.upsert([a_schedule("a", every="1h")])
+    first = (await world.store.schedule("a")).next_run_at
+    before = Beginning(ticked_at=world.clock.now() - 3 * HOUR, paused=True)
+    await world.store.upsert([a_schedule("a", every="1h")], beginnings={"a": before})
+    row = await world.store.schedule("a")
+    assert (row.next_run_at, row.paused) == (first, False)
+
+
+async def test_no_tick_that_has_its_row_is_planned_again(world):
+    await world.store.upsert([a_schedule("a", every="1h")])
+    world.clock.advance(HOUR)
+    await world.plan()
+    ran = (await world.store.schedule("a")).next_run_at
+    await world.store.delete("a")
+    before = Beginning(ticked_at=world.clock.now() - 5 * HOUR)
+    await world.store.upsert([a_schedule("a", every="1h")], beginnings={"a": before})
+    assert (await world.store.schedule("a")).next_run_at == ran
+
+
+async def test_one_can_begin_paused(world):
+    schedule = a_schedule("a", every="1h")
+    await world.store.upsert([schedule], beginnings={"a": Beginning(paused=True)})
+    row = await world.store.schedule("a")
+    assert (row.paused, row.next_run_at) == (True, None)
+    assert await world.names_told() == ["schedule.created", "schedule.paused"]

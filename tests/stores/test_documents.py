@@ -1,0 +1,57 @@
+"""What every store promises of what systems keep beside schedules."""
+
+import pytest
+
+from onbeat.errors import InvalidSchedule, NotAllowed
+
+
+async def test_what_was_kept_last_is_found_by_kind_and_name(world):
+    await world.store.keep("dag", "report", {"nodes": [1]}, user_id="ada")
+    await world.store.keep("dag", "report", {"nodes": [2]}, user_id="bob")
+    found = await world.store.kept("dag", "report")
+    assert (found.body, found.user_id) == ({"nodes": [2]}, "ada")
+    assert found.updated_at == world.clock.now()
+    assert await world.store.kept("session", "report") is None
+
+
+async def test_those_of_a_kind_come_by_name_and_in_pages(world):
+    for name in ("b", "c", "a"):
+        await world.store.keep("dag", name, name)
+    await world.store.keep("session", "d", 1)
+    assert [row.name for row in await world.store.kept_all("dag")] == ["a", "b", "c"]
+    page = await world.store.kept_all("dag", after="a", limit=1)
+    assert [row.name for row in page] == ["b"]
+
+
+async def test_what_is_forgotten_is_gone_once(world):
+    await world.store.keep("dag", "report", None)
+    assert await world.store.forget("dag", "report")
+    assert not await world.store.forget("dag", "report")
+    assert await world.names_told() == ["document.kept", "document.forgotten"]
+
+
+async def test_keeping_the_same_again_writes_nothing(world):
+    await world.store.keep("dag", "report", {"a": 1})
+    await world.store.keep("dag", "report", {"a": 1})
+    assert await world.names_told() == ["document.kept"]
+
+
+async def test_to_an_owner_there_is_nothing_but_their_own(world):
+    await world.store.keep("dag", "report", 1, user_id="ada")
+    bobs = world.store.asked_by("token:bob", only_of="bob")
+    assert await bobs.kept("dag", "report") is None
+    assert await bobs.kept_all("dag") == []
+    assert not await bobs.forget("dag", "report")
+    for body in (2, 1):  # also if it is the same
+        with pytest.raises(NotAllowed, match="another owner"):
+            await bobs.keep("dag", "report", body, user_id="bob")
+    await bobs.keep("dag", "own", 3, user_id="bob")
+    assert [row.name for row in await bobs.kept_all("dag")] == ["own"]
+    assert (await world.store.kept("dag", "report")).body == 1
+
+
+@pytest.mark.parametrize("body", ["x" * 2**20, {"a": float("nan")}, {1: 2}])
+async def test_what_is_too_long_or_no_json_is_refused(world, body):
+    with pytest.raises(InvalidSchedule):
+        await world.store.keep("dag", "report", body)
+    assert await world.store.kept_all("dag") == []
