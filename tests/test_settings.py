@@ -61,9 +61,31 @@ SAMPLES = {
             "jwt_key",
             "jwt_issuer",
             "jwt_audience",
+            "services_file",
+            "sessions_folder",
+            "sessions_cwd",
+            "workflows_folder",
+            "workflows_token",
         )
     },
+    **{
+        name: {"http://a:1": "http://a:1", "https://b/x/": "https://b/x", "": ""}
+        for name in ("sessions_url", "workflows_executor")
+    },
+    **{
+        name: {"1m": 60_000, "PT10M": 600_000, "1h": 3_600_000}
+        for name in ("lookahead", "sessions_check", "sessions_busy_delay", "sessions_minimum")
+    },
+    "sessions_most": {"1": 1, "7": 7, "100000": 100_000},
+    "workflows_feedback": {"true": True, "false": False},
+    "workflows_overlap_policy": {each: each for each in ("allow", "queue", "skip")},
+    "workflows_catchup_policy": {each: each for each in ("fire_immediately", "spread", "none")},
+    "workflows_jitter_ms": {"0": 0, "250": 250, "604800000": 604_800_000},
 }
+NUMBERS = {
+    "concurrency", "catchup_per_second", "rate_limit", "sessions_most", "workflows_jitter_ms",
+    "workflows_feedback",
+}  # fmt: skip
 LISTEN = "such as 127.0.0.1:8585, [::1]:8585 or 0.0.0.0:443"
 URL = "such as https://onbeat.example.com"
 PROXIES = 'such as ["10.0.0.7", "10.1.0.0/16"]'
@@ -96,7 +118,7 @@ def env(name):
 
 
 def in_toml(name, text):
-    if name in {"concurrency", "catchup_per_second", "rate_limit"}:
+    if name in NUMBERS:
         return f"{name} = {text}\n"
     if name in {"hosts", "pass_env", "roles", "trusted_proxies"}:
         return f"{name} = {[part.strip() for part in text.split(',') if part]}\n"
@@ -123,6 +145,43 @@ def test_of_those_that_speak_the_last_place_wins(load, name, places):
     assert getattr(found, name) == expected
     untouched = [other for other in NAMES if other != name]
     assert all(getattr(found, other) == getattr(Settings(), other) for other in untouched)
+
+
+def test_what_begins_with_the_name_of_a_system_can_stand_in_its_table(load, refusal):
+    found = load('[sessions]\nurl = "http://a:1"\nmost = 5\n[workflows]\nfeedback = true\n')
+    assert (found.sessions_url, found.sessions_most) == ("http://a:1", 5)
+    assert found.workflows_feedback
+    assert refusal("[sessions]\nurll = 1").startswith("onbeat.toml: sessions_urll: no setting")
+
+
+THEIRS = {
+    "TICK_MS": "500",
+    "LOOKAHEAD_MS": "30000",
+    "MAX_CATCHUP_PER_TICK": "7",
+    "DEFAULT_OVERLAP_POLICY": "queue",
+    "DEFAULT_CATCHUP_POLICY": "spread",
+    "DEFAULT_JITTER_MS": "250",
+}
+
+
+@pytest.mark.req("W75", "W76", "W77", "W78")
+def test_settings_of_workflows_are_read_by_the_names_they_have_elsewhere(load):
+    found = load(ONBEAT_WORKFLOWS_EXECUTOR="http://a:1", **THEIRS)
+    assert (found.lookahead, found.catchup_per_second) == (30_000, 7)
+    assert (found.workflows_overlap_policy, found.workflows_catchup_policy) == ("queue", "spread")
+    assert found.workflows_jitter_ms == 250
+    ours = load(ONBEAT_WORKFLOWS_JITTER_MS="9", **THEIRS)
+    assert ours.workflows_jitter_ms == 9  # ours wins
+
+
+def test_the_names_that_others_use_mean_nothing_where_there_are_no_workflows(load):
+    assert load(**THEIRS) == Settings()
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_a_wrong_value_under_another_s_name_is_refused(refusal, name):
+    told = refusal(ONBEAT_WORKFLOWS_EXECUTOR="http://a:1", **{name: "x"})
+    assert told.startswith(f"{name}: 'x' is ")
 
 
 def test_places_add_up_when_they_speak_of_different_settings(load):

@@ -22,6 +22,8 @@ from onbeat.ports import Role
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 HttpTargets = Literal["any", "public"]
+OverlapPolicy = Literal["allow", "skip", "queue"]
+CatchupPolicy = Literal["none", "fire_immediately", "spread"]
 JwtAlgorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
 
 FILE = "onbeat.toml"
@@ -67,6 +69,22 @@ class Settings:
     jwt_algorithm: JwtAlgorithm = "RS256"
     jwt_issuer: str = ""
     jwt_audience: str = ""
+    lookahead: int = 60_000  # over how long missed ticks are spread, at most
+    services_file: str = ""  # services and their timers; empty: there are none
+    sessions_url: str = ""  # the chat server; empty: there is no sessions system
+    sessions_folder: str = "~/.caco/schedule"  # its definitions and last runs, as files
+    sessions_cwd: str = ""  # where new sessions work; empty: where Onbeat was started
+    sessions_check: int = 30 * 60_000  # how long after an error a prompt is sent again
+    sessions_busy_delay: int = 60 * 60_000  # and after its session was busy
+    sessions_minimum: int = 60 * 60_000  # the shortest time between two runs of a schedule
+    sessions_most: int = 100  # sessions that it keeps; the oldest are cleaned up
+    workflows_folder: str = ""  # DAGs as files; empty: they are kept in the database
+    workflows_executor: str = ""  # the URL that DAGs are sent to; empty: a function is given them
+    workflows_token: str = ""  # what the executor is sent to know who asks: a reference
+    workflows_feedback: bool = False  # whether it tells of the end of every run
+    workflows_overlap_policy: OverlapPolicy = "skip"  # unless a schedule says so, as are these
+    workflows_catchup_policy: CatchupPolicy = "none"
+    workflows_jitter_ms: int = 0
     notify: tuple[Channel, ...] = ()  # who hears of failures and the like: a table of the file
 
     @classmethod
@@ -89,6 +107,8 @@ class Settings:
             **_from_environment(environment),
             **_from_flags(flags),
         }
+        if any(name.startswith("workflows_") for name in found):
+            found = {**_by_their_names(environment), **found}
         return cls(**found)  # type: ignore[arg-type]  # each reader gives what its field takes
 
     def at(self, database: str) -> "Settings":
@@ -182,11 +202,34 @@ def _from_file(
     except ValueError:  # a NUL in the name
         raise InvalidSettings(shown(str(name)), "it is no file name", hint=hint) from None
     found = {}
-    for key, value in given.items():
+    for key, value in _with_tables_flat(given).items():
         at = f"{name}: {_spelled(key)}"
         if key not in _READERS:
             raise _unknown(at, meant(key, _READERS))
         found[key] = _read(key, value, at=at)
+    return found
+
+
+def _with_tables_flat(given: Mapping[str, object]) -> dict[str, object]:
+    """Return the same with `[sessions] url` as `sessions_url`, for each system."""
+    found: dict[str, object] = {}
+    for key, value in given.items():
+        if key in SYSTEMS and isinstance(value, dict):
+            found |= {f"{key}_{name}": each for name, each in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def _by_their_names(environment: Mapping[str, str]) -> dict[str, object]:
+    """Return the settings that workflows are used to have in the environment, as they name them."""
+    found = {}
+    for variable, (name, reader) in WORKFLOWS_NAMES.items():
+        if variable in environment:
+            text = environment[variable]
+            value = int(text) if re.fullmatch(r"[0-9]{1,18}", text.strip()) else text
+            found[name] = _read_by(reader, value, at=variable)
+    found.pop("tick_ms", None)  # there is no tick to set: nothing is polled
     return found
 
 
@@ -230,14 +273,20 @@ def _as_in_a_file(name: str, text: str) -> object:
     """Return what a file would hold for a text; one that makes no sense stays, to be refused."""
     if name in _NUMBERS and re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
         return int(text)
+    if name in _FLAGS and text.strip().lower() in ("true", "false"):
+        return text.strip().lower() == "true"
     if name in _LISTS:
         return [part.strip() for part in text.split(",")] if text.strip() else []
     return text
 
 
 def _read(name: str, value: object, *, at: str) -> object:
+    return _read_by(_READERS[name], value, at=at)
+
+
+def _read_by(reader: Callable[[object], object], value: object, *, at: str) -> object:
     try:
-        return _READERS[name](value)
+        return reader(value)
     except (InvalidSchedule, InvalidSettings) as refused:
         where = f"{at}.{refused.field}" if refused.field else at
         raise InvalidSettings(where, refused.problem, hint=refused.hint) from None
@@ -279,6 +328,12 @@ def _text(value: object) -> str:
         raise InvalidSettings("", f"{shown(value)} is not a text", hint="a text in quotes")
     if "\0" in value:
         raise InvalidSettings("", "there is a NUL in it", hint="a path")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidSettings("", f"{shown(value)} is neither true nor false", hint="true or false")
     return value
 
 
@@ -415,8 +470,37 @@ _READERS: dict[str, Callable[[object], object]] = {
     "jwt_algorithm": _choice(JwtAlgorithm),
     "jwt_issuer": _text,
     "jwt_audience": _text,
+    "lookahead": _length("1s", "1h"),
+    "services_file": _text,
+    "sessions_url": _url,
+    "sessions_folder": _text,
+    "sessions_cwd": _text,
+    "sessions_check": _length("1m", "1d"),
+    "sessions_busy_delay": _length("1m", "7d"),
+    "sessions_minimum": _length("1m", "1d"),
+    "sessions_most": _whole(1, 100_000),
+    "workflows_folder": _text,
+    "workflows_executor": _url,
+    "workflows_token": _text,
+    "workflows_feedback": _flag,
+    "workflows_overlap_policy": _choice(OverlapPolicy),
+    "workflows_catchup_policy": _choice(CatchupPolicy),
+    "workflows_jitter_ms": _whole(0, 7 * 86_400_000),
     "notify": read_channels,
 }
 _TABLES = {"notify"}  # which only a file can have
-_NUMBERS = {"concurrency", "catchup_per_second", "rate_limit"}
+_FLAGS = {"workflows_feedback"}
+_NUMBERS = {
+    "concurrency", "catchup_per_second", "rate_limit", "sessions_most", "workflows_jitter_ms",
+}  # fmt: skip
+SYSTEMS = ("services", "sessions", "workflows")
+# What those who come from a scheduler of workflows have in their environment.
+WORKFLOWS_NAMES: dict[str, tuple[str, Callable[[object], object]]] = {
+    "TICK_MS": ("tick_ms", _whole(1, 3_600_000)),
+    "LOOKAHEAD_MS": ("lookahead", _whole(1000, 3_600_000)),
+    "MAX_CATCHUP_PER_TICK": ("catchup_per_second", _READERS["catchup_per_second"]),
+    "DEFAULT_OVERLAP_POLICY": ("workflows_overlap_policy", _choice(OverlapPolicy)),
+    "DEFAULT_CATCHUP_POLICY": ("workflows_catchup_policy", _choice(CatchupPolicy)),
+    "DEFAULT_JITTER_MS": ("workflows_jitter_ms", _READERS["workflows_jitter_ms"]),
+}
 _LISTS = {"hosts", "pass_env", "roles", "trusted_proxies"}
