@@ -46,6 +46,7 @@ LAYERS = [
     },
     {"notify"},
     {"opened"},
+    {"hosting"},
     {"app", "doctor"},
     {"web"},
     {"cli", "__main__"},
@@ -128,11 +129,13 @@ def test_a_system_knows_the_use_cases_and_the_core_and_no_other_system():
             known = (
                 "core",
                 "errors",
+                "events",
                 "ports",
                 "records",
                 "service",
                 "telling",
                 "systems.wording",
+                "systems.beside",
                 f"systems.{own}",
             )
             if module.startswith("onbeat."):

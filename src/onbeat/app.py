@@ -27,6 +27,7 @@ from onbeat.errors import (
     naming,
     shown,
 )
+from onbeat.hosting import Hosted
 from onbeat.launchers.function import Function, FunctionLauncher
 from onbeat.metrics import Metrics
 from onbeat.opened import Opened, SystemClock, launchers_that_check, open_postgres
@@ -77,6 +78,7 @@ class Onbeat:
         self._functions = FunctionLauncher(concurrency=self._settings.concurrency)
         self._decorated: dict[str, Schedule] = {}
         self._open: Opened | None = None
+        self._hosted: Hosted | None = None
         self._taking_over: asyncio.Task[None] | None = None
 
     def schedule(
@@ -197,6 +199,7 @@ class Onbeat:
             self._settings, self._clock, self._own_launchers, self._functions, self._new_id
         )
         self._open.address = self._address
+        self._hosted = Hosted(self._settings, self._open)
         return self._open.service
 
     async def begin(
@@ -213,6 +216,8 @@ class Onbeat:
                 await opened.service.define(list(self._decorated.values()), source="python")
             if first is not None:
                 await first(opened.service)
+            if "plan" in self._settings.roles:
+                await self.systems.begin()
 
         try:
             await opened.begin(define)
@@ -229,6 +234,9 @@ class Onbeat:
             self._taking_over.cancel()
             await asyncio.wait([self._taking_over])
             self._taking_over = None
+        if self._hosted is not None:
+            await self._hosted.end()
+            self._hosted = None
         if self._open is not None:
             await self._open.close()
             self._open = None
@@ -284,6 +292,12 @@ class Onbeat:
         engine = self._opened.engine
         assert engine is not None, "only a node settles: another process is the node"
         await engine.settle()
+
+    @property
+    def systems(self) -> Hosted:
+        """The systems that its settings ask for, while it is open."""
+        assert self._hosted is not None, "enter it first: async with beat: ..."
+        return self._hosted
 
     @property
     def service(self) -> Service:

@@ -20,6 +20,7 @@ from litestar.types import ControllerRouterHandler
 
 import onbeat
 from onbeat.errors import OnbeatError, meant
+from onbeat.hosting import Hosted
 from onbeat.service import Service
 from onbeat.web import pages
 from onbeat.web.asking import Asked, provide_service
@@ -36,7 +37,16 @@ from onbeat.web.problems import (
     problem,
     unreadable,
 )
-from onbeat.web.routes import definitions, operating, runs, schedules, tokens, watching
+from onbeat.web.routes import (
+    definitions,
+    operating,
+    runs,
+    schedules,
+    sessions,
+    tokens,
+    watching,
+    workflows,
+)
 
 log = logging.getLogger("onbeat.web")
 
@@ -52,6 +62,7 @@ class Behind:
     live: Live
     output: Output
     render_metrics: Callable[[Service], Awaitable[str]]
+    systems: Hosted
 
 
 def make_api(behind: Behind) -> App:
@@ -60,6 +71,8 @@ def make_api(behind: Behind) -> App:
     routes = [route for each in GROUPS for route in each.ROUTES]
     handlers: list[ControllerRouterHandler] = [
         Router(AT, route_handlers=[*routes, described.route]),
+        *sessions.ROUTES,
+        *workflows.ROUTES,
         *pages.ROUTES,
     ]
     provided = {"service": Provide(provide_service)}
@@ -81,6 +94,7 @@ def make_api(behind: Behind) -> App:
                 "live": behind.live,
                 "output": behind.output,
                 "render_metrics": behind.render_metrics,
+                "systems": behind.systems,
             }
         ),
         logging_config=None,

@@ -76,7 +76,7 @@ class Front:
             return output_file(self.settings, run.run_id, run.attempt)
 
         output = Output(live, path_of=path_of, nodes=beat.service.nodes, node_token=node_token)
-        api = make_api(Behind(beat.service, live, output, render_metrics))
+        api = make_api(Behind(beat.service, live, output, render_metrics, beat.systems))
         door = Door(
             in_turns(api),
             tokens=tokens,

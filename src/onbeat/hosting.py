@@ -1,0 +1,34 @@
+"""The systems of a process: made as its settings say, and at work beside its node."""
+
+from collections.abc import Sequence
+
+from onbeat.events import Event
+from onbeat.opened import Opened
+from onbeat.settings import Settings
+from onbeat.systems.beside import Beside
+
+
+class Hosted:
+    """The systems that work on an open store."""
+
+    def __init__(self, settings: Settings, opened: Opened) -> None:
+        self.settings = settings
+        self._beside: list[Beside] = []
+        self._begun: list[Beside] = []
+        opened.listeners.append(self._heard)
+
+    async def begin(self) -> None:
+        """Have each begin: the node is nobody else's, and has planned nothing yet."""
+        for each in self._beside:
+            if each not in self._begun:
+                await each.begin()
+                self._begun.append(each)
+
+    async def end(self) -> None:
+        """Have each end that has begun, the last one first."""
+        while self._begun:
+            await self._begun.pop().end()
+
+    def _heard(self, at: int, events: Sequence[Event]) -> None:
+        for each in self._begun:
+            each.heard(at, events)
