@@ -318,4 +318,26 @@ _TARGETS: dict[str, Schema] = {
                         "description": "whether it may speak to public addresses only"},
         **_SHARED,
     }) | {"required": ["http"]},
+    "session": _object({
+        "session": _object({
+            "prompt": _text("what is sent to the session", "Standup for {{ date }}", minLength=1),
+            "url": _text("the chat server; else the one of the settings", "http://127.0.0.1:53000",
+                         pattern="^[Hh][Tt][Tt][Pp][Ss]?://.+"),
+            "model": _text("of a new session", "claude-sonnet", minLength=1),
+            "cwd": _text("the folder that a new session works in", "/srv", minLength=1),
+            "persist": {"type": "boolean", "default": True,
+                        "description": "whether all runs share one session"},
+            "feedback": {"type": "boolean", "default": False,
+                         "description": "whether the server reports the end of a run"},
+        }) | {"required": ["prompt"]},
+        "public_only": {"type": "boolean", "default": False,
+                        "description": "whether it may speak to public addresses only"},
+        "enabled": _SHARED["enabled"],
+    }) | {"required": ["session"]},
+    "workflow": _object({
+        "workflow": _text("the id of a workflow", "report", minLength=1),
+        "version": {"type": "integer", "minimum": 0, "description": "of the workflow"},
+        "user_id": _text("for whom it runs", "ada", minLength=1),
+        "enabled": _SHARED["enabled"],
+    }) | {"required": ["workflow", "version", "user_id"]},
 }  # fmt: skip
