@@ -56,6 +56,7 @@ async def live(path, clock):
     await store.enqueue("hourly", request_id="by-hand", inputs={"limit": 3})
     await store.pause("hourly", note="for now")
     await store.delete("gone")
+    await store.keep("workflow", "report", {"nodes": ["\0"]}, user_id="ada")
     for _ in range(2):
         clock.advance("1h")
         await store.plan_due(planned, limit=9)
@@ -69,7 +70,8 @@ async def everything(store):
     schedules = await store.schedules()
     runs = await store.runs(limit=1000)
     events = await store.events(limit=1000)
-    return schedules, [without_nul(run) for run in runs], [(row.at, row.event) for row in events]
+    told = [(row.at, row.event) for row in events]
+    return schedules, [without_nul(run) for run in runs], told, await store.kept_all("workflow")
 
 
 def without_nul(run):
