@@ -39,6 +39,7 @@ class ScheduleCreated(Event, frozen=True, tag="schedule.created"):
     definition: str
     run_at: int | None = None  # its first tick
     user_id: str = ""
+    since: int | None = None  # seconds: it was kept elsewhere up to then, and goes on from there
 
 
 class ScheduleChanged(Event, frozen=True, tag="schedule.changed"):

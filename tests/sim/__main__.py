@@ -31,7 +31,7 @@ SOMETIMES = [
     "accepted, and canceled", "accepted, and failed", "accepted, and told of",
     "an event joined another", "asked to end, and succeeded first", "asked to end, though accepted",
     "asked to end: canceled", "asked to end: superseded", "backfilled: a row added",
-    "backfilled: a row enqueued again", "backfilled: from a range", "canceled as it was asked to",
+    "backfilled: a row enqueued again", "backfilled: from a range", "began in the past", "canceled as it was asked to",
     "caught up: all", "caught up: asked for", "caught up: once", "caught up: spread",
     "changed while the queue was full", "changed while ticks were put off", "clock set back",
     "clock set forth", "crash at answer of a probe", "crash at answer of announce",

@@ -151,12 +151,18 @@ class Checker(Life):
         decided = old.decided if old else 0
         model = Model(event.schedule_id, event.definition, self.now, max(decided, second), decided)
         decided_now = self._pending.pop(event.schedule_id, [])
-        if old is None and model.schedule.ticks_once:
+        is_late = old is None and event.since is None and model.schedule.ticks_once
+        if event.since is not None:
+            right = decided <= event.since <= max(decided, second)
+            self.require(right, "a beginning is neither decided nor to come", f"{event}")
+            model.position = event.since
+            self.seen["began in the past"] += model.is_overdue(self.now)
+        if is_late:
             model.position = -1
         self.models[event.schedule_id] = model
         for early in decided_now:
             self.decisions.tick(early)
-        if old is None and model.schedule.ticks_once:
+        if is_late:
             first = model.next_tick()
             late = first is not None and self.now - model.due_at(first) > model.lateness
             self.require(not late, "every miss is recorded", f"{event.schedule_id} {first}")

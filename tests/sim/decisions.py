@@ -214,6 +214,7 @@ class Decisions:
     def _skipped_disabled(self, model, event):
         """All that is due is left out as one."""
         life, tx = self._life, self._life.tx
+        tx.left_out.add(event.schedule_id)
         right = model.switched_off == event.reason
         life.require(right, "every skip has its reason", f"{event}: {model.switched_off}")
 

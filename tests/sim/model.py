@@ -208,6 +208,7 @@ class Transaction:
         self.decided = Counter()  # how much was, by schedule
         self.ticked = set()  # schedules of which ticks were
         self.began = defaultdict(list)  # the ticks that are to start
+        self.left_out = set()  # schedules of which ticks were skipped, as they are switched off
         self.weighed = set()  # schedules of which a tick was held against what is in flight
         self.judged = set()  # those of which a run was, when it was to be claimed
         self.spread = {}

@@ -227,6 +227,11 @@ MUTANTS = [
         "        except Exception as broken:", "        except KeyError as broken:",
     ),
     Mutant(
+        "a beginning goes back before what is decided", f"{STORE}/defining.py",
+        "since = max(decided, min(until, beginning.ticked_at // 1000))",
+        "since = min(until, beginning.ticked_at // 1000)",
+    ),
+    Mutant(
         "an upsert that changes nothing is written", f"{STORE}/defining.py",
         "    if known.text == text:\n", "    if False:\n",
     ),

@@ -9,6 +9,7 @@ from onbeat.core.policies import POLICIES, Policy
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.core.schedules import definition, read_schedule
 from onbeat.errors import InvalidSchedule, OnbeatError
+from onbeat.ports import Beginning
 from tests.sim.drawing import GROUPS, JITTER, Drawing
 
 QUEUE_LIMIT = Policy().queue_limit
@@ -132,7 +133,11 @@ class Users:
             schedule = self._drawing.schedule(name, now=self._now() // 1000)
         except InvalidSchedule:
             return
-        answer = await self._call("upsert", [schedule])
+        named = {}
+        if self._rng.random() < 0.2:
+            past = self._now() - self._rng.choice([0, 5, 60, 4000]) * 1000
+            named["beginnings"] = {name: Beginning(ticked_at=past)}
+        answer = await self._call("upsert", [schedule], **named)
         if answer and answer[0].change == "created" and answer[0].revision > 1:
             self._world.seen["recreated"] += 1
 

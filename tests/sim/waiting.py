@@ -166,13 +166,20 @@ class Waiting:
         life.require(came and stale, "every reason has its cause", f"{event}: {run}")
 
     def _because_of_disabled(self, run, event):
-        """It was to be claimed, and its schedule, or what that starts, is switched off by now."""
+        """It was to be claimed, or to be tried again, and its schedule is switched off by now."""
         life, model = self._life, self._life.models[run.schedule_id]
         off = not model.schedule.target.is_enabled
         if event.reason == "disabled":
             off = not (model.policy.enabled or run.is_asked_for)
         ready = run.blocked_by is None and run.due_at <= life.now
-        life.require(off and ready, "every reason has its cause", f"{event}: {run}")
+        again = run.attempt > 0 and not run.is_asked_for
+        told = f"{event}: {run}"
+
+        def with_a_tick():
+            came = run.schedule_id in life.tx.left_out and again
+            life.require(off and (ready or came), "every reason has its cause", told)
+
+        life.tx.in_the_end.append(with_a_tick)
 
     _because_of_disabled_target = _because_of_disabled
 

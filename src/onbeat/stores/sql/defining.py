@@ -219,19 +219,19 @@ def _create(
     decided = old.state.decided_run_at if old is not None else 0
     if old is not None:
         _keep_for_later(tx, old, "")
-    until = max(decided, tx.now // 1000)
+    until, since = max(decided, tx.now // 1000), None
     if beginning is not None and beginning.ticked_at is not None:
-        until = max(decided, min(until, beginning.ticked_at // 1000))
+        until = since = max(decided, min(until, beginning.ticked_at // 1000))
     tx.run(CREATE, (schedule.schedule_id, source, user_id, text, revision, tx.now))
     tx.run(CREATE_STATE, (schedule.schedule_id, until))
     state = State(until, decided, 0, 0, tx.now, revision, user_id)
     if beginning is not None:
         state = _begin_with(tx, schedule, state, beginning)
-    elif old is None and schedule.ticks_once:
+    if old is None and since is None and schedule.ticks_once:
         missed, until = defined_late(schedule, state.past, now=tx.now)
         carry_out(tx, [Decided(schedule, state, [missed])] if missed is not None else [])
     (run_at,) = _go_on(tx, [(schedule, state, until)])
-    tx.tell(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id))
+    tx.tell(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id, since))
     return Upserted(schedule.schedule_id, "created", revision)
 
 
