@@ -72,10 +72,24 @@ class TestSwitchedOff:
         both = a_schedule(enabled=False, run={"command": ["true"], "enabled": False})
         assert told(decided(both, now="13:00")) == ["skip 13:00 disabled"]
 
-    def test_what_runs_waits_or_is_to_be_attempted_again_is_let_be(self):
-        runs = [a_run("11:00"), queued("11:30"), retrying("12:00")]
+    def test_what_runs_or_waits_is_let_be(self):
+        runs = [a_run("11:00"), queued("11:30"), waiting("12:00")]
         off = a_schedule(enabled=False, overlap="queue")
         assert told(decided(off, *runs, now="13:00")) == ["skip 13:00 disabled"]
+
+    @pytest.mark.parametrize(("off", "reason"), OFF)
+    def test_what_is_to_be_attempted_again_ends_and_is_not_gone_on_with_later(self, off, reason):
+        runs = [retrying("12:00"), retrying("12:30", request_id="by-hand")]
+        found = decided(a_schedule(**off), *runs, now="13:00")
+        assert told(found) == [f"drop ({reason}) 12:00", f"skip 13:00 {reason}"]
+
+    def test_what_waited_for_that_attempt_has_its_turn_to_be_judged(self):
+        off = a_schedule(enabled=False, overlap="queue")
+        found = decided(off, retrying("12:00"), queued("12:30"), now="13:00")
+        wanted = ["drop (disabled) 12:00", "release 12:30", "skip 13:00 disabled"]
+        assert told(found) == wanted
+        behind = decided(off, a_run("11:00"), retrying("12:00"), queued("12:30"), now="13:00")
+        assert told(behind) == ["drop (disabled) 12:00", "skip 13:00 disabled"]
 
     def test_it_takes_no_allowance_and_uses_up_no_runs(self):
         found = decided(a_schedule(enabled=False, max_runs=1), now="15:30", allowance=0)

@@ -82,6 +82,23 @@ class TestAfter:
         assert self.follows(timeout) == Ended(Status.FAILED, "timeout")
         assert self.follows(timeout, retry=["30s"]).reason == "timeout"
 
+    @pytest.mark.parametrize("reason", ["exit", "timeout", "error", "launch_failed"])
+    @pytest.mark.req("S76")
+    def test_a_policy_may_have_retries_for_some_reasons_only(self, reason):
+        retry = {"delays": ["30s", "2m"], "on": ["exit"]}
+        found = self.follows(Failed("it failed", reason), retry=retry)
+        again = Retry(ms("13:00") + 30 * SECOND, "exit")
+        assert found == (again if reason == "exit" else Ended(Status.FAILED, reason))
+
+    def test_what_the_launcher_calls_final_stays_so_whatever_the_policy_names(self):
+        final = Failed("it was refused", "error", retryable=False)
+        found = self.follows(final, retry={"delays": ["30s"], "on": ["error"]})
+        assert found == Ended(Status.FAILED, "error")
+
+    def test_a_run_that_is_lost_is_none_of_these_reasons(self):
+        retry = {"delays": ["30s"], "on": ["exit"]}
+        assert self.follows(Lost(), on_lost="retry", retry=retry) == Retry(ms("13:00"), "lost")
+
     def test_what_no_attempt_can_mend_is_not_attempted_again(self):
         gone = Failed("no such program", "launch_failed", retryable=False)
         assert self.follows(gone, retry=["30s"]) == Ended(Status.FAILED, "launch_failed")

@@ -195,6 +195,15 @@ class TestRetries:
     def test_one_attempt_and_no_jitter_say_nothing(self):
         assert write_policy(read_policy({"retry": {"attempts": 1, "backoff": "30s"}})) == {}
 
+    def test_they_may_be_for_some_reasons_only_however_they_are_given(self):
+        delays = (30 * SECOND, 60 * SECOND)
+        given = {"attempts": 3, "backoff": "30s", "on": ["timeout", "exit", "exit"]}
+        assert self.of(given) == Retries(delays, 0, ("exit", "timeout"))
+        written = {"delays": ["30s", "1m"], "on": ["exit", "timeout"]}
+        assert write_policy(read_policy({"retry": given})) == {"retry": written}
+        assert self.of(written) == self.of(given)
+        assert self.of({"delays": ["30s", "1m"]}).on is None
+
     @given(st.integers(1, 101), st.integers(1, 10**6), st.integers(1, 10**8))
     def test_each_delay_is_the_double_of_the_last_or_the_longest(self, attempts, backoff, longest):
         given = {"attempts": attempts, "backoff": f"{backoff}ms", "max": f"{longest}ms"}
@@ -301,6 +310,10 @@ REFUSED = [  # fields, and what is said of them
     ({"retry": ["1s"] * (LONGEST_RETRY + 1)}, "retry: 101 delays (100 at most)"),
     ({"retry": {}}, f"retry.attempts: it is missing {NO_RETRY}"),
     ({"retry": {"attempts": 5}}, f"retry.backoff: it is missing {NO_RETRY}"),
+    ({"retry": {"delays": ["1s"], "on": []}}, "retry.on: [] is no list of reasons ([exit])"),
+    ({"retry": {"delays": ["1s"], "on": "exit"}}, "retry.on: 'exit' is no list of reasons ([exit])"),
+    ({"retry": {"delays": ["1s"], "on": ["exti"]}}, "retry.on[0]: 'exti' is no such reason (did you mean 'exit'?)"),
+    ({"retry": {"delays": ["1s"], "on": ["exit", 5]}}, "retry.on[1]: 5 is no such reason (known: exit, timeout, error, launch_failed)"),
     ({"retry": {"attempts": 5, "backof": "30s"}}, "retry.backof: no field has this name (did you mean 'backoff'?)"),
     ({"retry": {"attempts": 0, "backoff": "30s"}}, "retry.attempts: 0 is no such number (a whole number, 1 to 101)"),
     ({"retry": {"attempts": 102, "backoff": "30s"}}, "retry.attempts: 102 is no such number (a whole number, 1 to 101)"),
@@ -309,7 +322,7 @@ REFUSED = [  # fields, and what is said of them
     ({"retry": {"attempts": 5, "backoff": "30s", "jitter": 5}}, "retry.jitter: the number 5 has no unit (5s, 5m, 5h or 5d)"),
     ({"retry": {"delays": "30s"}}, "retry.delays: '30s' is no list of delays ([30s, 2m, 10m])"),
     ({"retry": {"delays": ["30s", "x"]}}, f"retry.delays[1]: 'x' is not a duration {NO_DURATION}"),
-    ({"retry": {"delays": ["30s"], "attempts": 3}}, "retry.attempts: no field has this name (known: delays, jitter)"),
+    ({"retry": {"delays": ["30s"], "attempts": 3}}, "retry.attempts: no field has this name (known: delays, jitter, on)"),
     # what says nothing beside the others
     ({"max_active": 3}, "max_active: it says nothing beside overlap: skip (overlap: allow)"),
     ({"max_active": 3, "overlap": "queue"}, "max_active: it says nothing beside overlap: queue (overlap: allow)"),
@@ -342,7 +355,13 @@ LENGTHS = st.one_of(
     st.integers(0, 10**7).map(lambda seconds: seconds * SECOND), st.integers(0, 10**8)
 )
 FROM_A_SECOND = LENGTHS.map(lambda ms: ms + SECOND)
-RETRIES = st.builds(Retries, st.lists(LENGTHS, max_size=4).map(tuple), LENGTHS)
+REASONS = [("exit",), ("exit", "timeout"), ("error", "launch_failed")]
+RETRIES = st.builds(
+    Retries,
+    st.lists(LENGTHS, max_size=4).map(tuple),
+    LENGTHS,
+    st.none() | st.sampled_from(REASONS),
+)
 RATES = st.builds(Rate, st.integers(1, 1000), st.sampled_from(["minute", "hour", "day"]))
 
 

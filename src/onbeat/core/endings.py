@@ -47,8 +47,8 @@ def after(
 ) -> Ended | Retry | Await:
     """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
 
-    A failure is attempted again while the policy has delays left, unless a newer tick waits in the
-    queue: that one takes its turn. So is a lost one under `on_lost: retry`, but not for ever: what
+    A failure is attempted again while the policy has delays left for its reason, unless a newer tick
+    waits in the queue: that one takes its turn. So is a lost one under `on_lost: retry`, but not for ever: what
     it runs may be what ends its nodes. One that was asked to end is not. A schedule that was
     deleted, or cannot be read, is None: nothing of it is attempted again. What was accepted is
     awaited until its timeout or, without one, until just before the schedule is `next_due`.
@@ -80,7 +80,8 @@ def after(
                 return Retry(now, "lost")
             return Ended(Status.FAILED, "lost", release)
         case Failed():
-            if outcome.retryable and not is_last and tries <= len(delays):
+            may_again = policy.retry.has_one_for(outcome.reason, failures=tries)
+            if outcome.retryable and not is_last and may_again:
                 vary = share(f"retry:{run.run_id}:{run.attempt}", policy.retry.jitter + 1)
                 return Retry(now + delays[tries - 1] + vary, outcome.reason)
             return Ended(Status.FAILED, outcome.reason, release)

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from onbeat.core.causes import events_at
 from onbeat.core.deciding import Deciding, is_rated
-from onbeat.core.decisions import Decision, Due, Launch, Plan, Queue, Skip, Tick
+from onbeat.core.decisions import Decision, Drop, Due, Launch, Plan, Queue, Release, Skip, Tick
+from onbeat.core.endings import to_release
 from onbeat.core.model import Past
 from onbeat.core.runs import Reason, Run, Status
 from onbeat.core.schedules import Schedule
@@ -57,7 +58,7 @@ def plan(
             return Plan((), next_due(schedule, max(run_at, now // 1000), past))
         run_at = found
     if (reason := switched_off(schedule)) is not None:
-        return _leave_all(schedule, run_at, past, now, reason)
+        return _leave_all(schedule, run_at, unfinished, past, now=now, reason=reason)
     deciding = Deciding(schedule, unfinished, past, now=now, allowance=allowance, waits=waits)
     tick: int | None = run_at
     is_missed = due_at(schedule, run_at, past) < now - policy.lateness
@@ -227,13 +228,29 @@ def switched_off(schedule: Schedule) -> Reason | None:
     return None if schedule.target.is_enabled else "disabled_target"
 
 
-def _leave_all(schedule: Schedule, run_at: int, past: Past, now: int, reason: Reason) -> Plan:
-    """Skip every tick that is due, as one range."""
+def _leave_all(
+    schedule: Schedule,
+    run_at: int,
+    unfinished: Sequence[Run],
+    past: Past,
+    *,
+    now: int,
+    reason: Reason,
+) -> Plan:
+    """Skip every tick that is due, as one range; what waits for a retry ends with it.
+
+    Else a schedule that is switched on again would go on with an attempt at an older tick.
+    """
     if due_at(schedule, run_at, past) > now:
         return Plan((), Due(run_at, due_at(schedule, run_at, past)))
     last = _last_due_before(schedule, run_at, past, now + 1)
     found = Skip(_ticks(schedule, run_at, last, past), reason)
-    return Plan((found,), next_due(schedule, last, past))
+    ended = [run for run in unfinished if run.awaits_retry and not run.is_asked_for]
+    decisions: list[Decision] = [Drop(run, reason) for run in ended]
+    left = to_release([run for run in unfinished if run not in ended], now=now) if ended else None
+    if left is not None:  # what it waited for was a retry
+        decisions.append(Release(left))
+    return Plan((*decisions, found), next_due(schedule, last, past))
 
 
 def _early(schedule: Schedule) -> int:

@@ -18,6 +18,7 @@ Catchup = Literal["once", "none", "all", "spread"]
 OnLost = Literal["fail", "retry"]
 QueueKeep = Literal["first", "latest"]
 Per = Literal["minute", "hour", "day"]
+RetryOn = Literal["exit", "timeout", "error", "launch_failed"]  # what another attempt could help
 
 MILLISECONDS = re.compile(r" *([0-9]{1,12})ms *")
 RATE = re.compile(r" *([0-9]{1,9}) */ *(minute|hour|day|min|m|h|d) *")
@@ -32,6 +33,11 @@ class Retries:
 
     delays: tuple[int, ...] = ()
     jitter: int = 0
+    on: tuple[RetryOn, ...] | None = None  # only after these; None: whatever another could help
+
+    def has_one_for(self, reason: str, *, failures: int) -> bool:
+        """Return whether there is another attempt after so many failures, the last one for this."""
+        return failures <= len(self.delays) and (self.on is None or reason in self.on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,20 +201,22 @@ def _read_rate(value: object) -> Rate:
 
 
 def _read_retries(value: object) -> Retries:
-    """Read `[30s, 2m, 10m]`, or `{attempts: 5, backoff: 30s, max: 10m, jitter: 5s}`."""
+    """Read `[30s, 2m, 10m]`, or `{attempts: 5, backoff: 30s, max: 10m, jitter: 5s, on: [exit]}`."""
     if isinstance(value, (list, tuple)):
         return Retries(_delays(value))
     hint = "[30s, 2m, 10m] or {attempts: 5, backoff: 30s, max: 10m}"
     if not isinstance(value, Mapping):
         raise InvalidSchedule("", f"{shown(value)} is no list of delays", hint=hint)
     listed = "delays" in value
-    known = {"delays", "jitter"} if listed else {"attempts", "backoff", "max", "jitter"}
-    check_names(value, known)
+    known = {"delays"} if listed else {"attempts", "backoff", "max"}
+    check_names(value, known | {"jitter", "on"})
     with naming("jitter"):
         jitter = _read_length(value.get("jitter", "0s"))
+    with naming("on"):
+        on = None if "on" not in value else _read_reasons(value["on"])
     if listed:
         with naming("delays"):
-            return Retries(_delays(value["delays"]), jitter)
+            return Retries(_delays(value["delays"]), jitter, on)
     for name in ("attempts", "backoff"):
         if name not in value:
             raise InvalidSchedule(name, "it is missing", hint=hint)
@@ -218,12 +226,25 @@ def _read_retries(value: object) -> Retries:
         delay = _read_length(value["backoff"], least=1)
     with naming("max"):
         longest = _read_length(value.get("max", "24h"), least=1)
-    return Retries(tuple(min(delay << n, longest) for n in range(attempts - 1)), jitter)
+    return Retries(tuple(min(delay << n, longest) for n in range(attempts - 1)), jitter, on)
+
+
+def _read_reasons(value: object) -> tuple[RetryOn, ...]:
+    known: tuple[RetryOn, ...] = get_args(RetryOn)
+    if not isinstance(value, (list, tuple)) or not value:
+        raise InvalidSchedule("", f"{shown(value)} is no list of reasons", hint="[exit]")
+    for i, reason in enumerate(value):
+        if reason not in known:
+            hint = meant(reason, known) if isinstance(reason, str) else f"known: {', '.join(known)}"
+            raise InvalidSchedule(f"[{i}]", f"{shown(reason)} is no such reason", hint=hint)
+    return tuple(reason for reason in known if reason in value)
 
 
 def _write_retries(retries: Retries) -> object:
     delays = [length_text(ms) for ms in retries.delays]
-    return {"delays": delays, "jitter": length_text(retries.jitter)} if retries.jitter else delays
+    jitter = {"jitter": length_text(retries.jitter)} if retries.jitter else {}
+    on = {"on": list(retries.on)} if retries.on is not None else {}
+    return {"delays": delays, **jitter, **on} if jitter or on else delays
 
 
 def _delays(value: object) -> tuple[int, ...]:

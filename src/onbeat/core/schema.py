@@ -14,7 +14,7 @@ from onbeat.core.calendars import MOST_HOURS, MOST_ITEMS
 from onbeat.core.codec import AROUND, KINDS
 from onbeat.core.cron import FIELDS, MACROS
 from onbeat.core.model import OUTCOMES
-from onbeat.core.policies import GROUP, LONGEST_RETRY, POLICIES, Policy, read_flag
+from onbeat.core.policies import GROUP, LONGEST_RETRY, POLICIES, Policy, RetryOn, read_flag
 from onbeat.core.schedules import ID, TARGETS
 from onbeat.core.ticks import MOST_PARTS
 from onbeat.core.triggers import MOST_TIMES, Dst
@@ -244,17 +244,21 @@ _AROUND: dict[str, Schema] = {
     ),
 }  # fmt: skip
 
+_RETRY_ON: Schema = {
+    "type": "array", "items": {"enum": list(get_args(RetryOn))}, "minItems": 1,
+    "description": "only after these; else after whatever another attempt could help",
+}  # fmt: skip
 _POLICIES: dict[str, Schema] = {
     "retry": {
         "anyOf": [
             {"type": "array", "items": _LENGTH, "maxItems": LONGEST_RETRY},
             _object({
                 "attempts": {"type": "integer", "minimum": 1, "maximum": LONGEST_RETRY + 1},
-                "backoff": _LENGTH, "max": _LENGTH, "jitter": _LENGTH,
+                "backoff": _LENGTH, "max": _LENGTH, "jitter": _LENGTH, "on": _RETRY_ON,
             }) | {"required": ["attempts", "backoff"]},
             _object({
                 "delays": {"type": "array", "items": _LENGTH, "maxItems": LONGEST_RETRY},
-                "jitter": _LENGTH,
+                "jitter": _LENGTH, "on": _RETRY_ON,
             }) | {"required": ["delays"]},
         ],
         "examples": [["30s", "2m", "10m"], {"attempts": 5, "backoff": "30s", "max": "10m"}],

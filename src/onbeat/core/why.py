@@ -311,6 +311,8 @@ def _instead(facts: Facts, run: RunFacts, policy: Policy) -> str | None:
             return "with on_lost=retry it would have been started again, under the same key"
         case "exit" | "timeout" if not policy.retry.delays:
             return "with retry=[30s] it would have been tried again"
+        case "exit" | "timeout" if policy.retry.on and run.reason not in policy.retry.on:
+            return f"with {run.reason} among retry.on it would have been tried again"
         case _:
             return None
 
