@@ -17,8 +17,8 @@ run: .venv/run.stamp  ## start Onbeat on SQLite with the schedules of examples/o
 	@mkdir -p .onbeat
 	@$(BIN)/python -m onbeat up --file examples/onbeat.yaml --database sqlite:///.onbeat/onbeat.db
 
-test: .venv/dev.stamp  ## run every test
-	@$(BIN)/python -m pytest $(ARGS)
+test: .venv/dev.stamp  ## run every test, on all cores; some of them with ARGS="tests/core -k dst"
+	@$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tools/test.py)
 
 check: .venv/dev.stamp  ## format, lint, types, import rules, spelling
 	@$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "not formatted: make fix"; exit 1; }

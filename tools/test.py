@@ -1,0 +1,59 @@
+"""Run every test, on all cores: `make test`.
+
+Several pytest processes share the tests, module by module. What measures how late or how fast
+something is, and what kills nodes, runs when they are done, alone: beside others it would measure
+those.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTEST = [sys.executable, "-m", "pytest"]
+MOST = 4  # processes: each has a PostgreSQL server of its own
+ALONE = (
+    "tests/chaos",
+    "tests/nodes/test_failover.py",
+    "tests/nodes/test_nodes.py",
+    "tests/notifiers/test_delivery.py",
+    "tests/policies/test_on_real_time.py",
+    "tests/web/test_definitions.py",
+)
+
+
+def main() -> int:
+    """Return 0 if every test passed, or else the code of a process that had something to say."""
+    with tempfile.TemporaryDirectory(prefix="onbeat-tests-") as folder:
+        codes = share(Path(folder), min(os.cpu_count() or 1, MOST))
+    codes.append(subprocess.run([*PYTEST, *ALONE], cwd=ROOT, check=False).returncode)
+    return next((code for code in codes if code), 0)
+
+
+def share(folder: Path, processes: int) -> list[int]:
+    """Run what can run side by side; return how each process ended.
+
+    The first one tells what it does while it does it, the others when all are done.
+    """
+    command = [*PYTEST, "-p", "tests.sharing", f"--taken={folder}"]
+    command += ["-o", "console_output_style=classic", *(f"--ignore={path}" for path in ALONE)]
+    first = subprocess.Popen(command, cwd=ROOT)
+    outputs = [folder / f"output {n}" for n in range(1, processes)]
+    others = [start(command, output) for output in outputs]
+    codes = [each.wait() for each in (first, *others)]
+    for output in outputs:
+        sys.stdout.write(output.read_text(errors="replace"))
+        sys.stdout.flush()
+    return codes
+
+
+def start(command: list[str], output: Path) -> "subprocess.Popen[bytes]":
+    """Start a process that writes to this file what it has to tell."""
+    with output.open("wb") as file:
+        return subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
