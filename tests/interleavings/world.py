@@ -36,6 +36,8 @@ BEFORE = {  # how things have to stand for some calls
     "resume": "paused",
     "plan by two": "beside_another",
 }
+NUMBERS = "SELECT sequencename, last_value FROM pg_sequences WHERE last_value IS NOT NULL"
+STATE = " UNION ALL ".join(f"SELECT '{table}', {table}::text FROM {table}" for table in TABLES)
 
 
 class Situation:
@@ -50,13 +52,17 @@ class Situation:
         self.keeping.execute(f"CREATE SCHEMA {self._schema}")
         for table in TABLES:
             self.keeping.execute(f"CREATE TABLE {self._schema}.{table} AS TABLE {table}")
+        self._numbers = self.keeping.execute(NUMBERS).fetchall()
 
     def put_back(self):
-        with self.keeping.transaction():
-            for table in TABLES:  # so few rows are deleted sooner than a table is made anew
-                self.keeping.execute(f"DELETE FROM {table}")
-                over = "OVERRIDING SYSTEM VALUE" if table in ("events", "outbox") else ""
-                self.keeping.execute(f"INSERT INTO {table} {over} TABLE {self._schema}.{table}")
+        words = [f"SELECT setval('{name}', {last})" for name, last in self._numbers]
+        for table in TABLES:  # so few rows are deleted sooner than a table is made anew
+            over = "OVERRIDING SYSTEM VALUE" if table in ("events", "outbox") else ""
+            words += [
+                f"DELETE FROM {table}",
+                f"INSERT INTO {table} {over} TABLE {self._schema}.{table}",
+            ]
+        self.keeping.execute("; ".join(words))  # one transaction
 
 
 class World:
@@ -237,6 +243,13 @@ class World:
         return actors
 
     # -- what came of it
+
+    def state(self):
+        """Return all that what comes next depends on: what `check` says of one, it says of its equals."""
+        known = self.stores[0]._threads._known
+        here = (self.launched, self.acknowledged, self.started, self.claimed)
+        rows = self.watching.execute(STATE).fetchall()
+        return repr((sorted(rows), here, known.due_from, known._definitions))
 
     def check(self):
         """Let everything come to its end, and return what the checker says."""
