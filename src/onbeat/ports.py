@@ -136,8 +136,8 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
 class Beginning:
     """Where a schedule begins that was kept elsewhere before. Instants are milliseconds.
 
-    It goes on after `ticked_at`, up to which its ticks were somebody else's: later ones that are
-    past by now are missed, and caught up as its policy says.
+    It is taken for created at `ticked_at`, up to which its ticks were somebody else's: later ones
+    that are past by now are missed, and caught up as its policy says.
     """
 
     ticked_at: int | None = None

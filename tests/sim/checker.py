@@ -155,7 +155,7 @@ class Checker(Life):
         if event.since is not None:
             right = decided <= event.since <= max(decided, second)
             self.require(right, "a beginning is neither decided nor to come", f"{event}")
-            model.position = event.since
+            model.position, model.created_at = event.since, min(event.since * 1000, self.now)
             self.seen["began in the past"] += model.is_overdue(self.now)
         if is_late:
             model.position = -1

@@ -243,7 +243,7 @@ MUTANTS = [
     Mutant(
         "what is spread goes on beyond the next tick", "core/plan.py",
         "            until = min(until, due_at(schedule, following, deciding.past))\n",
-        "            until = now + LOOKAHEAD // 6\n",
+        "            until = now + deciding.lookahead // 6\n",
     ),
     Mutant(
         "what is spread starts at once", "core/plan.py",

@@ -1,5 +1,6 @@
 """What every store promises of schedules that were kept elsewhere before."""
 
+from onbeat.core.why import explain
 from onbeat.ports import Beginning
 from onbeat.testing import a_schedule
 
@@ -16,6 +17,36 @@ async def test_a_new_schedule_goes_on_after_the_last_tick_that_was_another_s(wor
     await world.plan()
     (run,) = await world.store.runs()
     assert (run.triggered_by, run.run_at * 1000, run.tick_count) == ("catchup", now, 3)
+
+
+async def test_every_tick_since_then_is_told_of(world):
+    now = world.clock.now()
+    before = Beginning(ticked_at=now - 3 * HOUR)
+    schedule = a_schedule("a", every="1h", catchup_window="90m")
+    await world.store.upsert([schedule], beginnings={"a": before})
+    await world.plan()
+    found = [explain(await world.store.facts("a", now // 1000 - n * 3600)) for n in range(5)]
+    kinds = [(each.kind, each.reason) for each in found]
+    assert kinds == [
+        ("waiting", None),
+        ("waiting", None),  # by the one that stands for it
+        ("skipped", "missed"),
+        ("not_there", None),
+        ("not_there", None),
+    ]
+
+
+async def test_what_was_before_a_deletion_was_decided_then(world):
+    await world.store.upsert([a_schedule("a", every="1h")])
+    began = world.clock.now()
+    world.clock.advance("30m")
+    await world.store.delete("a")
+    world.clock.advance("30m")
+    schedule = a_schedule("a", every="20m", catchup="all")
+    await world.store.upsert([schedule], beginnings={"a": Beginning(ticked_at=began)})
+    await world.plan()
+    runs = await world.store.runs()
+    assert sorted(run.run_at - began // 1000 for run in runs) == [40 * 60, 60 * 60]
 
 
 async def test_what_follows_a_success_follows_the_one_that_was_before(world):

@@ -51,10 +51,10 @@ from onbeat.stores.sql.transaction import Transaction, as_json
 CREATE = """
 INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, updated_at,
        base)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?4)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?4)
     ON CONFLICT (schedule_id) DO UPDATE SET source = ?2, user_id = ?3, definition = ?4, base = ?4,
        revision = ?5, paused = 0, pause_note = '', paused_until = NULL, deleted_at = NULL,
-       created_at = ?6, updated_at = ?6
+       created_at = ?6, updated_at = ?7
 """
 
 CREATE_STATE = """
@@ -183,7 +183,7 @@ def _upsert(
     if before is not None and retimed:
         known = _decide_before_edit(tx, known, before)
     if known.text != text:
-        _keep_for_later(tx, known, known.text)
+        _keep_for_later(tx, known, known.text, tx.now)
     tx.run(
         "UPDATE schedules SET definition = ?1, revision = ?2, updated_at = ?3 "
         "WHERE schedule_id = ?4",
@@ -217,14 +217,18 @@ def _create(
 ) -> Upserted:
     revision = old.state.revision + 1 if old is not None else 1
     decided = old.state.decided_run_at if old is not None else 0
-    if old is not None:
-        _keep_for_later(tx, old, "")
-    until, since = max(decided, tx.now // 1000), None
+    until, since, begins_at = max(decided, tx.now // 1000), None, tx.now
     if beginning is not None and beginning.ticked_at is not None:
-        until = since = max(decided, min(until, beginning.ticked_at // 1000))
-    tx.run(CREATE, (schedule.schedule_id, source, user_id, text, revision, tx.now))
+        # What was before a deletion was decided then, by what it said then.
+        last = max(decided, 0 if old is None or old.deleted_at is None else old.deleted_at // 1000)
+        until = since = max(last, min(until, beginning.ticked_at // 1000))
+        begins_at = min(since * 1000, tx.now)
+    if old is not None:
+        _keep_for_later(tx, old, "", begins_at)
+    about = (schedule.schedule_id, source, user_id, text, revision, begins_at, tx.now)
+    tx.run(CREATE, about)
     tx.run(CREATE_STATE, (schedule.schedule_id, until))
-    state = State(until, decided, 0, 0, tx.now, revision, user_id)
+    state = State(until, decided, 0, 0, begins_at, revision, user_id)
     if beginning is not None:
         state = _begin_with(tx, schedule, state, beginning)
     if old is None and since is None and schedule.ticks_once:
@@ -252,9 +256,9 @@ def _begin_with(tx: Transaction, schedule: Schedule, state: State, beginning: Be
     return replace(state, happened=happened)
 
 
-def _keep_for_later(tx: Transaction, known: Known, text: str) -> None:
-    """Keep what a schedule said up to now, or that it was not there, for whoever asks why."""
-    tx.run(KEEP_DEFINITION, (known.schedule_id, known.state.revision, tx.now, text))
+def _keep_for_later(tx: Transaction, known: Known, text: str, until: int) -> None:
+    """Keep what a schedule said until then, or that it was not there, for whoever asks why."""
+    tx.run(KEEP_DEFINITION, (known.schedule_id, known.state.revision, until, text))
 
 
 def _decide_before_edit(tx: Transaction, known: Known, schedule: Schedule) -> Known:
@@ -363,7 +367,7 @@ def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) ->
     )
     replace_due(tx, [(schedule_id, None)])
     tx.run("DELETE FROM follows WHERE schedule_id = ?1", (schedule_id,))
-    _keep_for_later(tx, known, known.text)
+    _keep_for_later(tx, known, known.text, tx.now)
     first = (schedule_id, 0, known.state.created_at, "")  # until then there was nothing
     tx.run(KEEP_DEFINITION, first)
     tx.tell(ScheduleDeleted(schedule_id))

@@ -31,6 +31,7 @@ class Known:
         schedule_id, text, paused, note, paused_until, deleted_at, source, run_at = row[:8]
         self.schedule_id, self.text = schedule_id, text
         self.paused, self.deleted = bool(paused), deleted_at is not None
+        self.deleted_at: int | None = deleted_at
         self.pause_note: str = note
         self.paused_until: int | None = paused_until
         self.source: str = source
