@@ -228,7 +228,7 @@ MUTANTS = [
     ),
     Mutant(
         "a beginning goes back before what is decided", f"{STORE}/defining.py",
-        "since = max(decided, min(until, beginning.ticked_at // 1000))",
+        "since = max(last, min(until, beginning.ticked_at // 1000))",
         "since = min(until, beginning.ticked_at // 1000)",
     ),
     Mutant(
