@@ -228,8 +228,7 @@ MUTANTS = [
     ),
     Mutant(
         "a beginning goes back before what is decided", f"{STORE}/defining.py",
-        "since = max(last, min(until, beginning.ticked_at // 1000))",
-        "since = min(until, beginning.ticked_at // 1000)",
+        "since = min(until, max(decided, last))", "since = min(until, beginning.ticked_at // 1000)",
     ),
     Mutant(
         "an upsert that changes nothing is written", f"{STORE}/defining.py",

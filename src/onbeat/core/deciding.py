@@ -15,6 +15,7 @@ from onbeat.core.schedules import Schedule
 from onbeat.core.shares import share
 
 POSTPONED = 1000  # how long a catch-up waits that was over the allowance, or a little longer
+LOOKAHEAD = 60_000  # over how long missed ticks are spread, at most
 TriggeredBy = Literal["timer", "catchup"]
 
 
@@ -30,10 +31,12 @@ class Deciding:
         now: int,
         allowance: int,
         waits: int = 0,
+        lookahead: int = LOOKAHEAD,
     ) -> None:
         self.schedule, self._policy, self.past, self.now = schedule, schedule.policy, past, now
         self.decisions: list[Decision] = []
         self.catchups, self._allowance, self._waits = 0, allowance, waits
+        self.lookahead = lookahead
         self.rest_at: int | None = None  # when what is due and not to start now is due again
         self.spread_until, self.is_short = 0, False
         self._flying: list[Run] = []

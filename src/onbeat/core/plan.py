@@ -12,7 +12,7 @@ from dataclasses import replace as with_fields
 from msgspec.structs import replace
 
 from onbeat.core.causes import events_at
-from onbeat.core.deciding import Deciding, is_rated
+from onbeat.core.deciding import LOOKAHEAD, Deciding, is_rated
 from onbeat.core.decisions import Decision, Drop, Due, Launch, Plan, Queue, Release, Skip, Tick
 from onbeat.core.endings import to_release
 from onbeat.core.model import Past
@@ -21,7 +21,6 @@ from onbeat.core.schedules import Schedule
 from onbeat.core.shares import share
 
 MOST_DECISIONS = 100  # of one schedule in one plan: the rest is due again at once
-LOOKAHEAD = 60_000  # over how long missed ticks are spread, at most
 STEP = 100  # those that would start within so long of each other start together
 
 
@@ -34,6 +33,7 @@ def plan(
     now: int,
     allowance: int = MOST_DECISIONS,
     waits: int = 0,
+    lookahead: int = LOOKAHEAD,
 ) -> Plan:
     """Decide the ticks of a schedule that are due, `run_at` being the first undecided one.
 
@@ -42,7 +42,7 @@ def plan(
        time decided as in 1. Under the others those due before the catch-up window are, and of the
        rest under `once` the latest of all that are due runs and stands for the others; under `all`
        each is decided as in 1; under `spread` the first is, and the others one after another,
-       evenly over the look-ahead or until the next tick.
+       evenly over the `lookahead` or until the next tick.
     3. The due row becomes the first tick that is not decided. What the allowance, or the queue, has
        no room for is due again in a second, or up to `waits` later: it is not dropped.
     """
@@ -59,7 +59,9 @@ def plan(
         run_at = found
     if (reason := switched_off(schedule)) is not None:
         return _leave_all(schedule, run_at, unfinished, past, now=now, reason=reason)
-    deciding = Deciding(schedule, unfinished, past, now=now, allowance=allowance, waits=waits)
+    deciding = Deciding(
+        schedule, unfinished, past, now=now, allowance=allowance, waits=waits, lookahead=lookahead
+    )
     tick: int | None = run_at
     is_missed = due_at(schedule, run_at, past) < now - policy.lateness
     if is_missed and policy.catchup != "none" and not deciding.is_allowed():
@@ -270,8 +272,9 @@ def _leave_missed(deciding: Deciding, run_at: int) -> int | None:
     schedule, policy, past = deciding.schedule, deciding.schedule.policy, deciding.past
     window = 0 if policy.catchup == "none" else policy.catchup_window
     since = deciding.now
-    if policy.catchup == "spread" and _is_spreading(past, since):
-        since = past.spread_until - LOOKAHEAD  # what was not too late then has its turn to come
+    if policy.catchup == "spread" and _is_spreading(deciding):
+        # What was not too late then has its turn to come.
+        since = past.spread_until - deciding.lookahead
     limit = since - max(window, policy.lateness)
     if due_at(schedule, run_at, past) >= limit:
         return run_at
@@ -304,8 +307,8 @@ def _spread(deciding: Deciding, tick: int | None) -> int | None:
     left = trigger.runs_left(deciding.past)
     count = count if left is None else min(count, left)
     until = deciding.past.spread_until
-    if not _is_spreading(deciding.past, now):
-        following, until = trigger.look(last, deciding.past)[0], now + LOOKAHEAD
+    if not _is_spreading(deciding):
+        following, until = trigger.look(last, deciding.past)[0], now + deciding.lookahead
         if following is not None:
             until = min(until, due_at(schedule, following, deciding.past))
         assert until > now, "the next tick is not due"
@@ -318,9 +321,10 @@ def _spread(deciding: Deciding, tick: int | None) -> int | None:
     return tick
 
 
-def _is_spreading(past: Past, now: int) -> bool:
+def _is_spreading(deciding: Deciding) -> bool:
     """Return whether missed ticks have a pace to keep: not if that, or the clock, was set back."""
-    return now < past.spread_until <= now + LOOKAHEAD
+    now = deciding.now
+    return now < deciding.past.spread_until <= now + deciding.lookahead
 
 
 def _decide_each(deciding: Deciding, tick: int | None, *, most: int = MOST_DECISIONS) -> int | None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
+from onbeat.core.deciding import LOOKAHEAD
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.leases import Lease, in_a_thread
 from onbeat.engine.notifier import Outbox
@@ -31,6 +32,7 @@ class Engine:
         *,
         concurrency: int = 512,
         catchup_per_second: int = 100,
+        lookahead: int = LOOKAHEAD,
         keep: int = 30 * 86_400_000,
         forget: Callable[[int], object] | None = None,
         outbox: Outbox | None = None,
@@ -49,7 +51,12 @@ class Engine:
             lease=self._lease,
         )
         self.planner = Planner(
-            store, clock, node, self.dispatcher, catchup_per_second=catchup_per_second
+            store,
+            clock,
+            node,
+            self.dispatcher,
+            catchup_per_second=catchup_per_second,
+            lookahead=lookahead,
         )
         self.dispatcher.on_recorded = self.planner.wake  # type: ignore[method-assign]  # they meet here
         self.planner.on_asks = self._look_for_asks  # type: ignore[method-assign]

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from onbeat.core.deciding import LOOKAHEAD
 from onbeat.core.decisions import Plan
 from onbeat.core.model import Past
 from onbeat.core.plan import is_plain, plan
@@ -38,7 +39,10 @@ class Planner:
         dispatcher: Dispatcher,
         *,
         catchup_per_second: int = 100,
+        lookahead: int = LOOKAHEAD,
     ) -> None:
+        """`lookahead` is over how many milliseconds missed ticks are spread, at most."""
+        self._lookahead = lookahead
         self._store, self._clock, self._node, self._dispatcher = store, clock, node, dispatcher
         self._allowance = Allowance(clock, catchup_per_second)
         self._wake = asyncio.Event()
@@ -142,7 +146,14 @@ class Planner:
             return last.plan
         room = self._allowance
         found = plan(
-            schedule, run_at, unfinished, past, now=now, allowance=room.share(), waits=room.waits()
+            schedule,
+            run_at,
+            unfinished,
+            past,
+            now=now,
+            allowance=room.share(),
+            waits=room.waits(),
+            lookahead=self._lookahead,
         )
         if found.catchups or found.is_short:
             room.take(schedule.schedule_id, found.catchups, is_short=found.is_short)
