@@ -67,6 +67,9 @@ def _as_allowed(caller: Caller, target: Target) -> Target:
         problem = "a reference to a secret can be defined by admins only"
         raise NotAllowed(problem, hint="leave it out, or a token with scope admin")
     if target.kind == "workflow":  # where it goes is nobody's to say but the operator's
+        if caller.only_of not in (None, target.fields.get("user_id")):
+            problem = f"a workflow of another user is not {caller.only_of}'s to define"
+            raise NotAllowed(problem, hint=f"user_id: {caller.only_of}")
         return target
     return Target(target.kind, {**target.fields, "public_only": True}, target.is_enabled)
 

@@ -77,6 +77,7 @@ class Onbeat:
         self._new_id = new_id
         self._functions = FunctionLauncher(concurrency=self._settings.concurrency)
         self._decorated: dict[str, Schedule] = {}
+        self._executor: Function | None = None
         self._open: Opened | None = None
         self._hosted: Hosted | None = None
         self._taking_over: asyncio.Task[None] | None = None
@@ -131,6 +132,21 @@ class Onbeat:
             problem = f"{shown(function)} is no function"
             raise InvalidSchedule("python", problem, hint="a function, plain or async")
         self._functions.register(name, function)
+
+    def executor(self, function: F) -> F:
+        """Have a function run the DAGs of workflows: `(dag, meta)`, plain or async.
+
+        What it returns is the result of the run. It is called again under the same key if nobody
+        knows what came of it: `meta["idempotency_key"]`.
+        """
+        if self._open is not None or self._executor not in (None, function):
+            problem = "it runs already" if self._open is not None else "there is another"
+            raise InvalidSchedule("executor", problem, hint="one, before it is entered")
+        if not callable(function):
+            problem = f"{shown(function)} is no function"
+            raise InvalidSchedule("executor", problem, hint="a function, plain or async")
+        self._executor = function
+        return function
 
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then stop in good order.
@@ -196,9 +212,14 @@ class Onbeat:
     async def open(self) -> Service:
         """Open the store, as a client: nothing is planned or launched."""
         self._open = await Opened.make(
-            self._settings, self._clock, self._own_launchers, self._functions, self._new_id
+            self._settings,
+            self._clock,
+            self._own_launchers,
+            self._functions,
+            self._new_id,
+            address=self._address,
+            execute=self._executor,
         )
-        self._open.address = self._address
         self._hosted = Hosted(self._settings, self._open)
         return self._open.service
 

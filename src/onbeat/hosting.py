@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from onbeat.events import Event
-from onbeat.opened import Opened
+from onbeat.opened import Opened, workflow_store
 from onbeat.settings import Settings
 from onbeat.systems.beside import Beside
+from onbeat.systems.workflows import DatabaseStore, Defaults, RunLauncher, Workflows
 
 
 class Hosted:
@@ -13,6 +14,7 @@ class Hosted:
 
     def __init__(self, settings: Settings, opened: Opened) -> None:
         self.settings = settings
+        self.workflows = _workflows(settings, opened)
         self._beside: list[Beside] = []
         self._begun: list[Beside] = []
         opened.listeners.append(self._heard)
@@ -32,3 +34,17 @@ class Hosted:
     def _heard(self, at: int, events: Sequence[Event]) -> None:
         for each in self._begun:
             each.heard(at, events)
+
+
+def _workflows(settings: Settings, opened: Opened) -> Workflows:
+    return Workflows(
+        opened.service,
+        store_for=lambda service: workflow_store(settings, DatabaseStore(service)),
+        launcher_for=lambda store: RunLauncher(store, opened.executor, clock=opened.service.clock),
+        defaults=Defaults(
+            settings.workflows_overlap_policy,
+            settings.workflows_catchup_policy,
+            settings.workflows_jitter_ms,
+            feedback=settings.workflows_feedback,
+        ),
+    )

@@ -36,12 +36,23 @@ from onbeat.launchers.process import (
     forget_output,
     output_path,
 )
+from onbeat.launchers.session import SessionLauncher
 from onbeat.metrics import Metrics
 from onbeat.ports import Clock, Launcher, Listener, Node
 from onbeat.service import Service, check_launch
 from onbeat.settings import Settings
 from onbeat.stores.sql.store import SqlStore
 from onbeat.stores.sqlite import Holder, SqliteStore, who_holds
+from onbeat.systems.workflows import (
+    CallableExecutor,
+    DatabaseStore,
+    DirectoryStore,
+    Executor,
+    HttpExecutor,
+    RunLauncher,
+    WorkflowLauncher,
+    WorkflowStore,
+)
 from onbeat.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -76,8 +87,10 @@ class Opened:
         new_id: Callable[[], str],
         metrics: Metrics,
         listeners: list[Listener],
+        executor: Executor | None = None,
     ) -> None:
         self._settings, self._store, self.metrics = settings, store, metrics
+        self.executor = executor  # of workflows, if there is one
         self.listeners, self.address = listeners, ""
         self._functions, self._output = functions, output
         self._launchers, self._new_id = launchers, new_id
@@ -95,7 +108,11 @@ class Opened:
         own: Mapping[str, Launcher],
         functions: FunctionLauncher,
         new_id: Callable[[], str],
+        *,
+        address: str = "",
+        execute: Callable[..., object] | None = None,
     ) -> Self:
+        """`address` is where its API is, if it has one; `execute` runs DAGs in this program."""
         metrics = Metrics()
         listeners: list[Listener] = [metrics.tell, lambda _, events: logs.tell(events)]
         store = await _open_store(settings, clock, listeners)
@@ -120,16 +137,22 @@ class Opened:
             secrets=settings.secrets,
             callback=Tokens(store).callback(settings.public_url),
         )
+        executor = _executor(settings, requests, Tokens(store), address, execute)
+        dags = workflow_store(settings, DatabaseStore(store))
         launchers: dict[str, Launcher] = {
             "command": commands,
             "python": functions,
             "http": requests,
+            "session": _prompts(settings, requests, store),
+            "workflow": WorkflowLauncher(RunLauncher(dags, executor, clock=store.clock)),
             **own,
         }
-        return cls(
+        found = cls(
             settings, store, launchers, functions, output=output, new_id=new_id, metrics=metrics,
-            listeners=listeners,
+            listeners=listeners, executor=executor,
         )  # fmt: skip
+        found.address = address
+        return found
 
     async def take_over(self) -> None:
         """Begin as soon as no other process is the node."""
@@ -203,6 +226,7 @@ class Opened:
             self._launchers,
             concurrency=self._settings.concurrency,
             catchup_per_second=self._settings.catchup_per_second,
+            lookahead=self._settings.lookahead,
             keep=self._settings.keep,
             forget=partial(forget_output, self._output),
             outbox=notify.outbox(self._settings, self._store),
@@ -212,6 +236,17 @@ class Opened:
             await first()
         await engine.start()
         return engine
+
+    @property
+    def store_id(self) -> str:
+        """What tells this store from any other."""
+        return self._store.store_id
+
+    async def tidy_sessions(self) -> None:
+        """Delete chat sessions that were made for one run, and are not needed any more."""
+        launcher = self._launchers["session"]
+        if isinstance(launcher, SessionLauncher):
+            await launcher.tidy()
 
     def hurry(self) -> None:
         """End what still runs, without waiting for its grace."""
@@ -237,6 +272,19 @@ class Opened:
             await self._store.close()
             if self._settings.output_folder is None:  # what is in memory leaves nothing behind
                 shutil.rmtree(self._output, ignore_errors=True)
+
+
+def _prompts(settings: Settings, requests: HttpLauncher, store: SqlStore) -> SessionLauncher:
+    return SessionLauncher(
+        check_url=requests.check,
+        url=settings.sessions_url,
+        ask=requests.ask,
+        store=store,
+        cwd=settings.sessions_cwd or str(Path.cwd()),
+        busy_delay=settings.sessions_busy_delay,
+        most=settings.sessions_most,
+        callback=Tokens(store).callback(settings.public_url),
+    )
 
 
 async def _open_store(
@@ -278,11 +326,43 @@ def check_target(schedule: Schedule) -> None:
 @cache
 def launchers_that_check() -> Mapping[str, Launcher]:
     """Return launchers that can tell what they could not launch, and launch nothing."""
+    requests = HttpLauncher(version=onbeat.__version__, environment={})
     return {
         "command": ProcessLauncher(Path(), environment={}),
         "python": FunctionLauncher(),
-        "http": HttpLauncher(version=onbeat.__version__, environment={}),
+        "http": requests,
+        # Which server an operator has is not known here: one that names none may be right.
+        "session": SessionLauncher(check_url=requests.check, url="http://localhost"),
+        "workflow": WorkflowLauncher(None),
     }
+
+
+def workflow_store(settings: Settings, in_database: DatabaseStore) -> WorkflowStore:
+    """Return where the DAGs of workflows are: in the folder that settings name, if they do."""
+    folder = settings.workflows_folder
+    return DirectoryStore(folder) if folder else in_database
+
+
+def _executor(
+    settings: Settings,
+    requests: HttpLauncher,
+    tokens: Tokens,
+    address: str,
+    execute: Callable[..., object] | None,
+) -> Executor | None:
+    """Return who runs DAGs: a function of this program, or else the URL of the settings."""
+    if execute is not None:
+        return CallableExecutor(execute)
+    if not settings.workflows_executor:
+        return None
+    there = settings.public_url or address
+    return HttpExecutor(
+        settings.workflows_executor,
+        requests.ask,
+        token=settings.workflows_token,
+        feedback=settings.workflows_feedback,
+        callback=tokens.callback(there) if there else None,
+    )
 
 
 def _make_writable(folder: Path) -> None:

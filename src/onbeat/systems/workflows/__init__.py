@@ -1,5 +1,23 @@
-"""Workflows that are started by cron texts."""
+"""Workflows that are started by cron texts: DAGs as JSON, which an executor runs."""
 
-from onbeat.systems.workflows.registrar import RUN_LAUNCHER, Registrar
+from onbeat.systems.workflows.executors import CallableExecutor, Executor, HttpExecutor, Meta
+from onbeat.systems.workflows.launching import WorkflowLauncher
+from onbeat.systems.workflows.registrar import Defaults, Registrar
+from onbeat.systems.workflows.run_launcher import RunLauncher
+from onbeat.systems.workflows.store import DatabaseStore, DirectoryStore, WorkflowStore
+from onbeat.systems.workflows.system import Workflows
 
-__all__ = ["RUN_LAUNCHER", "Registrar"]
+__all__ = [
+    "CallableExecutor",
+    "DatabaseStore",
+    "Defaults",
+    "DirectoryStore",
+    "Executor",
+    "HttpExecutor",
+    "Meta",
+    "Registrar",
+    "RunLauncher",
+    "WorkflowLauncher",
+    "WorkflowStore",
+    "Workflows",
+]

@@ -1,60 +1,99 @@
 """The registrar: schedules of workflows, in the words of their system.
 
-A run calls the function that is registered as `run-launcher` with `workflow_id`, `version` and
-`user_id`, and with the attempt, whose `run_at` and `key` are the planned time and the idempotency
-key.
+Each is a schedule with `run: {workflow, version, user_id}` and a policy that this system is used
+to: a run that could not be handed over is tried again three times, a second apart, and one whose
+node fell silent once more under the same key, which the executor knows it by.
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
 from onbeat.core.instants import rfc3339
+from onbeat.core.runs import Status
 from onbeat.core.schedules import (
     Schedule,
     check_id,
     from_definition,
-    json_can_say,
     read_schedule,
 )
 from onbeat.errors import InvalidSchedule, NoSuchSchedule, meant, shown
-from onbeat.records import ScheduleRow
+from onbeat.records import RunRow, ScheduleRow, Which, WhichRuns
 from onbeat.service import Service
 from onbeat.systems.wording import check_fields, told_in
-from onbeat.telling import schedule_fields
+from onbeat.systems.workflows.store import check_text, check_workflow
+from onbeat.telling import run_fields, schedule_fields
 
 SOURCE = "workflows"  # whose schedules these are, in the store
-RUN_LAUNCHER = "run-launcher"  # the name of the function that starts a workflow
 PREVIEW = 5
 LONGEST_JITTER = 7 * 86_400_000
+MOST_LISTED = 1000
+PAGE = 500  # schedules that are looked at together
+POLICY: Mapping[str, object] = {
+    "retry": {"delays": ["1s", "1s", "1s"], "on": ["launch_failed"]},
+    "on_lost": "retry",
+    "catchup_window": "720h",
+}
+LONGEST_QUEUE = 1000  # runs that wait, of one schedule
+LONGEST_AWAITED = "1h"  # an executor that reports every end, and then does not
 
 Fields = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds for schedules that say nothing else."""
+
+    overlap_policy: str = "skip"
+    catchup_policy: str = "none"
+    jitter_ms: int = 0
+    feedback: bool = False  # the executor reports the end of every run
 
 
 class Registrar:
     """Defines the schedules of workflows, and reads them back."""
 
     def __init__(
-        self, service: Service, *, new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+        self,
+        service: Service,
+        *,
+        defaults: Defaults = Defaults(),
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
-        self._service, self._new_id = service, new_id
+        self._service, self._defaults, self._new_id = service, defaults, new_id
 
     async def upsert_schedule(self, given: Fields) -> dict[str, object]:
         """Define a schedule; return its `schedule_id`, made here unless given, and `next_run_at`.
 
-        What is left out is at its default. A schedule that is paused stays so.
+        What is left out is at its default. A schedule that is paused stays so, and no tick of the
+        past starts because of it.
         """
-        schedule = _read(given, self._new_id)
-        known = await self._service.find(schedule.schedule_id)
-        if known is not None and known.source != SOURCE:
-            problem = f"{shown(schedule.schedule_id)} is there, and of no workflow"
-            raise InvalidSchedule("schedule_id", problem, hint="another id")
-        user_id = str(given["user_id"])
-        await self._service.define([schedule], source=SOURCE, user_id=user_id)
-        row = await self._service.schedule(schedule.schedule_id)
-        next_run_at = schedule_fields(row).next_run_at
-        return {"schedule_id": schedule.schedule_id, "next_run_at": next_run_at}
+        (found,) = await self.upsert_all([given])
+        return found
+
+    async def upsert_all(
+        self, given: Iterable[Fields], *, remove: Iterable[str] = ()
+    ) -> list[dict[str, object]]:
+        """Define schedules of one user and take others away, all or none; return the former."""
+        schedules = [self.read(each) for each in given]
+        users = {str(each.target.fields["user_id"]) for each in schedules}
+        ids = [each.schedule_id for each in schedules]
+        for row in await self._service.schedules(Which(ids=ids)) if ids else ():
+            if row.source != SOURCE:
+                problem = f"{shown(row.schedule_id)} is there, and of no workflow"
+                raise InvalidSchedule("schedule_id", problem, hint="another id")
+        assert len(users) <= 1, "they are of one user"
+        await self._service.define(
+            schedules, source=SOURCE, user_id=next(iter(users), ""), remove=list(remove)
+        )
+        rows = {row.schedule_id: row for row in await self._service.schedules(Which(ids=ids))}
+        return [
+            {"schedule_id": name, "next_run_at": schedule_fields(rows[name]).next_run_at}
+            for name in ids
+            if name in rows  # else it was deleted in the meantime
+        ]
 
     async def pause_schedule(self, schedule_id: str, paused: bool) -> None:  # noqa: FBT001 - as its users call it
         """Let a schedule rest, or go on from now."""
@@ -73,83 +112,183 @@ class Registrar:
         await self._service.delete(schedule_id)
 
     async def get_schedule(self, schedule_id: str) -> dict[str, object]:
-        """Return a schedule, with a `preview` of when it fires next."""
-        return _told(await self._row(schedule_id))
+        """Return a `schedule`, and when it fires next: as `preview`, and as `next_fire_times`."""
+        row = await self._row(schedule_id)
+        coming: list[int] = []
+        if row.next_run_at is not None:
+            trigger = from_definition(row.schedule_id, row.definition).trigger
+            coming = trigger.upcoming(row.next_run_at - 1, PREVIEW)
+        preview = [rfc3339(tick) for tick in coming]
+        return {"schedule": _told(row), "preview": preview, "next_fire_times": preview}
+
+    async def list_schedules(
+        self, *, user_id: str | None = None, workflow_id: str | None = None, limit: int = 100
+    ) -> list[dict[str, object]]:
+        """Return schedules by id: of a user, of a workflow, or all, up to `limit`."""
+        wanted = {"user_id": user_id, "workflow_id": workflow_id}
+        found: list[dict[str, object]] = []
+        most, after = _limit(limit), ""
+        while len(found) < most:
+            rows = await self._service.schedules(Which(source=SOURCE), after=after, limit=PAGE)
+            told = [_told(row) for row in rows if _is_workflow(row)]
+            found += [
+                each
+                for each in told
+                if all(value in (None, each[name]) for name, value in wanted.items())
+            ]
+            if len(rows) < PAGE:
+                break
+            after = rows[-1].schedule_id
+        return found[:most]
+
+    async def deployed(self, workflow_id: str) -> list[str]:
+        """Return the ids of the schedules of a workflow that deploying it has made."""
+        begin = f"{workflow_id}/"
+        found: list[str] = []
+        after = begin
+        while True:
+            rows = await self._service.schedules(Which(source=SOURCE), after=after, limit=PAGE)
+            own = [row for row in rows if row.schedule_id.startswith(begin)]
+            found += [row.schedule_id for row in own if _told(row)["workflow_id"] == workflow_id]
+            if len(rows) < PAGE or len(own) < len(rows):
+                return found
+            after = rows[-1].schedule_id
+
+    async def runs(self, schedule_id: str, *, limit: int = 10) -> list[dict[str, object]]:
+        """Return the last runs of a schedule, the latest first."""
+        await self._row(schedule_id)
+        which = WhichRuns(check_id(schedule_id))
+        return [_told_of_run(row) for row in await self._service.runs(which, limit=_limit(limit))]
 
     async def _row(self, schedule_id: str) -> ScheduleRow:
         """Return a schedule of this system; those of others are not here."""
         row = await self._service.schedule(check_id(schedule_id))
-        if row.source != SOURCE:
+        if not _is_workflow(row):
             raise NoSuchSchedule(schedule_id)
         return row
 
+    def read(self, given: Fields) -> Schedule:
+        """Return the schedule that these fields ask for, or refuse them."""
+        check_fields(given, REQUIRED | OPTIONAL)
+        given = {name: value for name, value in given.items() if value is not None}
+        for name in sorted(REQUIRED - given.keys(), key=list(REQUIRED_IN_ORDER).index):
+            what = REQUIRED_IN_ORDER[name]
+            raise InvalidSchedule(name, "it is missing", hint=f"{what} is needed")
+        check_workflow(given["workflow_id"], given["version"])
+        for name in ("user_id", "cron_expr", "timezone"):
+            check_text(name, given[name])
+        default, jitter = self._defaults, given.get("jitter_ms", self._defaults.jitter_ms)
+        if type(jitter) is not int or not 0 <= jitter <= LONGEST_JITTER:
+            hint = f"milliseconds, 0 to {LONGEST_JITTER}"
+            raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is no such number", hint=hint)
+        fields = {
+            **POLICY,
+            "cron": given["cron_expr"],
+            "timezone": given["timezone"],
+            "run": {
+                "workflow": given["workflow_id"],
+                "version": given["version"],
+                "user_id": given["user_id"],
+            },
+            "jitter": f"{jitter}ms",
+            "jitter_around": jitter > 0,
+            "overlap": _one_of("overlap_policy", OVERLAP, given, default.overlap_policy),
+            "catchup": CATCHUP[_one_of("catchup_policy", CATCHUP, given, default.catchup_policy)],
+        }
+        if fields["overlap"] == "queue":
+            fields["queue_limit"] = LONGEST_QUEUE
+        if default.feedback:
+            fields["timeout"] = LONGEST_AWAITED
+        fields |= {name: given[name] for name in ("start_at", "end_at") if name in given}
+        schedule_id = given.get("schedule_id")
+        with told_in(WORDS):
+            return read_schedule(
+                self._new_id() if schedule_id is None else check_id(schedule_id), fields
+            )
 
-def _read(given: Fields, new_id: Callable[[], str]) -> Schedule:
-    """Return the schedule that these fields ask for, or refuse them."""
-    check_fields(given, REQUIRED.keys() | OPTIONAL)
-    for name, kind in REQUIRED.items():
-        value = given.get(name)
-        if type(value) is not kind or value == "" or not json_can_say(value):
-            what = "a whole number" if kind is int else "a text"
-            problem = f"{shown(value)} is not {what}" if name in given else "it is missing"
-            raise InvalidSchedule(name, problem, hint=f"{what} is needed")
-    jitter = given.get("jitter_ms", 0)
-    if type(jitter) is not int or not 0 <= jitter <= LONGEST_JITTER:
-        hint = f"milliseconds, 0 to {LONGEST_JITTER}"
-        raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is no such number", hint=hint)
-    catchup = given.get("catchup_policy", "none")
-    if not isinstance(catchup, str) or catchup not in CATCHUP:
-        problem = f"no policy is called {shown(catchup)}"
-        raise InvalidSchedule("catchup_policy", problem, hint=meant(catchup, CATCHUP))
-    workflow = {name: given[name] for name in WORKFLOW}
-    fields = {
-        "cron": given["cron_expr"],
-        "timezone": given["timezone"],
-        "run": {"python": RUN_LAUNCHER, "inputs": workflow},
-        "jitter": f"{jitter}ms",
-        "jitter_around": jitter > 0,
-        "overlap": given.get("overlap_policy", "skip"),
-        "catchup": CATCHUP[catchup],
-    }
-    fields |= {name: given[name] for name in ("start_at", "end_at") if given.get(name) is not None}
-    schedule_id = given.get("schedule_id")
-    with told_in(WORDS):
-        return read_schedule(new_id() if schedule_id is None else check_id(schedule_id), fields)
+
+def _one_of(name: str, known: Iterable[str], given: Fields, default: str) -> str:
+    value = given.get(name, default)
+    names = list(known)
+    if not isinstance(value, str) or value not in names:
+        problem = f"no policy is called {shown(value)}"
+        raise InvalidSchedule(name, problem, hint=meant(value, names))
+    return value
+
+
+def _limit(limit: int) -> int:
+    if type(limit) is not int or not 1 <= limit <= MOST_LISTED:
+        problem = f"{shown(limit)} is no such number"
+        raise InvalidSchedule("limit", problem, hint=f"1 to {MOST_LISTED}")
+    return limit
+
+
+def _is_workflow(row: ScheduleRow) -> bool:
+    """Whether a schedule is of this system, and has not been made into another since."""
+    run = schedule_fields(row).definition.get("run")
+    return row.source == SOURCE and isinstance(run, dict) and "workflow" in run
 
 
 def _told(row: ScheduleRow) -> dict[str, object]:
-    """Return a row in the words of this system."""
-    schedule = from_definition(row.schedule_id, row.definition)
-    fields = msgspec.json.decode(row.definition)
-    preview: list[int] = []
-    if row.next_run_at is not None:
-        preview = schedule.trigger.upcoming(row.next_run_at - 1, PREVIEW)
-    told = schedule_fields(row)
+    """Return a row in the words of this system; of what it has no word for, that of the core."""
+    fields, told = msgspec.json.decode(row.definition), schedule_fields(row)
+    policy, run = from_definition(row.schedule_id, row.definition).policy, fields["run"]
+    known = {theirs: ours for ours, theirs in CATCHUP.items()}
     return {
         "schedule_id": row.schedule_id,
-        **{name: schedule.target.inputs[name] for name in WORKFLOW},
-        "cron_expr": fields["cron"],
+        "workflow_id": run["workflow"],
+        "version": run["version"],
+        "user_id": run["user_id"],
+        "cron_expr": fields.get("cron"),
         "timezone": fields.get("timezone", "UTC"),
         "start_at": fields.get("start_at"),
         "end_at": fields.get("end_at"),
         "next_run_at": told.next_run_at,
         "paused": row.paused,
-        "jitter_ms": schedule.policy.jitter,
-        "overlap_policy": schedule.policy.overlap,
-        "catchup_policy": next(k for k, v in CATCHUP.items() if v == schedule.policy.catchup),
+        "jitter_ms": policy.jitter,
+        "overlap_policy": policy.overlap,
+        "catchup_policy": known.get(policy.catchup, policy.catchup),
         "updated_at": told.updated_at,
-        "preview": [rfc3339(tick) for tick in preview],
     }
 
 
-WORKFLOW = ("workflow_id", "version", "user_id")
-REQUIRED = {
-    "workflow_id": str,
-    "version": int,
-    "user_id": str,
-    "cron_expr": str,
-    "timezone": str,
+def _told_of_run(row: RunRow) -> dict[str, object]:
+    """Return a run in the words of this system, which calls what was canceled by what it did."""
+    told, status = run_fields(row), row.status
+    if status == Status.CANCELED:
+        status = Status.SKIPPED if row.started_at is None else Status.FAILED
+    result = row.result if isinstance(row.result, Mapping) else {}
+    named = row.external_id or result.get("run_id") or row.run_id
+    return {
+        "idempotency_key": told.idempotency_key,
+        "schedule_id": row.schedule_id,
+        "run_at": told.run_at,
+        "status": str(status),
+        "run_id": str(named),
+        "reason": row.reason,
+        "error": row.error,
+        "created_at": told.created_at,
+        "updated_at": told.updated_at,
+    }
+
+
+REQUIRED_IN_ORDER = {
+    "workflow_id": "a text",
+    "version": "a whole number",
+    "user_id": "a text",
+    "cron_expr": "a text",
+    "timezone": "a text",
 }
-OPTIONAL = {"schedule_id", "start_at", "end_at", "jitter_ms", "overlap_policy", "catchup_policy"}
+REQUIRED = frozenset(REQUIRED_IN_ORDER)
+OPTIONAL = frozenset(
+    {"schedule_id", "start_at", "end_at", "jitter_ms", "overlap_policy", "catchup_policy"}
+)
+OVERLAP = ("allow", "skip", "queue")
 CATCHUP = {"none": "none", "fire_immediately": "all", "spread": "spread"}
-WORDS = {"cron": "cron_expr", "overlap": "overlap_policy", "jitter": "jitter_ms"}
+WORDS = {
+    "cron": "cron_expr",
+    "overlap": "overlap_policy",
+    "jitter": "jitter_ms",
+    "run.workflow": "workflow_id",
+    "run.user_id": "user_id",
+}

@@ -3,49 +3,11 @@
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.core.instants import parse_instant, rfc3339
+from onbeat.core.instants import parse_instant
 from onbeat.core.runs import run_key
 from onbeat.errors import NoSuchSchedule
-from onbeat.systems.workflows import Registrar
 from onbeat.testing import a_schedule
-
-REPORT = {
-    "schedule_id": "hourly-report",
-    "workflow_id": "report",
-    "version": 3,
-    "user_id": "ada",
-    "cron_expr": "0 * * * *",
-    "timezone": "Europe/Berlin",
-}
-
-
-class Workflows:
-    """A registrar, and a run launcher that writes down what it is to start."""
-
-    def __init__(self, world):
-        self.world, self.started = world, []
-        world.beat.register("run-launcher", self.start)
-
-    async def start(self, run, workflow_id, version, user_id):
-        self.started.append((workflow_id, version, user_id, run.run_at, run.key))
-
-    def play(self, story):
-        async def whole(world):
-            self.registrar = Registrar(world.beat.service)
-            return await story(self)
-
-        return self.world.play(whole)
-
-    async def upsert(self, **given):
-        return await self.registrar.upsert_schedule(REPORT | given)
-
-    async def get(self, schedule_id="hourly-report"):
-        return await self.registrar.get_schedule(schedule_id)
-
-
-@pytest.fixture
-def workflows(world):
-    return Workflows(world)
+from tests.systems.workflows.conftest import DAG, REPORT
 
 
 @pytest.mark.req("W14")
@@ -61,7 +23,7 @@ def test_a_schedule_has_its_workflow_version_and_user(workflows):
 def test_a_schedule_belongs_to_its_user(workflows):
     async def story(its):
         await its.upsert()
-        return (await its.world.beat.service.schedule("hourly-report")).user_id
+        return (await its.beat.service.schedule("hourly-report")).user_id
 
     assert workflows.play(story) == "ada"
 
@@ -72,20 +34,17 @@ def test_a_schedule_belongs_to_its_user(workflows):
     [
         ("workflow_id", 7, "a text"),
         ("workflow_id", "", "a text"),
-        ("workflow_id", None, "a text"),
         ("version", "3", "a whole number"),
         ("version", 3.0, "a whole number"),
         ("version", True, "a whole number"),
-        ("version", None, "a whole number"),
         ("user_id", 7, "a text"),
-        ("user_id", None, "a text"),
     ],
 )
 def test_a_workflow_and_a_user_are_texts_and_a_version_is_a_number(workflows, name, value, what):
     async def story(its):
         with pytest.raises(InvalidSchedule) as refused:
             await its.upsert(**{name: value})
-        return str(refused.value), await its.world.beat.schedules()
+        return str(refused.value), await its.beat.schedules()
 
     assert workflows.play(story) == (f"{name}: {value!r} is not {what} ({what} is needed)", [])
 
@@ -93,41 +52,43 @@ def test_a_workflow_and_a_user_are_texts_and_a_version_is_a_number(workflows, na
 @pytest.mark.req("W14")
 def test_a_run_is_started_with_them_and_with_its_key(workflows):
     async def story(its):
-        await its.upsert()
-        await its.world.let_pass("1h")
+        await its.with_dag()
+        await its.let_pass("1h")
 
     workflows.play(story)
-    run_at = parse_instant("2026-01-01T13:00:00Z")
-    assert workflows.started == [("report", 3, "ada", run_at, run_key("hourly-report", run_at))]
+    ((dag, meta),) = workflows.handed_over
+    key = run_key("hourly-report", parse_instant("2026-01-01T13:00:00Z"))
+    assert (dag, meta["user_id"], meta["idempotency_key"]) == (DAG, "ada", key)
 
 
 def test_another_version_is_started_from_then_on(workflows):
     async def story(its):
-        await its.upsert()
-        await its.world.let_pass("1h")
+        await its.with_dag()
+        await its.workflows.store.save_dag("report", 4, {"nodes": []})
+        await its.let_pass("1h")
         answered = await its.upsert(version=4)
-        await its.world.let_pass("1h")
+        await its.let_pass("1h")
         return answered
 
     answered = workflows.play(story)
     assert answered == {"schedule_id": "hourly-report", "next_run_at": "2026-01-01T14:00:00Z"}
-    assert [version for _, version, *_ in workflows.started] == [3, 4]
+    assert [dag for dag, _ in workflows.handed_over] == [DAG, {"nodes": []}]
 
 
 class TestCatchingUp:
     """The node was away from 12:00 to 15:30, and ticks of 13:00, 14:00 and 15:00 with it."""
 
     async def away(self, its, **given):
-        await its.upsert(overlap_policy="allow", **given)
-        await its.world.let_pass("3h30m")
-        return [clock(run_at) for *_, run_at, _ in its.started]
+        await its.with_dag(overlap_policy="allow", **given)
+        await its.let_pass("3h30m")
+        return clocks(its)
 
     @pytest.mark.req("W22", "W49")
     @pytest.mark.parametrize("given", [{}, {"catchup_policy": "none"}])
     def test_missed_times_are_ignored_unless_told(self, workflows, given):
         async def story(its):
             started = await self.away(its, **given)
-            return (await its.get())["catchup_policy"], started, await its.world.statuses()
+            return (await its.get())["catchup_policy"], started, await its.statuses()
 
         assert workflows.play(story) == ("none", [], [("SKIPPED", "missed")])
 
@@ -144,12 +105,12 @@ class TestCatchingUp:
         async def story(its):
             started = [len(await self.away(its, catchup_policy="spread"))]
             for _ in range(2):
-                await its.world.let_pass("20s")
+                await its.let_pass("20s")
                 started.append(len(its.started))
             return (await its.get())["catchup_policy"], started
 
         assert workflows.play(story) == ("spread", [1, 2, 3])
-        assert [clock(run_at) for *_, run_at, _ in workflows.started] == ["13:00", "14:00", "15:00"]
+        assert clocks(workflows) == ["13:00", "14:00", "15:00"]
 
     @pytest.mark.req("W22")
     def test_there_is_no_other_policy(self, workflows):
@@ -162,9 +123,8 @@ class TestCatchingUp:
         assert workflows.play(story) == f"catchup_policy: no policy is called 'latest' {known}"
 
 
-def clock(run_at):
-    hours = (run_at - parse_instant("2026-01-01T00:00:00Z")) // 3600
-    return f"{hours:02}:00"
+def clocks(its):
+    return [text[11:16] for text in its.started]
 
 
 @pytest.mark.req("W30")
@@ -182,7 +142,7 @@ def test_an_id_is_made_for_a_schedule_that_has_none(workflows):
     async def story(its):
         del (without := dict(REPORT))["schedule_id"]
         ids = [(await its.registrar.upsert_schedule(without))["schedule_id"] for _ in range(2)]
-        return ids, [row.schedule_id for row in await its.world.beat.schedules()]
+        return ids, [row.schedule_id for row in await its.beat.schedules()]
 
     ids, there = workflows.play(story)
     assert len(set(ids)) == 2
@@ -199,18 +159,20 @@ def test_it_is_read_back_with_the_next_five_times(workflows):
 
     async def story(its):
         await its.upsert(**given)
-        return await its.get()
+        return await its.registrar.get_schedule("hourly-report")
 
-    found = workflows.play(story)
-    assert found["preview"] == [  # New York's clocks go forward on 8 March
+    answered = workflows.play(story)
+    found = answered["schedule"]
+    assert answered["preview"] == [  # New York's clocks go forward on 8 March
         "2026-03-02T14:30:00Z", "2026-03-09T13:30:00Z", "2026-03-16T13:30:00Z",
         "2026-03-23T13:30:00Z", "2026-03-30T13:30:00Z",
     ]  # fmt: skip
     assert {name: found[name] for name in REPORT | given} == REPORT | given
-    assert (found["next_run_at"], found["paused"]) == (found["preview"][0], False)
+    assert (found["next_run_at"], found["paused"]) == (answered["preview"][0], False)
+    assert answered["next_fire_times"] == answered["preview"]
     assert found["updated_at"] == "2026-01-01T12:00:00.000Z"
     assert found.keys() == REPORT.keys() | given.keys() | {
-        "next_run_at", "paused", "updated_at", "preview",
+        "next_run_at", "paused", "updated_at",
     }  # fmt: skip
 
 
@@ -228,28 +190,30 @@ def test_what_is_left_out_is_as_this_system_has_it(workflows):
 @pytest.mark.req("W31")
 def test_a_paused_schedule_starts_nothing_until_it_goes_on(workflows):
     async def story(its):
-        await its.upsert()
+        await its.with_dag()
         await its.registrar.pause_schedule("hourly-report", True)
-        await its.upsert(version=4)  # which is no reason to go on
-        paused = await its.get()
-        await its.world.let_pass("1h")
+        await its.upsert(jitter_ms=1)  # which is no reason to go on
+        paused = await its.registrar.get_schedule("hourly-report")
+        await its.upsert()
+        await its.let_pass("1h")
         await its.registrar.pause_schedule("hourly-report", False)
-        await its.world.let_pass("1h")
+        await its.let_pass("1h")
         return paused
 
     paused = workflows.play(story)
-    assert (paused["paused"], paused["next_run_at"], paused["preview"]) == (True, None, [])
-    assert [clock(run_at) for *_, run_at, _ in workflows.started] == ["14:00"]
+    schedule = paused["schedule"]
+    assert (schedule["paused"], schedule["next_run_at"], paused["preview"]) == (True, None, [])
+    assert clocks(workflows) == ["14:00"]
 
 
 @pytest.mark.req("W32")
 def test_a_deleted_schedule_is_gone(workflows):
     async def story(its):
-        await its.upsert()
+        await its.with_dag()
         await its.registrar.delete_schedule("hourly-report")
         with pytest.raises(NoSuchSchedule):
             await its.get()
-        await its.world.let_pass("1h")
+        await its.let_pass("1h")
 
     workflows.play(story)
     assert workflows.started == []
@@ -257,13 +221,13 @@ def test_a_deleted_schedule_is_gone(workflows):
 
 def test_schedules_of_others_are_not_there(workflows):
     async def story(its):
-        await its.world.beat.define(a_schedule("own"))
+        await its.beat.define(a_schedule("own"))
         for call, *more in (("get",), ("pause", True), ("delete",)):
             with pytest.raises(NoSuchSchedule):
                 await getattr(its.registrar, f"{call}_schedule")("own", *more)
         with pytest.raises(InvalidSchedule) as refused:
             await its.upsert(schedule_id="own")
-        return str(refused.value), (await its.world.beat.service.schedule("own")).source
+        return str(refused.value), (await its.beat.service.schedule("own")).source
 
     refused, source = workflows.play(story)
     assert refused == "schedule_id: 'own' is there, and of no workflow (another id)"
@@ -273,7 +237,13 @@ def test_schedules_of_others_are_not_there(workflows):
 WRONG = [
     ({"cron_expr": "61 * * * *"}, "cron_expr.minute: '61' is no minute"),
     ({"cron_expr": "* * *"}, "cron_expr: "),
-    ({"cron_expr": None}, "cron_expr: None is not a text"),
+    ({"cron_expr": None}, "cron_expr: it is missing (a text is needed)"),
+    ({"cron_expr": 5}, "cron_expr: 5 is not a text"),
+    ({"version": None}, "version: it is missing (a whole number is needed)"),
+    ({"version": -1}, "version: -1 is not a whole number (0 or more)"),
+    ({"user_id": "a" * 201}, "user_id: "),
+    ({"workflow_id": "a\nb"}, "workflow_id: 'a\\nb' is no such text"),
+    ({"overlap_policy": "replace"}, "overlap_policy: no policy is called 'replace'"),
     ({"timezone": "Europe/Berln"}, "timezone: "),
     ({"timezone": ""}, "timezone: '' is not a text"),
     ({"start_at": "soon"}, "start_at: "),
@@ -282,7 +252,7 @@ WRONG = [
     ({"jitter_ms": 10**12}, "jitter_ms: 1000000000000 is no such number"),
     (
         {"overlap_policy": "skipp"},
-        "overlap_policy: no way is called 'skipp' (did you mean 'skip'?)",
+        "overlap_policy: no policy is called 'skipp' (did you mean 'skip'?)",
     ),
     ({"catchup_policy": ["none"]}, "catchup_policy: no policy is called ['none']"),
     ({"cron": "0 * * * *"}, "cron: no field has this name (did you mean 'cron_expr'?)"),
@@ -299,7 +269,7 @@ def test_what_is_refused_is_told_in_its_words(workflows, given, problem):
     async def story(its):
         with pytest.raises(InvalidSchedule) as refused:
             await its.upsert(**given)
-        return str(refused.value), await its.world.beat.schedules()
+        return str(refused.value), await its.beat.schedules()
 
     told, there = workflows.play(story)
     assert told.startswith(problem)
@@ -333,29 +303,16 @@ def test_a_call_that_makes_no_sense_is_refused_with_a_reason(workflows, call, gi
     assert not paused
 
 
-def test_a_run_launcher_that_cannot_be_called_so_is_refused_when_a_schedule_is_defined(world):
-    world.beat.register("run-launcher", lambda workflow_id: None)
-
-    async def story(world):
-        with pytest.raises(InvalidSchedule) as refused:
-            await Registrar(world.beat.service).upsert_schedule(REPORT)
-        return str(refused.value)
-
-    assert "inputs.user_id: the function has none (known: workflow_id)" in world.play(story)
-
-
 @pytest.mark.req("W3")
 def test_it_wakes_on_time_in_its_zone_also_on_the_night_the_clocks_change(workflows):
     async def story(its):
-        its.world.clock.advance(
-            parse_instant("2026-03-07T12:00:00Z") * 1000 - its.world.clock.now()
-        )
-        await its.upsert(cron_expr="30 2 * * *", timezone="America/New_York")
+        its.clock.advance(parse_instant("2026-03-07T12:00:00Z") * 1000 - its.clock.now())
+        await its.with_dag(cron_expr="30 2 * * *", timezone="America/New_York")
         for _ in range(4 * 48):
-            await its.world.let_pass("15m")
+            await its.let_pass("15m")
 
     workflows.play(story)
-    assert [rfc3339(run_at) for *_, run_at, _ in workflows.started] == [
+    assert workflows.started == [
         "2026-03-08T07:00:00Z",  # 02:30 does not exist: the first instant after the gap
         "2026-03-09T06:30:00Z",
     ]

@@ -1,0 +1,100 @@
+"""The run launcher: loads the DAG of a workflow, and hands it to the executor."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+
+from onbeat.core.instants import parse_instant, rfc3339, rfc3339_ms
+from onbeat.core.runs import Accepted, Failed, Outcome, Succeeded
+from onbeat.errors import InvalidSchedule, InvalidSettings, OnbeatError, naming, shown
+from onbeat.ports import Clock
+from onbeat.systems.workflows.executors import Executor, Meta
+from onbeat.systems.workflows.store import WorkflowStore, check_text, check_workflow
+
+log = logging.getLogger("onbeat.workflows")
+
+TRIES = 4  # the first, and three more
+BETWEEN = 1.0  # seconds
+KEY = re.compile(r"[!-~]{1,200}")  # as a header takes it
+
+
+class RunLauncher:
+    """Hands the DAGs of a store to an executor; without one it launches nothing."""
+
+    def __init__(
+        self,
+        store: WorkflowStore,
+        executor: Executor | None,
+        *,
+        clock: Clock,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.store, self._executor, self._clock, self._sleep = store, executor, clock, sleep
+
+    @property
+    def has_executor(self) -> bool:
+        """Whether anybody here runs DAGs."""
+        return self._executor is not None
+
+    async def start(
+        self,
+        workflow_id: str,
+        version: int,
+        user_id: str,
+        scheduled_for: str,
+        idempotency_key: str,
+    ) -> bool:
+        """Hand a workflow over, with a few quick tries; return whether the executor has it.
+
+        False is that there is no such DAG, or that the executor would not have it.
+        """
+        given = check_start(workflow_id, version, user_id, scheduled_for, idempotency_key)
+        for left in reversed(range(TRIES)):
+            outcome = await self.hand_over(*given)
+            if isinstance(outcome, (Succeeded, Accepted)):
+                return True
+            told = outcome.error if isinstance(outcome, Failed) else type(outcome).__name__
+            if not (left and isinstance(outcome, Failed) and outcome.retryable):
+                break
+            await self._sleep(BETWEEN)
+        log.warning("%s v%s for %s was not started: %s", workflow_id, version, user_id, told)
+        return False
+
+    async def hand_over(
+        self, workflow_id: str, version: int, user_id: str, run_at: int, key: str
+    ) -> Outcome:
+        """Hand a workflow over, once; return what came of it."""
+        if self._executor is None:
+            hint = "workflows_executor, or a function: @beat.executor"
+            raise InvalidSettings("workflows_executor", "nobody here runs DAGs", hint=hint)
+        try:
+            dag = await self.store.load_dag(workflow_id, version)
+        except InvalidSchedule as refused:
+            return Failed(str(refused), "invalid_target", retryable=False)
+        except OnbeatError as broken:  # the database does not answer
+            return Failed(str(broken), "launch_failed")
+        if dag is None:
+            problem = f"there is no DAG of {workflow_id} v{version}"
+            return Failed(problem, "invalid_target", retryable=False)
+        now = rfc3339_ms(self._clock.now())
+        return await self._executor.run(dag, Meta(user_id, rfc3339(run_at), key, now))
+
+
+def check_start(
+    workflow_id: object, version: object, user_id: object, scheduled_for: object, key: object
+) -> tuple[str, int, str, int, str]:
+    """Return what is to be started, with the planned time in seconds; or refuse it."""
+    check_workflow(workflow_id, version)
+    check_text("user_id", user_id)
+    if not isinstance(key, str) or not KEY.fullmatch(key):
+        hint = "1 to 200 letters, digits and signs, without spaces"
+        raise InvalidSchedule("idempotency_key", f"{shown(key)} is no key", hint=hint)
+    if not isinstance(scheduled_for, str):
+        hint = "such as 2026-12-01T09:00:00Z"
+        raise InvalidSchedule("scheduled_for", f"{shown(scheduled_for)} is not a text", hint=hint)
+    with naming("scheduled_for"):
+        run_at = parse_instant(scheduled_for)
+    assert isinstance(workflow_id, str), "it was checked"
+    assert isinstance(version, int), "it was checked"
+    return workflow_id, version, str(user_id), run_at, key

@@ -1,0 +1,99 @@
+"""A scheduler with an executor that writes down what it is given, on a clock that tests turn."""
+
+import asyncio
+
+import pytest
+
+from onbeat import Onbeat
+from onbeat.core.instants import parse_instant
+from onbeat.core.runs import Accepted, Failed, Succeeded
+from onbeat.settings import Settings
+from onbeat.testing import ManualClock
+
+DAG = {
+    "nodes": [{"id": "fetch", "action": "http.get"}, {"id": "send", "action": "mail.send"}],
+    "edges": [["fetch", "send"]],
+}
+REPORT = {
+    "schedule_id": "hourly-report",
+    "workflow_id": "report",
+    "version": 3,
+    "user_id": "ada",
+    "cron_expr": "0 * * * *",
+    "timezone": "Europe/Berlin",
+}
+
+
+class World:
+    """What a test of workflows has. It is noon on the first of January, 2026, in UTC."""
+
+    def __init__(self, database="sqlite://", *, start="2026-01-01T12:00:00Z", **settings):
+        self.clock = ManualClock(start)
+        self.settings = Settings(database=database, **settings)
+        self.handed_over = []  # DAGs and what came with them
+        self.answer = None
+        self.beat = self.a_beat()
+
+    def a_beat(self):
+        beat = Onbeat(settings=self.settings, clock=self.clock)
+        beat.executor(self.execute)
+        return beat
+
+    async def execute(self, dag, meta):
+        self.handed_over.append((dag, meta))
+        return self.answer(meta) if callable(self.answer) else self.answer
+
+    @property
+    def workflows(self):
+        return self.beat.systems.workflows
+
+    @property
+    def registrar(self):
+        return self.workflows.registrar
+
+    async def upsert(self, **given):
+        return await self.registrar.upsert_schedule(REPORT | given)
+
+    async def get(self, schedule_id="hourly-report"):
+        return (await self.registrar.get_schedule(schedule_id))["schedule"]
+
+    async def with_dag(self, **given):
+        """Have a schedule whose DAG is there."""
+        await self.workflows.store.save_dag("report", 3, DAG)
+        return await self.upsert(**given)
+
+    async def let_pass(self, *lengths):
+        for length in lengths:
+            self.clock.advance(length)
+            await self.beat.settle()
+
+    async def is_now(self, text):
+        await self.let_pass(parse_instant(text) * 1000 - self.clock.now())
+
+    @property
+    def started(self):
+        """When each was planned that was handed over."""
+        return [meta["scheduled_for"] for _, meta in self.handed_over]
+
+    async def runs(self, schedule_id="hourly-report"):
+        return (await self.registrar.runs(schedule_id, limit=1000))[::-1]
+
+    async def statuses(self, schedule_id="hourly-report"):
+        return [(run["status"], run["reason"]) for run in await self.runs(schedule_id)]
+
+    def play(self, story):
+        """Run a story of this world to its end; return what it returns."""
+
+        async def whole():
+            async with self.beat:
+                return await story(self)
+
+        return asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+@pytest.fixture
+def workflows():
+    return World()
+
+
+__all__ = ["DAG", "REPORT", "Accepted", "Failed", "Succeeded", "World"]
