@@ -220,8 +220,9 @@ def _create(
     until, since, begins_at = max(decided, tx.now // 1000), None, tx.now
     if beginning is not None and beginning.ticked_at is not None:
         # What was before a deletion was decided then, by what it said then.
-        last = max(decided, 0 if old is None or old.deleted_at is None else old.deleted_at // 1000)
-        until = since = max(last, min(until, beginning.ticked_at // 1000))
+        deleted_at = 0 if old is None or old.deleted_at is None else old.deleted_at
+        last = max(beginning.ticked_at, deleted_at) // 1000
+        until = since = min(until, max(decided, last))
         begins_at = min(since * 1000, tx.now)
     if old is not None:
         _keep_for_later(tx, old, "", begins_at)
