@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from onbeat import logs
 from onbeat.access import LOCAL, Caller
 from onbeat.core.policies import read_policy
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.core.schedules import ID, Schedule, check_schedule, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.core.why import Why
@@ -237,16 +237,22 @@ class Onbeat:
                 await opened.service.define(list(self._decorated.values()), source="python")
             if first is not None:
                 await first(opened.service)
+
+        async def begin() -> None:
+            await define()
+            await begin_systems()
+
+        async def begin_systems() -> None:
             if "plan" in self._settings.roles:
                 await self.systems.begin()
 
         try:
-            await opened.begin(define)
+            await opened.begin(begin)
         except StoreHeld as held:
             if not client:
                 raise
             log.warning("joined as a client, and takes over when that ends: %s", held)
-            self._taking_over = asyncio.create_task(opened.take_over())
+            self._taking_over = asyncio.create_task(opened.take_over(begin_systems))
             await define()
 
     async def close(self) -> None:
@@ -280,8 +286,8 @@ class Onbeat:
         """Have a run end."""
         return await self.service.cancel(run_id, note=note)
 
-    async def report(self, run: int | str, outcome: Succeeded | Failed) -> RunRow:
-        """Tell of the end of a run that its target had accepted, by its id or key."""
+    async def report(self, run: int | str, outcome: Succeeded | Failed | Accepted) -> RunRow:
+        """Tell of the end of a run that its target had accepted, or of its name there."""
         return await self.service.report(run, outcome)
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:

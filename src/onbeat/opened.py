@@ -154,12 +154,12 @@ class Opened:
         found.address = address
         return found
 
-    async def take_over(self) -> None:
-        """Begin as soon as no other process is the node."""
+    async def take_over(self, first: Callable[[], Awaitable[None]]) -> None:
+        """Begin as soon as no other process is the node; `first` do that."""
         while self.engine is None:
             await asyncio.sleep(TAKE_OVER_EVERY)
             with suppress(StoreHeld):
-                await self.begin()
+                await self.begin(first)
         log.warning("took over: this process is the node now")
 
     async def begin(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
