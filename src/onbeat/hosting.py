@@ -1,11 +1,14 @@
 """The systems of a process: made as its settings say, and at work beside its node."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from onbeat.events import Event
 from onbeat.opened import Opened, workflow_store
 from onbeat.settings import Settings
 from onbeat.systems.beside import Beside
+from onbeat.systems.sessions import Defaults as SessionDefaults
+from onbeat.systems.sessions import Sessions
 from onbeat.systems.workflows import DatabaseStore, Defaults, RunLauncher, Workflows
 
 
@@ -15,7 +18,8 @@ class Hosted:
     def __init__(self, settings: Settings, opened: Opened) -> None:
         self.settings = settings
         self.workflows = _workflows(settings, opened)
-        self._beside: list[Beside] = []
+        self.sessions = _sessions(settings, opened)  # None: there is no chat server
+        self._beside: list[Beside] = [] if self.sessions is None else [self.sessions]
         self._begun: list[Beside] = []
         opened.listeners.append(self._heard)
 
@@ -47,4 +51,16 @@ def _workflows(settings: Settings, opened: Opened) -> Workflows:
             settings.workflows_jitter_ms,
             feedback=settings.workflows_feedback,
         ),
+    )
+
+
+def _sessions(settings: Settings, opened: Opened) -> Sessions | None:
+    if not settings.sessions_url:
+        return None
+    return Sessions(
+        opened.service,
+        folder=Path(settings.sessions_folder).expanduser(),
+        store_id=opened.store_id,
+        defaults=SessionDefaults(settings.sessions_check, settings.sessions_minimum),
+        tidy=opened.tidy_sessions,
     )

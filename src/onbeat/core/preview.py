@@ -8,6 +8,8 @@ from onbeat.core.ticks import Trigger
 from onbeat.core.words import words
 from onbeat.core.zones import Zone
 
+MOST_LOOKED_AT = 10_000  # ticks, for the shortest time between two
+
 
 class Preview(NamedTuple):
     """The words of a trigger, `run_at` and `due_at` of its ticks, and notes."""
@@ -27,3 +29,17 @@ def preview(trigger: Trigger, where: Zone, *, after: int, n: int) -> Preview:
     if trigger.needs_past:
         notes.append("what depends on runs to come is not told; a start is taken to be now")
     return Preview(words(trigger), where, ticks, notes)
+
+
+def shortest_gap(trigger: Trigger, *, after: int) -> int | None:
+    """Return the fewest seconds between two ticks of the coming year; None: there are not two.
+
+    Of a trigger that ticks every few minutes it looks at some weeks only.
+    """
+    ticks, last, shortest = 0, None, None
+    tick = trigger.next_after(after)
+    while tick is not None and tick <= after + YEAR and ticks < MOST_LOOKED_AT:
+        if last is not None and (shortest is None or tick - last < shortest):
+            shortest = tick - last
+        ticks, last, tick = ticks + 1, tick, trigger.next_after(tick)
+    return shortest

@@ -1,0 +1,149 @@
+"""A chat server that only pretends to think: it keeps sessions and says what it was sent.
+
+    python session_server.py --port 53000 --folder ~/.caco/sessions
+
+POST   /api/sessions                {"cwd", "model", ...}      -> {"sessionId"}
+GET    /api/sessions                                           -> {"sessions": [...]}
+POST   /api/sessions/ID/messages    {"prompt", "source", ...}  -> 200, 400, 404, 409 or 500
+DELETE /api/sessions/ID                                        -> 200 or 404
+
+Each session is a folder with what was said in it. A message that brings an Onbeat-Callback is
+reported there when it is done. It listens on this machine only.
+"""
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import uuid
+from pathlib import Path
+
+from aiohttp import ClientSession, web
+
+
+class SessionServer:
+    """Sessions in a folder. `busy` are those that work, `fails` is whether all goes wrong."""
+
+    def __init__(self, folder, *, says=lambda line: None):
+        self.folder, self._says = Path(folder), says
+        self.busy, self.fails = set(), False
+        self.asked = []  # method, path, body and headers of every request
+        self._reports = set()
+        self.app = web.Application()
+        self.app.add_routes([
+            web.post("/api/sessions", self._create),
+            web.get("/api/sessions", self._list),
+            web.post("/api/sessions/{id}/messages", self._message),
+            web.delete("/api/sessions/{id}", self._delete),
+        ])  # fmt: skip
+
+    @property
+    def sessions(self):
+        """The ids of all sessions."""
+        return sorted(each.name for each in self.folder.glob("*") if each.is_dir())
+
+    def said_in(self, session_id):
+        """Return what was said in a session, in order."""
+        lines = (self.folder / session_id / "messages.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    async def start(self, port=0):
+        """Listen; return the URL."""
+        self._runner = web.AppRunner(self.app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        await site.start()
+        return f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self):
+        """Listen no more, when what is to be reported has been."""
+        await asyncio.gather(*self._reports)
+        await self._runner.cleanup()
+
+    async def _create(self, request):
+        body = await self._heard(request)
+        if self.fails:
+            return answer(500, error="Failed to create session")
+        if not isinstance(body, dict) or not isinstance(body.get("cwd"), str):
+            return answer(400, error="cwd is required")
+        session_id = str(uuid.uuid4())
+        there = self.folder / session_id
+        there.mkdir(parents=True)
+        (there / "session.json").write_text(json.dumps(body, indent=2), "utf-8")
+        (there / "messages.jsonl").touch()
+        return answer(200, sessionId=session_id, model=body.get("model"), cwd=body["cwd"])
+
+    async def _list(self, request):
+        await self._heard(request)
+        return answer(200, sessions=[{"sessionId": each} for each in self.sessions])
+
+    async def _message(self, request):
+        body, session_id = await self._heard(request), request.match_info["id"]
+        if session_id not in self.sessions:
+            return answer(404, error=f"Session not found: {session_id}")
+        if session_id in self.busy:
+            error = "Session is busy processing another message"
+            return answer(409, error=error, code="SESSION_BUSY")
+        if self.fails:
+            return answer(500, error="Failed to resume session")
+        if not isinstance(body, dict) or not body.get("prompt"):
+            return answer(400, error="prompt is required")
+        slug = body.get("scheduleSlug")
+        text = f"[scheduler:{slug}] {body['prompt']}" if slug else body["prompt"]
+        with (self.folder / session_id / "messages.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(text) + "\n")
+        self._says(f"{session_id[:8]} {text}")
+        if "Onbeat-Callback" in request.headers:
+            report = asyncio.create_task(self._report(request.headers.copy(), session_id))
+            self._reports.add(report)
+            report.add_done_callback(self._reports.discard)
+        return answer(200, ok=True, sessionId=session_id)
+
+    async def _delete(self, request):
+        await self._heard(request)
+        session_id = request.match_info["id"]
+        if session_id not in self.sessions:
+            return answer(404, error=f"Session not found: {session_id}")
+        shutil.rmtree(self.folder / session_id)
+        return answer(200, success=True)
+
+    async def _report(self, headers, session_id):
+        """Tell whoever asked that it is done."""
+        token = {"Authorization": f"Bearer {headers['Onbeat-Callback-Token']}"}
+        told = {"status": "SUCCESS", "result": {"sessionId": session_id}}
+        async with ClientSession(headers=token) as client:
+            await client.post(headers["Onbeat-Callback"], json=told)
+
+    async def _heard(self, request):
+        try:
+            body = await request.json() if request.can_read_body else None
+        except ValueError:
+            body = None
+        self.asked.append((request.method, request.path, body, dict(request.headers)))
+        return body
+
+
+def answer(status, **fields):
+    return web.json_response(fields, status=status)
+
+
+async def serve(port, folder):
+    server = SessionServer(folder, says=lambda line: print(line, flush=True))
+    print(f"sessions at {await server.start(port)}, in {folder}", flush=True)
+    await asyncio.Event().wait()
+
+
+def main(words):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--port", type=int, default=53000)
+    parser.add_argument("--folder", type=Path, default=Path("~/.caco/sessions").expanduser())
+    given = parser.parse_args(words)
+    try:
+        asyncio.run(serve(given.port, given.folder))
+    except KeyboardInterrupt:
+        pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

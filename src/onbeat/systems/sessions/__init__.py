@@ -1,0 +1,322 @@
+"""Prompts that are sent to chat sessions by schedule: six calls, and a folder of JSON files.
+
+A definition is `{prompt, enabled, schedule: {type, expression | intervalMinutes}, sessionConfig}`;
+the calls answer as the routes under `/api/schedule` do, with the statuses and texts of those.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from onbeat.core.instants import rfc3339_ms
+from onbeat.core.runs import Status
+from onbeat.errors import InvalidSettings, NotAllowed
+from onbeat.events import (
+    DocumentForgotten,
+    DocumentKept,
+    Event,
+    RunCanceled,
+    RunFailed,
+    RunRetrying,
+    RunSkipped,
+    RunSucceeded,
+)
+from onbeat.ports import Beginning
+from onbeat.records import RunRow, ScheduleRow, Which
+from onbeat.service import Service
+from onbeat.systems.beside import Keeper
+from onbeat.systems.sessions.definitions import (
+    SLUG,
+    SOURCE,
+    Defaults,
+    Fields,
+    Refused,
+    check_slug,
+    is_enabled,
+    is_persistent,
+    read_definition,
+)
+from onbeat.systems.sessions.files import DEFINITION, Files
+from onbeat.systems.sessions.mirror import SESSION, Mirror
+from onbeat.systems.sessions.standing import Known
+
+__all__ = ["SLUG", "Defaults", "Item", "Refused", "Sessions"]
+
+log = logging.getLogger("onbeat.sessions")
+
+EVERY = 1.0  # seconds between two looks at the files
+TIDIED_EVERY = 60.0  # seconds
+PATIENCE = 2.0  # seconds that whoever starts a run waits to hear of its session
+LOOKS = 40  # in that time
+
+
+class Item(msgspec.Struct, frozen=True, rename="camel"):
+    """A scheduled prompt: how it is defined, and where it stands. Times are in UTC."""
+
+    slug: str
+    prompt: str
+    enabled: bool
+    schedule: dict[str, object]
+    session_config: dict[str, object]
+    last_run: str | None
+    last_result: str | None
+    last_error: str | None
+    next_run: str | None
+    session_id: str | None
+    created_at: str | None
+    updated_at: str | None
+
+
+class Sessions:
+    """The system, beside a node: its calls, and what keeps its files in step with the store.
+
+    `tidy` deletes sessions that were made for one run. Each call is for whoever asks: `service` is
+    that of the caller.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        folder: Path,
+        store_id: str,
+        defaults: Defaults,
+        tidy: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._service, self._defaults, self._folder = service, defaults, folder
+        self._mirror = Mirror(service, Files(folder), defaults, store_id=store_id)
+        self._keeper = Keeper("sessions", self.look, every=EVERY)
+        self._tidying = Keeper("chat sessions", tidy, every=TIDIED_EVERY)
+        self._one_at_a_time = asyncio.Lock()
+
+    # -- beside a node
+
+    async def begin(self) -> None:
+        """Have the store be as the files say."""
+        self._mirror.is_on = True
+        try:
+            await self.look()
+        except OSError as broken:
+            problem = f"{self._folder} cannot be used: {broken.strerror}"
+            hint = "a folder that can be written to"
+            raise InvalidSettings("sessions_folder", problem, hint=hint) from None
+        self._keeper.begin()
+        self._tidying.begin()
+
+    def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - the events say when
+        """Hear of what was committed: tell of errors, and have the files told the rest."""
+        slugs = set()
+        for event in events:
+            match event:
+                case RunRetrying() | RunFailed() if event.schedule_id in self._mirror.slugs:
+                    level = logging.WARNING if isinstance(event, RunRetrying) else logging.ERROR
+                    told = event.error or event.reason
+                    log.log(level, "[SCHEDULER] %s: %s", event.schedule_id, told)
+                    slugs.add(event.schedule_id)
+                case RunSucceeded() | RunCanceled() | RunSkipped():
+                    slugs.add(event.schedule_id)
+                case DocumentKept() | DocumentForgotten() if event.kind == SESSION:
+                    slugs.add(event.document)
+                case _:
+                    pass
+        if slugs & self._mirror.slugs:
+            self._mirror.hear(slugs & self._mirror.slugs)
+            self._keeper.wake()
+            self._tidying.wake()
+
+    async def end(self) -> None:
+        """Bring the files up to date, and stop."""
+        await self._tidying.end()
+        await self._keeper.end()
+        await self.look()
+        self._mirror.is_on = False
+
+    async def look(self) -> None:
+        """Look at what has changed in the files and in the store, and bring them in step."""
+        async with self._one_at_a_time:
+            await self._mirror.look()
+
+    # -- the calls
+
+    async def items(self, service: Service) -> list[Item]:
+        """Return all that whoever asks may see, by slug."""
+        return [await self._item(row) for row in await service.schedules(Which(SOURCE))]
+
+    async def item(self, service: Service, slug: str) -> Item:
+        """Return one."""
+        row = await self._find(service, check_slug(slug))
+        if row is None:
+            self._refuse_corrupt(slug, "cannot be shown")
+            raise Refused(404, f"Schedule not found: {slug}")
+        return await self._item(row)
+
+    async def put(self, service: Service, slug: str, given: Fields) -> Fields:
+        """Define a slug, or give it another definition: all of it is replaced."""
+        check_slug(slug)
+        async with self._one_at_a_time:
+            row = await self._mirror.refresh(slug)
+            if row is None and (other := await service.find(slug)) is not None:
+                whose = f"it is defined by {other.source or 'other means'}"
+                raise Refused(409, f"Schedule exists elsewhere: {slug}", hint=whose)
+            is_new = await self._define(service, slug, row, given)
+            item = await self.item(service, slug)
+        return {"slug": slug, "nextRun": item.next_run, "created": is_new}
+
+    async def patch(self, service: Service, slug: str, given: Fields) -> Fields:
+        """Change some of a definition; who may operate may enable and disable it."""
+        check_slug(slug)
+        async with self._one_at_a_time:
+            await self._mirror.refresh(slug)
+            row = await self._find(service, slug)
+            self._refuse_corrupt(slug, "refusing partial update")
+            if row is None:
+                raise Refused(404, f"Schedule not found: {slug}")
+            enabled = is_enabled(given)
+            if enabled and "enabled" in given and slug in self._mirror.corrupt:
+                state = "Schedule last-run state is corrupt; cannot re-enable"
+                raise Refused(409, f"{state}: {slug}")
+            if given.keys() - {"enabled"}:
+                known = await self._mirror.known(slug)
+                now_said = self._mirror.definition(row, known)
+                await self._define(service, slug, row, _merged(now_said, given))
+            elif given:
+                await self._mirror.set_enabled(service, row, enabled)
+                await self._mirror.refresh(slug)
+            item = await self.item(service, slug)
+        return {"slug": slug, "enabled": item.enabled, "nextRun": item.next_run}
+
+    async def delete(self, service: Service, slug: str) -> Fields:
+        """Take one away, with its files; one that is not there is gone already."""
+        check_slug(slug)
+        if not service.caller.may("define"):
+            raise NotAllowed("this needs scope define", hint="a token with scope define")
+        async with self._one_at_a_time:
+            is_there = await self._find(service, slug) is not None
+            if is_there:
+                await service.delete(slug)
+            # A folder that says nothing has no owner.
+            is_left = service.caller.only_of is None and await self._service.find(slug) is None
+            if is_there or is_left:
+                await self._mirror.drop(slug)
+        return {"success": True}
+
+    async def run(self, service: Service, slug: str) -> Fields:
+        """Start a run now, whatever the time is, and whether it is enabled or not."""
+        check_slug(slug)
+        async with self._one_at_a_time:
+            await self._mirror.refresh(slug)
+        row = await self._find(service, slug)
+        self._refuse_corrupt(slug, "refusing to run")
+        if slug in self._mirror.corrupt:
+            raise Refused(409, f"Schedule last-run state is corrupt; refusing to run: {slug}")
+        if row is None:
+            raise Refused(404, f"Schedule not found: {slug}")
+        run = await service.start(slug)
+        return {"slug": slug, "status": "running", "sessionId": await self._session_of(row, run)}
+
+    # -- below them
+
+    async def _define(
+        self, service: Service, slug: str, row: ScheduleRow | None, given: Fields
+    ) -> bool:
+        """Define a slug and have its files say so; return whether it is new."""
+        now, known = self._service.clock.now(), await self._mirror.known(slug)
+        before = known.definition if known is not None else {}
+        stamp = rfc3339_ms(now)
+        made = before.get("createdAt", stamp) if row is not None else stamp
+        definition: Fields = {
+            "slug": slug,
+            "prompt": given.get("prompt"),
+            "enabled": is_enabled(given),
+            "schedule": given.get("schedule"),
+            "sessionConfig": {} if (own := given.get("sessionConfig")) is None else own,
+        }
+        definition |= {name: value for name, value in given.items() if name not in definition}
+        definition |= {"createdAt": made, "updatedAt": stamp}
+        first = await self._mirror.begins_at(row, before, definition)
+        schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
+        enabled = is_enabled(definition)
+        persists = is_persistent(definition)
+        definition["sessionConfig"] = {"persistSession": persists} | _config(definition)
+        (done,) = await service.define(
+            [schedule],
+            source=SOURCE,
+            user_id=row.user_id if row is not None else "",
+            beginnings={slug: Beginning(paused=not enabled)},
+            expected={slug: None} if row is None else {},
+        )
+        found = await service.schedule(slug)
+        await self._mirror.set_enabled(service, found, enabled)
+        if known is None or row is None:
+            known = Known(definition)
+        else:
+            known = replace(known, definition=definition, definition_before=known.definition)
+        await self._mirror.keep(slug, known)
+        self._mirror.slugs.add(slug)
+        await self._mirror.tell(await service.schedule(slug), known)
+        return done.change == "created"
+
+    async def _find(self, service: Service, slug: str) -> ScheduleRow | None:
+        row = await service.find(slug)
+        return row if row is not None and row.source == SOURCE else None
+
+    async def _item(self, row: ScheduleRow) -> Item:
+        known = await self._mirror.known(row.schedule_id)
+        definition = self._mirror.definition(row, known)
+        stands = await self._mirror.standing(row, known or Known(definition))
+        schedule, made, edited = (
+            definition.get(name) for name in ("schedule", "createdAt", "updatedAt")
+        )
+        ran = {name: None if value is None else str(value) for name, value in stands.ran.items()}
+        return Item(
+            slug=row.schedule_id,
+            prompt=str(definition["prompt"]),
+            enabled=is_enabled(definition),
+            schedule=schedule if isinstance(schedule, dict) else {},
+            session_config=_config(definition),
+            last_run=ran["lastRun"],
+            last_result=ran["lastResult"],
+            last_error=ran["lastError"],
+            next_run=stands.next_run,
+            session_id=stands.session_id if is_persistent(definition) else None,
+            created_at=made if isinstance(made, str) else None,
+            updated_at=edited if isinstance(edited, str) else None,
+        )
+
+    def _refuse_corrupt(self, slug: str, what: str) -> None:
+        corrupt = self._mirror.corrupt.get(slug)
+        if corrupt is not None and corrupt.name == DEFINITION:
+            error = f"Schedule definition is corrupt; {what}: {slug}"
+            raise Refused(409, error, hint=corrupt.why)
+
+    async def _session_of(self, row: ScheduleRow, run: RunRow) -> str | None:
+        """Return the session that a run is sent to, if that is known soon."""
+        definition = self._mirror.definition(row, await self._mirror.known(row.schedule_id))
+        for _ in range(LOOKS):
+            if is_persistent(definition):
+                found = await self._mirror.session_of(row.schedule_id)
+                if found is not None:
+                    return found
+            run = await self._service.run(run.run_id)
+            if run.attempt > 0 and run.status != Status.STARTED:
+                break
+            await asyncio.sleep(PATIENCE / LOOKS)
+        result = run.result if isinstance(run.result, dict) else {}
+        told = result.get("sessionId", run.external_id)
+        return told if isinstance(told, str) else None
+
+
+def _config(definition: Fields) -> dict[str, object]:
+    found = definition.get("sessionConfig")
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _merged(kept: Fields, given: Fields) -> Fields:
+    """Return a definition with some of it replaced; of `sessionConfig` what is given."""
+    config = given.get("sessionConfig")
+    own = {"sessionConfig": _config(kept) | config} if isinstance(config, dict) else {}
+    return kept | given | own

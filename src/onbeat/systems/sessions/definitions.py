@@ -1,0 +1,229 @@
+"""Scheduled prompts as their system defines them, and as schedules.
+
+    {"prompt": "...", "enabled": true, "schedule": {"type": "cron", "expression": "0 9 * * 1-5"},
+     "sessionConfig": {"model": "claude-sonnet", "persistSession": true}}
+
+What is not known here is kept as it is. Refusals are in the words of that system.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from onbeat.core.codec import encode
+from onbeat.core.durations import parse_duration
+from onbeat.core.instants import parse_instant, rfc3339
+from onbeat.core.preview import shortest_gap
+from onbeat.core.schedules import Schedule, read_schedule
+from onbeat.errors import InvalidSchedule, OnbeatError
+
+SOURCE = "sessions"  # whose schedules these are, in the store
+GROUP = "sessions"  # one place: they run one after the other
+SLUG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+SLUGS = "letters, digits, '.', '_' and '-', at most 100, and no '.' first"
+LONGEST_INTERVAL = 525_600  # minutes: a year
+RETRIES = 48  # after an error: a day of them, half an hour apart
+CRON = re.compile(r" *@[a-z]+ *| *\S+( +\S+){4} *")  # five fields, or a macro
+NO_SCHEDULE = "schedule with type and expression/intervalMinutes is required"
+NO_CRON = "Invalid cron expression"
+
+Fields = dict[str, object]
+
+
+class Refused(OnbeatError):  # noqa: N818 - it names what happened
+    """Something is refused, in the words of the system and with the status that it has there."""
+
+    def __init__(self, status: Literal[400, 404, 409], error: str, *, hint: str = "") -> None:
+        self.status, self.error, self.hint = status, error, hint
+        super().__init__(status, error, hint)
+
+    def __str__(self) -> str:
+        return f"{self.error} ({self.hint})" if self.hint else self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What an operator can set for all scheduled prompts, in milliseconds."""
+
+    check: int = 30 * 60_000  # after an error a prompt is sent again
+    minimum: int = 60 * 60_000  # the shortest time between two runs
+
+
+def check_slug(given: object) -> str:
+    """Return a slug, or refuse what could be the name of anything else than a folder of ours."""
+    if not isinstance(given, str) or SLUG.fullmatch(given) is None:
+        raise Refused(400, "Invalid slug", hint=SLUGS)
+    return given
+
+
+def is_enabled(given: Fields) -> bool:
+    """Return whether a definition is to run by itself."""
+    found = given.get("enabled", True)
+    if not isinstance(found, bool):
+        raise Refused(400, "enabled must be true or false")
+    return found
+
+
+def is_persistent(given: Fields) -> bool:
+    """Return whether all runs of a definition share one session."""
+    return _flag(_config(given), "persistSession", default=True)
+
+
+def read_definition(
+    slug: str, given: Fields, defaults: Defaults, *, begins_at: int, now: int
+) -> Schedule:
+    """Return the schedule that a definition comes to, or refuse it.
+
+    `begins_at` is the second that the times of an interval are counted from.
+    """
+    check_slug(slug)
+    prompt = given.get("prompt")
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise Refused(400, "prompt is required")
+    is_enabled(given)
+    config = _config(given)
+    session: Fields = {"prompt": prompt}
+    if (model := config.get("model")) is not None:
+        if not isinstance(model, str) or not model.strip():
+            raise Refused(400, "sessionConfig.model must be a text")
+        session["model"] = model
+    if not is_persistent(given):
+        session["persist"] = False
+    if _flag(config, "feedback", default=False):
+        session["feedback"] = True
+    timing = _timing(given.get("schedule"), begins_at)
+    try:
+        found = read_schedule(slug, timing | _policy(defaults) | {"run": {"session": session}})
+    except InvalidSchedule as refused:
+        if refused.field.startswith("cron"):
+            raise Refused(400, NO_CRON, hint=str(refused)) from None
+        raise Refused(400, str(refused).removeprefix("run.session.")) from None
+    _check_minimum(found, defaults, now)
+    return found
+
+
+def told_of(definition: str, known: Fields) -> Fields:
+    """Return the definition of a schedule, given the one that was known: what is the same stays."""
+    now_said = msgspec.json.decode(definition, type=dict[str, object])
+    run = now_said.get("run")
+    session = run.get("session") if isinstance(run, dict) else None
+    found = dict(known)
+    if not isinstance(session, dict):
+        return found  # others have made something else of it, which has no words here
+    if session.get("prompt") != known.get("prompt"):
+        found["prompt"] = session.get("prompt")
+    config = _config(known)
+    for name, ours, default in CONFIG:
+        value, before = session.get(ours, default), config.get(name)
+        if value != (default if before is None else before):
+            found["sessionConfig"] = config = config | {name: value}
+    timing = _schedule_of(now_said)
+    if timing is not None and timing != _in_one_spelling(known.get("schedule")):
+        found["schedule"] = timing
+    return found
+
+
+def begins_at(definition: str) -> int | None:
+    """Return the second from which the interval of a schedule is counted, if it has one."""
+    said = msgspec.json.decode(definition, type=dict[str, object])
+    return parse_instant(said["start_at"]) if "every" in said and "start_at" in said else None
+
+
+def is_same_interval(one: object, other: object) -> bool:
+    """Return whether two definitions are of intervals of the same length."""
+    spelled = _in_one_spelling(one)
+    return spelled == _in_one_spelling(other) and spelled.get("type") == "interval"
+
+
+def _policy(defaults: Defaults) -> Fields:
+    length = f"{defaults.check // 1000}s"
+    return {
+        "group": GROUP,
+        "overlap": "skip",
+        "catchup": "once",
+        "catchup_window": "366d",  # however long nothing was up, there is one run
+        "retry": {"attempts": RETRIES + 1, "backoff": length, "max": length},
+        "timeout": "30m",
+    }
+
+
+def _timing(given: object, begins_at: int) -> Fields:
+    """Return the trigger that a schedule's `type` asks for."""
+    match given:
+        case {"type": "cron", "expression": str(text)} if text.strip():
+            if CRON.fullmatch(text) is None:
+                raise Refused(400, NO_CRON, hint="minute hour day month day-of-week")
+            return {"cron": text.strip(), "timezone": "UTC"}
+        case {"type": "interval", "intervalMinutes": int(minutes) | float(minutes)}:
+            is_whole = not isinstance(minutes, bool) and minutes == int(minutes)
+            if not is_whole or not 1 <= minutes <= LONGEST_INTERVAL:
+                hint = f"a whole number, 1 to {LONGEST_INTERVAL}"
+                raise Refused(400, "intervalMinutes is no number of minutes", hint=hint)
+            return {"every": f"{int(minutes)}m", "start_at": rfc3339(begins_at)}
+        case _:
+            raise Refused(400, NO_SCHEDULE)
+
+
+def _check_minimum(schedule: Schedule, defaults: Defaults, now: int) -> None:
+    """Refuse what would run more often than an operator wants to pay for."""
+    gap = shortest_gap(schedule.trigger, after=now // 1000)
+    if gap is None or gap * 1000 >= defaults.minimum:
+        return
+    least = f"Minimum interval is {_minutes(defaults.minimum // 60_000)}"
+    if encode(schedule.trigger).get("cron") is None:
+        raise Refused(400, least)
+    raise Refused(400, f"Cron expression runs every {gap // 60} minutes. {least}")
+
+
+def _minutes(count: int) -> str:
+    hours, rest = divmod(count, 60)
+    text = f"{count} minute{'' if count == 1 else 's'}"
+    return text if rest or not hours else f"{text} ({hours} hour{'' if hours == 1 else 's'})"
+
+
+def _config(given: Fields) -> Fields:
+    found = given.get("sessionConfig")
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise Refused(400, "sessionConfig must have model and persistSession")
+    return found
+
+
+def _flag(config: Fields, name: str, *, default: bool) -> bool:
+    found = default if config.get(name) is None else config[name]
+    if not isinstance(found, bool):
+        raise Refused(400, f"sessionConfig.{name} must be true or false")
+    return found
+
+
+def _schedule_of(said: Fields) -> Fields | None:
+    """Return what a schedule says of when, in the words of the system; None: it has none for it."""
+    match said:
+        case {"cron": str(text)} if said.get("timezone", "UTC") == "UTC":
+            return {"type": "cron", "expression": text}
+        case {"every": str(length)}:
+            minutes, rest = divmod(parse_duration(length).elapsed, 60)
+            return None if rest else {"type": "interval", "intervalMinutes": minutes}
+        case _:
+            return None
+
+
+def _in_one_spelling(given: object) -> Fields:
+    match given:
+        case {"type": "cron", "expression": str(text)}:
+            return {"type": "cron", "expression": " ".join(text.split())}
+        case {"type": "interval", "intervalMinutes": minutes}:
+            return {"type": "interval", "intervalMinutes": minutes}
+        case _:
+            return {}
+
+
+# What a definition calls it, what a target does, and what it is if nothing is said.
+CONFIG = (
+    ("model", "model", None),
+    ("persistSession", "persist", True),
+    ("feedback", "feedback", False),
+)

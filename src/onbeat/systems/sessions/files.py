@@ -1,0 +1,161 @@
+"""The files of scheduled prompts: `<folder>/<slug>/definition.json` and `last-run.json`.
+
+They are read as people write them, with `//` comments, and written such that a crash leaves the old
+text or the new one, whole. Nothing here knows what they mean.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from onbeat.systems.sessions.definitions import SLUG, Fields
+
+DEFINITION, LAST_RUN, MARKER = "definition.json", "last-run.json", ".onbeat"
+LARGEST = 512 * 1024  # bytes of a file
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupt:
+    """A file that says nothing, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What is in the folder of a slug: None is a file that is not there."""
+
+    definition: Fields | Corrupt | None
+    last_run: Fields | Corrupt | None
+
+
+class Files:
+    """The folder of all slugs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Return the slugs that have files, and what changes when one of these does."""
+        found = {}
+        for slug in self._slugs():
+            stamp = tuple(_stamp(self.folder / slug / name) for name in (DEFINITION, LAST_RUN))
+            if stamp[0] is not None:
+                found[slug] = stamp
+        return found
+
+    def has(self, slug: str) -> bool:
+        """Return whether a slug has a folder, whatever is in it."""
+        return (self.folder / slug).is_dir()
+
+    def read(self, slug: str) -> Folder:
+        """Return what the files of a slug say."""
+        there = self.folder / slug
+        return Folder(_read(there / DEFINITION), _read(there / LAST_RUN))
+
+    def write(self, slug: str, name: str, fields: Fields) -> None:
+        """Write a file of a slug, whole or not at all."""
+        text = msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
+        there = self.folder / slug
+        if not there.is_dir():
+            there.mkdir(parents=True, exist_ok=True)
+            _sync_folder(self.folder)
+        _write(there / name, text)
+
+    def remove(self, slug: str) -> None:
+        """Remove the files of a slug, and its folder unless somebody else has files there."""
+        there = self.folder / slug
+        for name in (DEFINITION, LAST_RUN):
+            (there / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            there.rmdir()
+            _sync_folder(self.folder)
+
+    def is_of(self, store_id: str) -> bool:
+        """Return whether this is the folder that a store has written to: not an empty one."""
+        with suppress(OSError, UnicodeDecodeError):
+            return (self.folder / MARKER).read_text("utf-8").strip() == store_id
+        return False
+
+    def mark(self, store_id: str) -> None:
+        """Have the folder be there, and be a store's."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.is_of(store_id):
+            _write(self.folder / MARKER, f"{store_id}\n".encode())
+
+    def _slugs(self) -> Iterator[str]:
+        try:
+            with os.scandir(self.folder) as there:
+                names = [each.name for each in there if each.is_dir()]
+        except FileNotFoundError:
+            return
+        yield from sorted(name for name in names if SLUG.fullmatch(name))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _read(path: Path) -> Fields | Corrupt | None:
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as broken:
+        return Corrupt(path.name, str(broken.strerror))
+    if len(text) > LARGEST:
+        return Corrupt(path.name, f"it is longer than {LARGEST} bytes")
+    try:
+        plain = COMMENT.sub(_without, text.decode("utf-8-sig"))
+        found = msgspec.json.decode(plain)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as broken:
+        return Corrupt(path.name, f"it is not JSON: {broken}")
+    if not isinstance(found, dict):
+        return Corrupt(path.name, "it has no fields")
+    return found
+
+
+def _without(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith('"') else " "
+
+
+def _write(path: Path, text: bytes) -> None:
+    """Put a text in the place of a file, in one step that survives a crash."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# A text, which may have slashes in it; or a comment.
+COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"|//[^\n]*+|/\*.*?\*/', re.DOTALL)

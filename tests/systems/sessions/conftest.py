@@ -1,0 +1,186 @@
+"""A scheduler on a clock that tests turn, with a folder of files, beside a real session server."""
+
+import asyncio
+import importlib.util
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from onbeat import Onbeat
+from onbeat.settings import Settings
+from onbeat.testing import ManualClock
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "sessions"
+STANDUP = {
+    "prompt": "Generate daily standup summary",
+    "enabled": True,
+    "schedule": {"type": "cron", "expression": "0 9 * * 1-5"},
+    "sessionConfig": {"model": "claude-sonnet", "persistSession": True},
+}
+
+
+def load_server():
+    """Return the module of the server that the example has."""
+    spec = importlib.util.spec_from_file_location("session_server", EXAMPLE / "session_server.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SessionServer = load_server().SessionServer
+
+
+class Server(SessionServer):
+    """The server of the example, which can be slow, or break in the middle."""
+
+    before_message = after_create = None
+    deletes = True
+
+    async def _create(self, request):
+        answered = await super()._create(request)
+        if self.after_create is not None:
+            self.after_create()
+        return answered
+
+    async def _message(self, request):
+        if self.before_message is not None:
+            await self.before_message()
+        return await super()._message(request)
+
+    async def _delete(self, request):
+        if not self.deletes:
+            return web.json_response({"error": "not now"}, status=500)
+        return await super()._delete(request)
+
+
+class World:
+    """What a test has. It begins on Thursday the 29th of January 2026, at eight in the morning."""
+
+    def __init__(self, folder):
+        self.clock = ManualClock("2026-01-29T08:00:00Z")
+        self.folder = folder / "schedule"
+        self.server = Server(folder / "sessions")
+        self.database = f"sqlite:///{folder}/onbeat.db"
+        self.settings, self.url = {}, ""
+        self.beat = None
+
+    @property
+    def sessions(self):
+        return self.beat.systems.sessions
+
+    @property
+    def service(self):
+        return self.beat.service
+
+    def play(self, *stories):
+        """Run stories one after the other, each with a start of the scheduler of its own."""
+
+        async def whole():
+            self.url = await self.server.start()
+            found = None
+            for story in stories:
+                found = await self.live(story)
+            await self.server.stop()
+            return found
+
+        return asyncio.run(asyncio.wait_for(whole(), 30))
+
+    async def live(self, story):
+        given = {
+            "database": self.database,
+            "sessions_url": self.url,
+            "sessions_folder": str(self.folder),
+            "sessions_cwd": "/srv/project",
+            **self.settings,
+        }
+        self.beat = Onbeat(settings=Settings(**given), clock=self.clock)
+        async with self.beat:
+            await self.settled()
+            return await story(self)
+
+    async def settled(self):
+        """Let everything happen that is due, and the files be told."""
+        self.beat.wake()
+        await self.beat.settle()
+        await self.sessions.look()
+        await self.beat.settle()
+        await self.sessions.look()
+
+    async def let_pass(self, *lengths):
+        for length in lengths:
+            self.clock.advance(length)
+            await self.settled()
+
+    async def put(self, slug, **fields):
+        answered = await self.sessions.put(self.service, slug, STANDUP | fields)
+        await self.settled()
+        return answered
+
+    async def run(self, slug):
+        answered = await self.sessions.run(self.service, slug)
+        await self.settled()
+        return answered
+
+    async def item(self, slug):
+        return await self.sessions.item(self.service, slug)
+
+    async def tidy(self):
+        """Have what was for one run cleaned up, as is done every minute."""
+        await self.beat._opened.tidy_sessions()
+
+    # -- files
+
+    def write(self, slug, name, given):
+        path = self.folder / slug / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(given if isinstance(given, str) else json.dumps(given))
+
+    def define(self, slug, **fields):
+        self.write(slug, "definition.json", {"slug": slug} | STANDUP | fields)
+
+    def definition(self, slug):
+        return json.loads((self.folder / slug / "definition.json").read_text())
+
+    def last_run(self, slug):
+        return json.loads((self.folder / slug / "last-run.json").read_text())
+
+    def edit(self, slug, name, **fields):
+        path = self.folder / slug / name
+        self.write(slug, name, json.loads(path.read_text()) | fields)
+
+    # -- what the server saw
+
+    @property
+    def messages(self):
+        """The slugs of the messages that were sent, in order."""
+        asked = self.server.asked
+        return [body["scheduleSlug"] for _, path, body, _ in asked if path.endswith("/messages")]
+
+    @property
+    def made(self):
+        """What new sessions were asked for with, in order."""
+        return [
+            body
+            for method, path, body, _ in self.server.asked
+            if (method, path) == ("POST", "/api/sessions")
+        ]
+
+    def said(self):
+        """What was said, by session."""
+        return {each: self.server.said_in(each) for each in self.server.sessions}
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+@pytest.fixture
+def told(caplog):
+    """Return what the scheduler has written to its log."""
+    caplog.set_level(logging.INFO, "onbeat.sessions")
+    return lambda: [each.getMessage() for each in caplog.records if each.name == "onbeat.sessions"]

@@ -1,0 +1,385 @@
+"""Prompts go to their sessions at their times: whatever the server answers, and through restarts."""
+
+import asyncio
+
+import pytest
+
+
+@pytest.mark.req("C5", "C17", "C18", "C34", "C35", "C43", "C59", "C60")
+def test_the_first_run_makes_a_session_and_the_next_ones_use_it(world):
+    async def story(world):
+        await world.put("daily")
+        await world.let_pass("1h")
+        first = world.last_run("daily")["sessionId"]
+        await world.let_pass("1d")
+        return first, world.last_run("daily")["sessionId"]
+
+    first, second = world.play(story)
+    assert first is not None
+    assert first == second
+    said = "[scheduler:daily] Generate daily standup summary"
+    assert world.said() == {first: [said, said]}
+    made = {"cwd": "/srv/project", "model": "claude-sonnet", "description": "daily"}
+    assert world.made == [made | {"kind": "scheduled"}]
+    (_, path, body, _) = world.server.asked[-1]
+    assert path == f"/api/sessions/{first}/messages"
+    assert body == {
+        "prompt": "Generate daily standup summary",
+        "source": "scheduler",
+        "scheduleSlug": "daily",
+    }
+
+
+@pytest.mark.req("C19", "C39")
+def test_a_busy_session_is_asked_again_in_an_hour(world):
+    async def story(world):
+        await world.put("daily")
+        await world.let_pass("1h")
+        session = world.last_run("daily")["sessionId"]
+        world.server.busy.add(session)
+        await world.let_pass("1d")
+        busy = world.last_run("daily")
+        world.server.busy.clear()
+        await world.let_pass("59m")
+        assert len(world.messages) == 2
+        await world.let_pass("1m")
+        return session, busy, world.last_run("daily")
+
+    session, busy, after = world.play(story)
+    assert busy == {
+        "lastRun": "2026-01-30T09:00:00.000Z",
+        "lastResult": "error",
+        "lastError": "Session busy - agent currently running",
+        "sessionId": session,
+        "nextRun": "2026-01-30T10:00:00.000Z",
+    }
+    assert after == {
+        "lastRun": "2026-01-30T10:00:00.000Z",
+        "lastResult": "success",
+        "lastError": None,
+        "sessionId": session,
+        "nextRun": "2026-02-02T09:00:00.000Z",
+    }
+
+
+@pytest.mark.req("C20", "C40")
+def test_a_session_that_is_gone_is_replaced_by_a_new_one(world):
+    async def story(world):
+        await world.put("daily")
+        await world.let_pass("1h")
+        old = world.last_run("daily")["sessionId"]
+        (world.server.folder / old / "messages.jsonl").unlink()
+        (world.server.folder / old / "session.json").unlink()
+        (world.server.folder / old).rmdir()
+        await world.let_pass("1d")
+        return old, world.last_run("daily")
+
+    old, after = world.play(story)
+    assert after["sessionId"] != old
+    assert after == {
+        "lastRun": "2026-01-30T09:00:00.000Z",
+        "lastResult": "success",
+        "lastError": None,
+        "sessionId": after["sessionId"],
+        "nextRun": "2026-02-02T09:00:00.000Z",
+    }
+    assert list(world.said()) == [after["sessionId"]]
+
+
+@pytest.mark.req("C41")
+def test_after_an_error_of_the_server_the_prompt_is_sent_again_at_the_next_check(world):
+    async def story(world):
+        await world.put("daily")
+        await world.let_pass("1h")
+        session = world.last_run("daily")["sessionId"]
+        world.server.fails = True
+        await world.let_pass("1d")
+        failed = world.last_run("daily")
+        world.server.fails = False
+        await world.let_pass("30m")
+        return session, failed, world.last_run("daily")
+
+    session, failed, after = world.play(story)
+    assert failed == {
+        "lastRun": "2026-01-30T09:00:00.000Z",
+        "lastResult": "error",
+        "lastError": "HTTP 500: Internal Server Error",
+        "sessionId": session,
+        "nextRun": "2026-01-30T09:30:00.000Z",
+    }
+    assert (after["lastRun"], after["lastResult"]) == ("2026-01-30T09:30:00.000Z", "success")
+    assert (after["sessionId"], after["nextRun"]) == (session, "2026-02-02T09:00:00.000Z")
+
+
+@pytest.mark.req("C41")
+def test_a_server_that_is_not_there_is_asked_again_at_the_next_check(world):
+    async def story(world):
+        await world.put("daily")
+        await world.let_pass("1h")
+        return world.last_run("daily")
+
+    world.settings = {"sessions_url": "http://127.0.0.1:9"}
+    failed = world.play(story)
+    assert failed["lastResult"] == "error"
+    assert failed["lastError"] == "127.0.0.1:9 cannot be reached: Connection refused"
+    assert failed["nextRun"] == "2026-01-29T09:30:00.000Z"
+    assert failed["sessionId"] is None
+
+
+@pytest.mark.req("C41")
+def test_a_session_that_was_made_is_kept_although_nothing_could_be_said_in_it(world):
+    async def story(world):
+        await world.put("daily")
+        world.server.after_create = lambda: setattr(world.server, "fails", True)
+        await world.let_pass("1h")
+        failed = world.last_run("daily")
+        world.server.fails = False
+        await world.let_pass("30m")
+        return failed, world.last_run("daily")
+
+    failed, after = world.play(story)
+    assert (failed["lastResult"], after["lastResult"]) == ("error", "success")
+    assert failed["sessionId"] == after["sessionId"]
+    assert len(world.made) == 1
+
+
+@pytest.mark.req("C37", "C38")
+def test_what_is_for_one_run_gets_a_session_of_its_own_that_is_deleted_after_it(world):
+    async def story(world):
+        await world.put("fresh", sessionConfig={"persistSession": False})
+        await world.let_pass("1h")
+        first, told = world.server.sessions, world.last_run("fresh")
+        await world.let_pass("1d")
+        second = world.server.sessions
+        world.clock.advance("30m")
+        await world.tidy()
+        return first, second, told
+
+    first, second, told = world.play(story)
+    assert len(first) == len(second) == 1
+    assert first != second
+    assert "sessionId" not in told
+    assert told["lastResult"] == "success"
+    assert world.server.sessions == [], "half an hour later nothing is left"
+    assert len(world.made) == 2
+
+
+@pytest.mark.req("C37")
+def test_the_session_of_an_earlier_time_is_not_used_for_what_wants_a_fresh_one(world):
+    async def story(world):
+        await world.put("daily")
+        await world.let_pass("1h")
+        old = world.last_run("daily")["sessionId"]
+        await world.put("daily", sessionConfig={"persistSession": False})
+        await world.let_pass("1d")
+        return old, world.last_run("daily")
+
+    old, told = world.play(story)
+    assert len(world.server.said_in(old)) == 1
+    assert len(world.server.sessions) == 2
+    assert "sessionId" not in told
+
+
+@pytest.mark.req("C50")
+def test_beyond_the_most_sessions_the_least_recently_used_are_cleaned_up(world):
+    world.settings = {"sessions_most": 2}
+
+    async def story(world):
+        for slug in ("a", "b", "c"):
+            await world.put(slug, schedule={"type": "interval", "intervalMinutes": 525_600})
+        found = []
+        for slug in ("a", "b", "a", "c"):
+            world.clock.advance("1m")
+            await world.run(slug)
+            found.append(sorted(world.server.sessions))
+        kept = {slug: world.last_run(slug)["sessionId"] for slug in "abc"}
+        await world.run("b")
+        return found, kept, world.last_run("b")
+
+    found, kept, b = world.play(story)
+    assert [len(each) for each in found] == [1, 2, 2, 2]
+    assert kept["b"] is None, "it was the least recently used"
+    assert found[-1] == sorted([kept["a"], kept["c"]])
+    assert b["lastResult"] == "success"
+    assert b["sessionId"] in world.server.sessions
+
+
+@pytest.mark.req("C50")
+def test_a_server_that_cleans_nothing_up_fails_no_run(world):
+    world.settings = {"sessions_most": 1}
+
+    async def story(world):
+        world.server.deletes = False
+        for slug in ("a", "b"):
+            await world.put(slug)
+            await world.run(slug)
+        return [world.last_run(slug)["lastResult"] for slug in "ab"]
+
+    assert world.play(story) == ["success", "success"]
+
+
+@pytest.mark.req("C3", "C29", "C51")
+def test_no_two_are_sent_at_the_same_time(world):
+    async def story(world):
+        at_once, most = 0, 0
+
+        async def slow():
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.02)
+            at_once -= 1
+
+        world.server.before_message = slow
+        for slug in "abcd":
+            await world.put(slug)
+        await world.let_pass("1h")
+        return most
+
+    assert world.play(story) == 1
+    assert sorted(world.messages) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.req("C4", "C31", "C44", "C51")
+def test_after_a_day_offline_each_that_was_missed_runs_once_one_after_the_other(world):
+    async def first(world):
+        for slug in ("a", "b"):
+            await world.put(slug, schedule={"type": "interval", "intervalMinutes": 60})
+        await world.put("later", schedule={"type": "cron", "expression": "0 9 1 3 *"})
+        world.clock.advance("24h")
+
+    async def again(world):
+        assert sorted(world.messages) == ["a", "b"]
+        await world.let_pass("30m")
+
+    world.play(first, again)
+    assert sorted(world.messages) == ["a", "b"]
+
+
+@pytest.mark.req("C4")
+def test_however_long_nothing_was_up_there_is_one_run(world):
+    async def first(world):
+        await world.put("daily")
+        world.clock.advance("200d")
+
+    async def again(world):
+        pass
+
+    world.play(first, again)
+    assert world.messages == ["daily"]
+
+
+@pytest.mark.req("C2", "C13", "C44")
+def test_a_restart_keeps_everything(world):
+    async def first(world):
+        await world.put("daily")
+        await world.let_pass("1h")
+        return await world.item("daily")
+
+    async def again(world):
+        return await world.item("daily")
+
+    found = []
+    for story in (first, again):
+        world.server = type(world.server)(world.server.folder)
+        found.append(world.play(story))
+    assert found[0] == found[1]
+    assert found[0].session_id is not None
+
+
+@pytest.mark.req("C54")
+def test_what_is_edited_while_it_runs_ends_as_it_was_and_goes_on_as_it_is(world):
+    async def story(world):
+        await world.put("daily")
+        another = {
+            "prompt": "Another",
+            "schedule": {"type": "cron", "expression": "0 10 * * *"},
+        }
+
+        async def meanwhile():
+            await world.sessions.put(world.service, "daily", another)
+
+        world.server.before_message = meanwhile
+        await world.let_pass("1h")
+        ran = world.last_run("daily")
+        await world.let_pass("1h")
+        return ran
+
+    ran = world.play(story)
+    assert ran["lastResult"] == "success"
+    assert ran["nextRun"] == "2026-01-29T10:00:00.000Z"
+    said = [text for texts in world.said().values() for text in texts]
+    assert said == [
+        "[scheduler:daily] Generate daily standup summary",
+        "[scheduler:daily] Another",
+    ]
+
+
+@pytest.mark.req("C69")
+def test_a_prompt_may_name_the_date_and_the_last_run(world):
+    async def story(world):
+        await world.put("daily", prompt="For {{date}}, since {{lastRun}}")
+        await world.let_pass("1h", "1d")
+
+    world.play(story)
+    ((first, second),) = world.said().values()
+    assert first == "[scheduler:daily] For 2026-01-29, since "
+    assert second.startswith("[scheduler:daily] For 2026-01-30, since 2026-01-29T09:00:00")
+
+
+@pytest.mark.req("C7", "C42")
+def test_errors_are_told_in_the_log_with_their_prefix_and_stop_nothing(world, told):
+    async def story(world):
+        await world.put("daily")
+        await world.let_pass("1h")
+        world.server.busy.add(world.last_run("daily")["sessionId"])
+        await world.let_pass("1d")
+        world.server.busy.clear()
+        world.server.fails = True
+        await world.let_pass("1h")
+        world.server.fails = False
+        await world.let_pass("30m")
+        return world.last_run("daily")["lastResult"]
+
+    assert world.play(story) == "success"
+    assert told() == [
+        "[SCHEDULER] daily: Session busy - agent currently running",
+        "[SCHEDULER] daily: HTTP 500: Internal Server Error",
+    ]
+
+
+@pytest.mark.req("C1", "C15", "C28")
+def test_a_prompt_is_sent_at_its_time_and_not_at_the_next_check(world):
+    async def story(world):
+        await world.put("daily", schedule={"type": "cron", "expression": "17 9 * * *"})
+        await world.let_pass("76m")
+        assert world.messages == []
+        await world.let_pass("1m")
+        return world.last_run("daily")["lastRun"]
+
+    assert world.play(story) == "2026-01-29T09:17:00.000Z"
+
+
+@pytest.mark.req("C36")
+def test_a_session_lives_in_a_folder_that_has_its_id(world):
+    async def story(world):
+        await world.put("daily")
+        return (await world.run("daily"))["sessionId"]
+
+    found = world.play(story)
+    assert [each.name for each in world.server.folder.iterdir()] == [found]
+
+
+@pytest.mark.req("C52")
+def test_what_still_runs_is_not_queued_again(world):
+    async def story(world):
+        config = {"feedback": True}
+        await world.put(
+            "long", sessionConfig=config, schedule={"type": "interval", "intervalMinutes": 60}
+        )
+        await world.let_pass("1h")
+        before = len(world.messages)
+        await world.let_pass("20m")
+        return before, len(world.messages)
+
+    assert world.play(story) == (1, 1)
