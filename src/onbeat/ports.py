@@ -13,7 +13,7 @@ from onbeat.core.backfill import Choice
 from onbeat.core.decisions import Plan
 from onbeat.core.model import Past
 from onbeat.core.notices import Bundle, Delivery, Letter, Settled
-from onbeat.core.runs import Failed, Outcome, Run, Succeeded, TriggeredBy, run_key
+from onbeat.core.runs import Accepted, Failed, Outcome, Run, Succeeded, TriggeredBy, run_key
 from onbeat.core.schedules import Schedule, Target, read_inputs
 from onbeat.core.standings import Standings
 from onbeat.core.why import Facts
@@ -253,10 +253,11 @@ class Store(Protocol):
         One that is over is refused with RunIsOver. Nothing follows from the end of a canceled run.
         """
 
-    async def report(self, run: int | str, outcome: Succeeded | Failed) -> RunRow:
+    async def report(self, run: int | str, outcome: Succeeded | Failed | Accepted) -> RunRow:
         """Record what a target tells of the run that has this id, or this key.
 
-        The same again changes nothing; anything else about one that is over is refused.
+        The same again changes nothing; anything else about one that is over is refused. `Accepted`
+        says only that it has begun: one that was accepted goes by this name from now on.
         """
 
     async def preview_backfill(

@@ -16,7 +16,7 @@ from onbeat.core.effect import WEEK
 from onbeat.core.instants import rfc3339_ms
 from onbeat.core.model import STARTUP
 from onbeat.core.policies import GROUP
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.core.schedules import Schedule, Target, follows, from_definition
 from onbeat.core.standings import Standings
 from onbeat.core.why import Why, explain
@@ -295,7 +295,7 @@ class Service:
         self._wake()
         return found
 
-    async def report(self, run: int | str, outcome: Succeeded | Failed) -> RunRow:
+    async def report(self, run: int | str, outcome: Succeeded | Failed | Accepted) -> RunRow:
         """Record what a target tells of a run that it had accepted, by the run's id or key."""
         self._needs("operate")
         found = await self._store.report(run, outcome)

@@ -144,7 +144,8 @@ def test_every_operation_has_an_example_of_its_own(name):
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if shown(name)[0]])
 def test_an_operation_needs_the_scope_that_is_shown(name, api):
     scope, told = shown(name)
-    path, body = told["path"].removeprefix("/api/v1"), example_body(name)
+    path, body = told["path"], example_body(name)
+    path = path.removeprefix("/api/v1") if path.startswith("/api/v1/") else f"/{path}"
     for place, value in IN_PLACE.items():
         path = path.replace(place, value)
     path = re.sub(r"\{\w+\}", "nothing", path)

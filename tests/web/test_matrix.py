@@ -26,19 +26,39 @@ NEEDS = {
     "list_tokens": "admin", "create_token": "admin", "revoke_token": "admin",
     "follow_events": "read", "metrics": "read", "openapi": "read",
     "get_session": "read", "healthz": None, "readyz": None,
+    "workflow_upsert": "define", "workflow_pause": "operate", "workflow_pause_by_id": "operate",
+    "workflow_delete": "define", "workflow_get": "read", "workflow_list": "read",
+    "workflow_runs": "read", "workflow_deploy": "define", "run_launcher_start": "operate",
+    "report_run_shortly": "operate",
 }  # fmt: skip
 OF_EVERYBODY = {"list_groups", "list_nodes", "metrics"}  # not for those who see only their own
 ABOUT_ONE = {
     "get_schedule", "put_schedule", "patch_schedule", "delete_schedule", "get_next", "list_runs_of",
     "why", "start_run", "pause_schedule", "resume_schedule", "backfill", "get_run", "cancel_run",
     "report_run", "get_log", "create_schedule", "apply",
+    "workflow_upsert", "workflow_pause", "workflow_pause_by_id", "workflow_delete", "workflow_get",
+    "workflow_runs", "workflow_deploy", "run_launcher_start", "report_run_shortly",
 }  # fmt: skip
 SAID_TO_BE_TAKEN = {"create_schedule", "put_schedule", "apply"}  # who defines may not take its id
+SAID_TO_BE_TAKEN |= {"workflow_upsert", "workflow_deploy"}  # nor speak for another user
+WORKFLOW = {"workflow_id": "report", "version": 1}
 HOOK = {
     "at": "2999-01-01T00:00:00Z",
     "run": {"http": "https://example.com/hook", "public_only": True},
 }
+YEARLY = {"cron_expr": "0 0 1 1 *", "timezone": "UTC"}
 BODIES = {
+    "workflow_upsert": lambda there: WORKFLOW | YEARLY | {"schedule_id": there["workflow"], "user_id": there["owner"]},
+    "workflow_pause": lambda there: {"schedule_id": there["workflow"], "paused": True},
+    "workflow_pause_by_id": lambda there: {"paused": True},
+    "workflow_deploy": lambda there: {
+        "dag": {"triggers": [{"id": "t", "type": "schedule_based", "schedule": YEARLY}]},
+        "workflow_id": there["workflow"], "version": 1, "user_id": there["owner"],
+    },
+    "run_launcher_start": lambda there: WORKFLOW | {
+        "user_id": there["owner"], "scheduled_for": "2026-01-01T00:00:00Z", "idempotency_key": "k",
+    },
+    "report_run_shortly": lambda there: {"status": "SUCCESS"},
     "create_schedule": lambda there: {"schedule_id": there["schedule_id"], "definition": HOOK},
     "put_schedule": lambda there: HOOK | {"description": there["new"]},
     "patch_schedule": lambda there: {"description": there["new"]},
@@ -71,7 +91,7 @@ def operations(api):
     found = {}
     for path, item in api.get("/openapi.json").json()["paths"].items():
         for method, operation in item.items():
-            found[operation["operationId"]] = (method.upper(), path.removeprefix("/api/v1"))
+            found[operation["operationId"]] = (method.upper(), path)
     return found
 
 
@@ -91,6 +111,8 @@ def give(api, owner):
         await service.define([read_schedule(name, HOOK)], source="s", user_id=owner)
         run = await service.start(name)
         await service.tokens.create(name.replace("/", "-"), "read", owner)
+        workflow = WORKFLOW | YEARLY | {"schedule_id": f"{name}-w", "user_id": owner}
+        await api.beat.systems.workflows.registrar.upsert_schedule(workflow)
         return run.run_id
 
     run_id = api.do(made())
@@ -98,11 +120,12 @@ def give(api, owner):
     return {
         "schedule_id": name, "run_id": run_id, "key": run_id, "quoted": quoted,
         "name": name.replace("/", "-"), "node_id": "nobody", "new": next(new),
+        "workflow": f"{name}-w", "id": f"{quoted}-w", "owner": owner,
     }  # fmt: skip
 
 
 def ask(api, operation, there, *, role, method, path):
-    for name in ("run_id", "key", "name", "node_id"):
+    for name in ("run_id", "key", "name", "node_id", "id"):
         path = path.replace(f"{{{name}}}", str(there[name]))
     path = path.replace("{schedule_id}", there["quoted"])
     body = BODIES.get(operation, lambda _: None)(there)
@@ -114,7 +137,7 @@ def ask(api, operation, there, *, role, method, path):
     }
     if role == "none":
         headers = {}
-    with api.client.stream(method, f"/api/v1{path}", json=body, headers=headers) as answer:
+    with api.client.stream(method, path, json=body, headers=headers) as answer:
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
             return answer.status_code, ""
         answer.read()
@@ -129,7 +152,7 @@ def everything(api):
         return (
             await service.schedules(), await service.runs(limit=10_000), await service.groups(),
             await service.tokens.all(), (await service.overview()).gate_open,
-            await service.newest_event(),
+            await service.newest_event(), await service.kept_all("workflow"),
         )  # fmt: skip
 
     return api.do(read())
@@ -145,8 +168,10 @@ def expected(operation, role, whose):
         return {401} if role == "none" else {401, 429}
     if SCOPES.index(scope) < SCOPES.index(needed) or (owner and operation in OF_EVERYBODY):
         return {403, 404} if owner and whose != owner and operation in ABOUT_ONE else {403}
-    if operation == "report_run":
+    if operation in ("report_run", "report_run_shortly"):
         return {404} if owner and whose != owner else {409}  # it has not been accepted
+    if operation == "run_launcher_start":
+        return {403} if owner and whose != owner else {409}  # nobody runs DAGs here
     if operation == "create_schedule" and (not owner or whose == owner):
         return {200}  # it is there, and says the same
     if owner and whose != owner and operation in ABOUT_ONE:

@@ -131,6 +131,12 @@ UPDATE schedule_runs
  WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
 """
 
+NAME = """
+UPDATE schedule_runs SET external_id = ?2, updated_at = ?3
+ WHERE run_id = ?1 AND status = 'STARTED' AND leased_by IS NULL
+   AND (external_id IS NULL OR external_id <> ?2)
+"""
+
 ASK_TO_END = """
 UPDATE schedule_runs
    SET end_asked_at = ?2, reason = ?3, updated_at = ?2,
@@ -432,7 +438,7 @@ def cancel(tx: Transaction, run_id: int, *, note: str) -> None:
         raise RunIsOver(run_id, run.status)
 
 
-def report(tx: Transaction, run_id: int, outcome: Succeeded | Failed) -> None:
+def report(tx: Transaction, run_id: int, outcome: Succeeded | Failed | Accepted) -> None:
     """Record what a target tells of a run. The contract is `Store.report`."""
     row = _held_run(tx, run_id)
     run, status = as_run(tuple(row[:-1])), Status(row[3])
@@ -440,9 +446,15 @@ def report(tx: Transaction, run_id: int, outcome: Succeeded | Failed) -> None:
     if status is Status.STARTED and not run.is_accepted and has_key == (None,):
         raise RunIsHeld(run_id)
     said = Status.SUCCESS if isinstance(outcome, Succeeded) else Status.FAILED
-    if status is Status.STARTED:
+    if isinstance(outcome, Accepted):
+        said = Status.STARTED
+        name, deadline = plain(outcome.external_id), run.deadline_at
+        if deadline is not None and name and tx.run(NAME, (run_id, name, tx.now)):
+            ids = (row[0], run_id, run.run_at)
+            tx.tell(RunAccepted(*ids, run.attempt, deadline, name))
+    elif status is Status.STARTED:
         end(tx, row, outcome)
-    elif status is not said:
+    if status not in (said, Status.STARTED):
         raise RunIsOver(run_id, status)
 
 

@@ -7,7 +7,7 @@ from typing import Protocol, Self, TypeVar
 
 from onbeat.core.backfill import Choice
 from onbeat.core.notices import Letter, Settled
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.core.schedules import Schedule
 from onbeat.core.standings import Standings
 from onbeat.core.why import Facts
@@ -173,7 +173,7 @@ class SqlStore(ABC):
 
         return await self._write(call)
 
-    async def report(self, run: int | str, outcome: Succeeded | Failed) -> RunRow:
+    async def report(self, run: int | str, outcome: Succeeded | Failed | Accepted) -> RunRow:
         def call(tx: Transaction) -> RunRow:
             run_id = run if isinstance(run, int) else ending.run_of_key(tx, run)
             ending.report(tx, run_id, outcome)

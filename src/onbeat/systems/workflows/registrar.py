@@ -8,6 +8,7 @@ node fell silent once more under the same key, which the executor knows it by.
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -19,7 +20,7 @@ from onbeat.core.schedules import (
     from_definition,
     read_schedule,
 )
-from onbeat.errors import InvalidSchedule, NoSuchSchedule, meant, shown
+from onbeat.errors import InvalidSchedule, NoSuchSchedule, NotAllowed, meant, shown
 from onbeat.records import RunRow, ScheduleRow, Which, WhichRuns
 from onbeat.service import Service
 from onbeat.systems.wording import check_fields, told_in
@@ -100,6 +101,7 @@ class Registrar:
         if not isinstance(paused, bool):
             problem = f"{shown(paused)} is neither true nor false"
             raise InvalidSchedule("paused", problem, hint="true")
+        check_may(self._service, "operate")
         await self._row(schedule_id)
         if paused:
             await self._service.pause(schedule_id)
@@ -108,6 +110,7 @@ class Registrar:
 
     async def delete_schedule(self, schedule_id: str) -> None:
         """Take a schedule away; its started runs finish."""
+        check_may(self._service, "define")
         await self._row(schedule_id)
         await self._service.delete(schedule_id)
 
@@ -205,6 +208,14 @@ class Registrar:
             return read_schedule(
                 self._new_id() if schedule_id is None else check_id(schedule_id), fields
             )
+
+
+def check_may(service: Service, scope: Literal["operate", "define"]) -> None:
+    """Refuse whoever may not do this, before they are told what is there."""
+    caller = service.caller
+    if not caller.may(scope):
+        problem = f"{caller.name or 'this caller'} may {caller.scope}, not {scope}"
+        raise NotAllowed(problem, hint=f"a token with scope {scope}")
 
 
 def _one_of(name: str, known: Iterable[str], given: Fields, default: str) -> str:

@@ -1,10 +1,11 @@
 """The workflows of a process: the registrar, the run launcher, and deploying a DAG."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
 
 from onbeat.errors import InvalidSchedule, NotAllowed, naming, shown
 from onbeat.service import Service
-from onbeat.systems.workflows.registrar import OPTIONAL, Defaults, Registrar
+from onbeat.systems.workflows.registrar import OPTIONAL, Defaults, Registrar, check_may
 from onbeat.systems.workflows.run_launcher import RunLauncher, check_start
 from onbeat.systems.workflows.store import (
     Dag,
@@ -73,6 +74,10 @@ class Workflows:
                 raise InvalidSchedule(name, "it is missing", hint=hint)
         check_workflow(known["workflow_id"], known["version"])
         check_text("user_id", known["user_id"])
+        self._check_may_speak_for(str(known["user_id"]), "define")
+        if self._service.caller.only_of is not None and not isinstance(self.store, DatabaseStore):
+            problem = "the DAGs are files, and nobody's in particular"
+            raise NotAllowed(problem, hint="a token without an owner, or no workflows_folder")
         asked = [known | fields for fields in schedules_of(dag, str(known["workflow_id"]))]
         for each in asked:
             with naming(f"triggers.{str(each['schedule_id']).rpartition('/')[2]}"):
@@ -82,7 +87,6 @@ class Workflows:
     async def _deploy(
         self, dag: Dag, workflow_id: str, version: object, asked: list[dict[str, object]]
     ) -> dict[str, object]:
-        self._check_allowed()
         assert isinstance(version, int), "it was checked"
         wanted = {each["schedule_id"] for each in asked}
         removed = [
@@ -107,26 +111,18 @@ class Workflows:
     ) -> bool:
         """Hand a workflow over at once, for a user whom the caller may speak for."""
         check_start(workflow_id, version, user_id, scheduled_for, idempotency_key)
-        caller = self._service.caller
-        if not caller.may("operate"):
-            problem = f"{caller.name or 'this caller'} may {caller.scope}, not operate"
-            raise NotAllowed(problem, hint="a token with scope operate")
-        if caller.only_of not in (None, user_id):
-            problem = f"workflows of {shown(user_id)} are not {caller.only_of}'s to start"
-            raise NotAllowed(problem, hint=f"user_id: {caller.only_of}")
+        self._check_may_speak_for(user_id, "operate")
         return await self.run_launcher.start(
             workflow_id, version, user_id, scheduled_for, idempotency_key
         )
 
-    def _check_allowed(self) -> None:
-        """Refuse whoever may not deploy, before anything is written."""
+    def _check_may_speak_for(self, user_id: str, scope: Literal["operate", "define"]) -> None:
+        """Refuse whoever may not do this for a user, before anything is done."""
+        check_may(self._service, scope)
         caller = self._service.caller
-        if not caller.may("define"):
-            problem = f"{caller.name or 'this caller'} may {caller.scope}, not define"
-            raise NotAllowed(problem, hint="a token with scope define")
-        if caller.only_of is not None and not isinstance(self.store, DatabaseStore):
-            problem = "the DAGs are files, and nobody's in particular"
-            raise NotAllowed(problem, hint="a token without an owner, or no workflows_folder")
+        if caller.only_of not in (None, user_id):
+            problem = f"workflows of {shown(user_id)} are not {caller.only_of}'s"
+            raise NotAllowed(problem, hint=f"user_id: {caller.only_of}")
 
 
 def schedules_of(dag: Dag, workflow_id: str) -> Iterator[dict[str, object]]:

@@ -114,7 +114,8 @@ class Credentials:
         signer = await self._tokens.signer()
         key, method = signer.check_run_token(token), scope["method"]
         if key is not None:
-            if method != "POST" or scope["path"] != f"/api/v1/runs/{key}/status":
+            here = (f"/api/v1/runs/{key}/status", f"/runs/{key}/status")
+            if method != "POST" or scope["path"] not in here:
                 told = "this is for telling of the end of one run"
                 raise Refused(403, told, hint=f"POST /api/v1/runs/{key}/status")
             return Caller(f"run:{key}", "operate")

@@ -7,7 +7,7 @@ from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from onbeat.core.runs import Failed, Reason, Status, Succeeded, TriggeredBy
+from onbeat.core.runs import Accepted, Failed, Reason, Status, Succeeded, TriggeredBy
 from onbeat.errors import InvalidSchedule
 from onbeat.records import WhichRuns
 from onbeat.service import Service
@@ -23,15 +23,27 @@ class Canceling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a run ended that its target had accepted.
+    """How a run ended that its target had accepted; or that it has begun there, as `run_id`.
 
     A failure is tried again, if the schedule says so, unless it is `final`.
     """
 
-    status: Literal["SUCCESS", "FAILED"]
+    status: Literal["STARTED", "SUCCESS", "FAILED"]
     result: object = None
     error: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
     final: bool = False
+    run_id: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
+RunKey = Annotated[
+    str,
+    PathParameter(
+        description="The number of a run, or its key.",
+        min_length=1,
+        max_length=200,
+        schema_extra={"pattern": "^([0-9]{1,18}|[0-9a-f]{64})$", "max_length": 64},
+    ),
+]
 
 
 @get("/runs", operation_id="list_runs", responses=told("schedule", 404, 422))
@@ -86,25 +98,24 @@ async def cancel_run(
     responses=told("run", 404, 409, 422),
 )
 async def report_run(
-    service: NamedDependency[Service],
-    key: Annotated[
-        str,
-        PathParameter(
-            description="The number of a run, or its key.",
-            min_length=1,
-            max_length=200,
-            schema_extra={"pattern": "^([0-9]{1,18}|[0-9a-f]{64})$", "max_length": 64},
-        ),
-    ],
-    data: JSONBody[Ending],
+    service: NamedDependency[Service], key: RunKey, data: JSONBody[Ending]
 ) -> RunFields:
     """Tell of the end of a run that its target had accepted. The same again changes nothing."""
-    if data.status == "SUCCESS" and (data.error or data.final):
-        raise InvalidSchedule("error", "a success has none", hint="status: FAILED")
-    if data.status == "FAILED" and data.result is not None:
-        raise InvalidSchedule("result", "a failure has none", hint="error")
-    outcome: Succeeded | Failed = Succeeded(data.result)
-    if data.status == "FAILED":
+    return await heard_of(service, key, data)
+
+
+async def heard_of(service: Service, key: str, data: Ending) -> RunFields:
+    """Record what a target tells of a run, and return the run."""
+    if data.status != "FAILED" and (data.error or data.final):
+        raise InvalidSchedule("error", "only a failure has one", hint="status: FAILED")
+    if data.status != "SUCCESS" and data.result is not None:
+        raise InvalidSchedule("result", "only a success has one", hint="error")
+    if data.status != "STARTED" and data.run_id:
+        raise InvalidSchedule("run_id", "it is told when it has begun", hint="status: STARTED")
+    outcome: Succeeded | Failed | Accepted = Succeeded(data.result)
+    if data.status == "STARTED":
+        outcome = Accepted(data.run_id)
+    elif data.status == "FAILED":
         outcome = Failed(data.error or "it was reported to have failed", retryable=not data.final)
     which = int(key) if key.isascii() and key.isdigit() and len(key) < 19 else name_of(key)
     return run_fields(await service.report(which, outcome))
