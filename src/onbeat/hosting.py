@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from onbeat.errors import InvalidSettings
 from onbeat.events import Event
-from onbeat.opened import Opened, workflow_store
+from onbeat.opened import Opened, workflow_store, zone_of_machine
+from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.sources.fields import FieldsFile
 from onbeat.systems.beside import Beside
+from onbeat.systems.services import TimerSystem, is_open
 from onbeat.systems.sessions import Defaults as SessionDefaults
 from onbeat.systems.sessions import Sessions
 from onbeat.systems.workflows import DatabaseStore, Defaults, RunLauncher, Workflows
@@ -18,8 +22,10 @@ class Hosted:
     def __init__(self, settings: Settings, opened: Opened) -> None:
         self.settings = settings
         self.workflows = _workflows(settings, opened)
+        self.timers = timers_of(settings, opened.service)
         self.sessions = _sessions(settings, opened)  # None: there is no chat server
-        self._beside: list[Beside] = [] if self.sessions is None else [self.sessions]
+        beside = (self.timers, self.sessions)
+        self._beside: list[Beside] = [each for each in beside if each is not None]
         self._begun: list[Beside] = []
         opened.listeners.append(self._heard)
 
@@ -38,6 +44,25 @@ class Hosted:
     def _heard(self, at: int, events: Sequence[Event]) -> None:
         for each in self._begun:
             each.heard(at, events)
+
+
+def timers_of(settings: Settings, service: Service) -> TimerSystem | None:
+    """Return the timers that settings name a file of, if they do."""
+    if not settings.services_file:
+        return None
+    return TimerSystem(service, _services_file(settings), timezone=zone_of_machine())
+
+
+def are_timers_on(settings: Settings) -> bool:
+    """Return whether the file of services has its gate open; nothing else is looked at."""
+    if not settings.services_file:
+        hint = 'services_file = "services.yaml" in onbeat.toml, or ONBEAT_SERVICES_FILE'
+        raise InvalidSettings("services_file", "it names no file of services", hint=hint)
+    return is_open(_services_file(settings), timezone=zone_of_machine())
+
+
+def _services_file(settings: Settings) -> FieldsFile:
+    return FieldsFile(Path(settings.services_file).expanduser())
 
 
 def _workflows(settings: Settings, opened: Opened) -> Workflows:

@@ -41,6 +41,7 @@ from onbeat.metrics import Metrics
 from onbeat.ports import Clock, Launcher, Listener, Node
 from onbeat.service import Service, check_launch
 from onbeat.settings import Settings
+from onbeat.sources.localzone import local_zone
 from onbeat.stores.sql.store import SqlStore
 from onbeat.stores.sqlite import Holder, SqliteStore, who_holds
 from onbeat.systems.workflows import (
@@ -363,6 +364,11 @@ def _executor(
         feedback=settings.workflows_feedback,
         callback=tokens.callback(there) if there else None,
     )
+
+
+def zone_of_machine() -> str:
+    """Return the name of the zone that this machine is in."""
+    return local_zone(os.environ.get("TZ"), Path("/etc"))
 
 
 def _make_writable(folder: Path) -> None:

@@ -212,6 +212,14 @@ def words_of(row: ScheduleRow) -> str:
         return f"cannot be read: {refused}"
 
 
+def target_of(row: ScheduleRow) -> str:
+    """Return the kind of what a schedule runs, such as `command`."""
+    try:
+        return from_definition(row.schedule_id, row.definition).target.kind
+    except InvalidSchedule:
+        return "-"
+
+
 _words = lru_cache(maxsize=16_384)(words)  # they take longest of all that is told of a schedule
 
 

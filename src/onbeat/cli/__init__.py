@@ -41,6 +41,7 @@ VERBS = {
     "simulate": ("onbeat.cli.simulate:simulate", "Show what schedules would do, and why."),
     "logs": ("onbeat.cli.runs:logs", "Show what a run printed."),
     "notify": ("onbeat.cli.notify:notify", "Show who is told of failures, and try it out."),
+    "timers": ("onbeat.cli.timers:timers", "Show the timers of services, or switch one."),
     "move": ("onbeat.cli.node:move", "Move everything from SQLite to PostgreSQL."),
     "token": ("onbeat.cli.token:token", "Say who may come in over HTTP."),
     "gate": ("onbeat.cli.node:gate", "Stop everything, or let it go on."),

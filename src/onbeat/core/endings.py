@@ -47,11 +47,12 @@ def after(
 ) -> Ended | Retry | Await:
     """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
 
-    A failure is attempted again while the policy has delays left for its reason, unless a newer tick
-    waits in the queue: that one takes its turn. So is a lost one under `on_lost: retry`, but not for ever: what
-    it runs may be what ends its nodes. One that was asked to end is not. A schedule that was
-    deleted, or cannot be read, is None: nothing of it is attempted again. What was accepted is
-    awaited until its timeout or, without one, until just before the schedule is `next_due`.
+    A failure is attempted again while the policy has delays left for its reason, unless a newer
+    tick waits in the queue: that one takes its turn. So is a lost one under `on_lost: retry`, but
+    not for ever: what it runs may be what ends its nodes. One that was asked to end is not. A
+    schedule that was deleted, or cannot be read, is None: nothing of it is attempted again. What
+    was accepted is awaited until its timeout or, without one, until just before the schedule is
+    `next_due`.
     """
     policy = schedule.policy if schedule is not None else Policy()
     release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)

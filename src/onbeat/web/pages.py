@@ -4,24 +4,29 @@ from html import escape
 from importlib.resources import files
 
 from litestar import MediaType, Response, get
+from litestar.datastructures import State
 from litestar.di import NamedDependency
 
 import onbeat
 from onbeat.core.instants import rfc3339, rfc3339_ms
+from onbeat.errors import InvalidFile, InvalidSchedule
+from onbeat.hosting import Hosted
 from onbeat.records import Overview, RunRow, ScheduleRow, WhichRuns
 from onbeat.service import Service
-from onbeat.telling import words_of
+from onbeat.systems.services import DISABLED, HEADING
+from onbeat.telling import target_of, words_of
 
 SHOWN = 100  # schedules, and latest failures a tenth of that
+COLUMNS = ("Schedule", "When", "System", "Runs", "Next", "Last success", "Last result", "State")
 
 
 @get("/", media_type=MediaType.HTML, include_in_schema=False)
-async def overview(service: NamedDependency[Service]) -> str:
+async def overview(service: NamedDependency[Service], state: State) -> str:
     """Return the page of how things stand."""
     found = await service.overview()
     rows = await service.schedules(limit=SHOWN)
     failed = await service.runs(WhichRuns(status="FAILED"), limit=SHOWN // 10)
-    return _page(found, rows, failed)
+    return _page(found, rows, failed, await _timers(service, state.systems))
 
 
 @get("/static/onbeat.css", include_in_schema=False)
@@ -31,7 +36,26 @@ async def style() -> Response[bytes]:
     return Response(text, media_type="text/css")
 
 
-def _page(found: Overview, rows: list[ScheduleRow], failed: list[RunRow]) -> str:
+async def _timers(service: Service, systems: Hosted) -> str:
+    """Return the section of timers, for those who may see everybody's; none without such a file."""
+    timers = systems.timers
+    if timers is None or service.caller.only_of is not None:
+        return ""
+    try:
+        found = await timers.listed(service)
+    except (InvalidSchedule, InvalidFile):
+        return "<h2>Timers</h2>\n<p class=bad>Their file cannot be read: see the log.</p>"
+    if found is None:
+        return f"<h2>Timers</h2>\n<p>{escape(DISABLED)}.</p>"
+    told = _table(HEADING, [each.cells(found.now) for each in found.timers])
+    if found.invalid:
+        told += (
+            f"\n<h3>Invalid timers</h3>\n{_table(('ID', 'Reason'), list(found.invalid.items()))}"
+        )
+    return f"<h2>Timers</h2>\n{told}"
+
+
+def _page(found: Overview, rows: list[ScheduleRow], failed: list[RunRow], timers: str) -> str:
     up = sum(node.alive_until > found.now for node in found.nodes)
     gate = "" if found.gate_open else "<p class=bad>The gate is closed: nothing starts.</p>"
     running = found.runs.get("STARTED", 0)
@@ -57,8 +81,9 @@ def _page(found: Overview, rows: list[ScheduleRow], failed: list[RunRow]) -> str
 <div><dt>Nodes up</dt><dd>{up}</dd></div>
 </dl>
 <h2>Schedules</h2>
-{_table(("Schedule", "When", "Next", "Last success", "State"), [_row(row) for row in rows])}
+{_table(COLUMNS, [_row(row) for row in rows])}
 {f"<p>and {more} more</p>" if more > 0 else ""}
+{timers}
 <h2>Failed last</h2>
 {_table(("Run", "Schedule", "Planned", "Reason"), [_failure(run) for run in failed])}
 </main>
@@ -72,7 +97,17 @@ def _row(row: ScheduleRow) -> tuple[str, ...]:
     state = "paused" if row.paused else "failing" if row.consecutive_failures else "ok"
     last = "-" if row.last_success_at is None else rfc3339_ms(row.last_success_at)
     following = "-" if row.next_run_at is None else rfc3339(row.next_run_at)
-    return row.schedule_id, words_of(row), following, last, state
+    runs, result = target_of(row), _result(row)
+    return row.schedule_id, words_of(row), row.source or "-", runs, following, last, result, state
+
+
+def _result(row: ScheduleRow) -> str:
+    """Return how the last run ended, or why there was none."""
+    if row.last_run_at is None:
+        return row.last_miss_reason or "-"
+    if not row.consecutive_failures:
+        return "SUCCESS"
+    return "FAILED" if row.last_exit is None else f"FAILED (exit {row.last_exit})"
 
 
 def _failure(run: RunRow) -> tuple[str, ...]:

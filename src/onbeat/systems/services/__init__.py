@@ -1,5 +1,6 @@
-"""Oneshot services and the timers that start them."""
+"""Oneshot services and the timers that start them. Whoever is outside uses these names only."""
 
-from onbeat.systems.services.timers import RETRY, Timers, define_timers, read_timers
+from onbeat.systems.services.listing import DISABLED, HEADING, Listing, Standing
+from onbeat.systems.services.system import Source, TimerSystem, is_open
 
-__all__ = ["RETRY", "Timers", "define_timers", "read_timers"]
+__all__ = ["DISABLED", "HEADING", "Listing", "Source", "Standing", "TimerSystem", "is_open"]

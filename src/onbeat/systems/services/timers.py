@@ -1,5 +1,6 @@
-"""Timers of oneshot services, as fields and as schedules.
+"""Services and their timers, as fields and as schedules.
 
+    timers_enabled: true
     services:
       backup: {argv: [./backup.sh, --all], cwd: /srv, env: {LEVEL: full}, timeout: 30m}
     timers:
@@ -8,185 +9,298 @@
 A timer that is wrong is told of with the reason, and keeps no other from running.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
-from typing import Literal
+from math import ceil, isfinite
 
-from onbeat.core.codec import check_names, decode
+from onbeat.core.codec import decode
+from onbeat.core.cron import MONTH_NAMES, WEEKDAY_NAMES
 from onbeat.core.policies import read_policy
-from onbeat.core.schedules import Schedule, check_schedule, read_target
+from onbeat.core.schedules import Schedule, Target, check_schedule, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.core.zones import zone
-from onbeat.errors import InvalidSchedule, meant, naming, shown
-from onbeat.records import Which
-from onbeat.service import Service
-from onbeat.systems.wording import check_fields, told_in
+from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.systems.services.spelling import Spelled, check_known, spelled
+from onbeat.systems.wording import told_in
 
-SOURCE = "services"  # whose schedules these are, in the store
 RETRY = ("30s", "2m", "10m")
+RETRY_ON = ("exit",)  # an exit code above 0; neither a signal nor a timeout
+CATCHUP_WINDOW = "24h"
+STATE_FILE = "timer-state.json"
 LONGEST = 10 * 366 * 86_400  # seconds
 
-WhyNot = Literal["disabled", "disabled_target"]
 Fields = Mapping[str, object]
+NOTHING_SWITCHED: Mapping[str, bool] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A timer that is right."""
+
+    schedule: Schedule
+    target: str  # the service it starts
+    is_enabled: bool
+    is_enabled_there: bool  # by what its file says
+    is_persistent: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Timers:
     """What came of a list of timers."""
 
-    schedules: tuple[Schedule, ...]  # of those that are right; what is disabled skips its ticks
-    targets: Mapping[str, str]  # the service that each of these starts
-    disabled: Mapping[str, WhyNot]  # by id: the timer is, or its service
-    invalid: Mapping[str, InvalidSchedule]  # by id, or by place if a timer has none of its own
+    right: Mapping[str, Timer]  # by id, in the order of the list
+    invalid: Mapping[str, str]  # by id, or by place if one has none: the first reason of each
 
 
-async def define_timers(service: Service, given: Fields) -> Timers:
-    """Define the timers that are right, and take away those of before that are not among them."""
-    found = read_timers(given)
-    schedules, invalid = [], dict(found.invalid)
-    for schedule in found.schedules:
-        known = await service.find(schedule.schedule_id)
-        if known is not None and known.source != SOURCE:
-            problem = f"{shown(schedule.schedule_id)} is there, and no timer"
-            invalid[schedule.schedule_id] = InvalidSchedule("id", problem, hint="another id")
-            continue
-        target = found.targets[schedule.schedule_id]
-        try:
-            with naming(f"services.{target}"), told_in(WORDS):
-                service.check(schedule)
-        except InvalidSchedule as refused:
-            invalid[schedule.schedule_id] = refused
-        else:
-            schedules.append(schedule)
-    await service.define(schedules, source=SOURCE)
-    there = {schedule.schedule_id for schedule in schedules}
-    for row in await service.schedules(Which(source=SOURCE)):
-        if row.schedule_id not in there:
-            await service.delete(row.schedule_id)
-    targets = {name: found.targets[name] for name in there}
-    return Timers(tuple(schedules), targets, found.disabled, invalid)
+class Services:
+    """What is said of services, and whether their timers are on; wrong timers are let be so far."""
+
+    def __init__(self, given: object, *, timezone: str = "UTC") -> None:
+        """`timezone` holds where the fields name none."""
+        if not isinstance(given, Mapping):
+            hint = "fields by name: services, timers, timers_enabled"
+            raise InvalidSchedule("", f"{shown(given)} is no set of fields", hint=hint)
+        self._given = spelled(given, of_all=True)
+        check_known(self._given, OF_ALL)
+        self._timezone = timezone
+        # The gate is opened on purpose only; its parent is on unless told.
+        is_parent_on = self._flag("enabled", default=True)
+        self.are_timers_on = self._flag("timers_enabled", default=False) and is_parent_on
+
+    @property
+    def state_file(self) -> str | None:
+        """The name of the file that keeps what became of timers; None: there is none."""
+        found = self._given.fields.get("state_file", STATE_FILE)
+        if found is not None and (not isinstance(found, str) or not found or "\0" in found):
+            problem = f"{shown(found)} is no file name"
+            raise InvalidSchedule(self._given.name("state_file"), problem, hint=STATE_FILE)
+        return found
+
+    def timers(self, switched: Mapping[str, bool] = NOTHING_SWITCHED) -> Timers:
+        """Return the timers, some of them switched on or off; refuse what is wrong with all."""
+        listed = self._given.fields.get("timers", [])
+        if listed is None:
+            listed = []
+        if not isinstance(listed, (list, tuple)):
+            hint = "[{id: nightly, target: backup, on_calendar: {hour: 3, minute: 0}}]"
+            problem = f"{shown(listed)} is no list"
+            raise InvalidSchedule(self._given.name("timers"), problem, hint=hint)
+        reader = _Reader(self._services(), self._given.name("services"), *self._around(), switched)
+        right: dict[str, Timer] = {}
+        invalid: dict[str, str] = {}
+        seen: set[str] = set()
+        for place, given in enumerate(listed):
+            name = _name_of(given) or f"timers[{place}]"
+            if name in seen:
+                invalid.setdefault(name, "duplicate timer ID")
+                continue
+            seen.add(name)
+            try:
+                right[name] = reader.read(given)
+            except InvalidSchedule as refused:
+                invalid[name] = str(refused)
+        return Timers(right, dict(sorted(invalid.items())))
+
+    def _flag(self, name: str, *, default: bool) -> bool:
+        value = self._given.fields.get(name, default)
+        if not isinstance(value, bool):
+            problem = f"{shown(value)} is neither true nor false"
+            raise InvalidSchedule(self._given.name(name), problem, hint="true or false")
+        return value
+
+    def _services(self) -> Mapping[str, object]:
+        """Return services by name; as a list, each has its name as `id`."""
+        found, name = self._given.fields.get("services") or {}, self._given.name("services")
+        if isinstance(found, (list, tuple)):
+            by_name: dict[str, object] = {}
+            for place, each in enumerate(found):
+                own = _name_of(each)
+                if own is None or own in by_name:
+                    problem = f"{shown(own)} is there twice" if own else "it has no id"
+                    raise InvalidSchedule(f"{name}[{place}]", problem, hint="an id of its own")
+                fields = spelled(each) if isinstance(each, Mapping) else Spelled({}, {})
+                by_name[own] = {key: fields.fields[key] for key in fields.fields if key != "id"}
+            return by_name
+        if not isinstance(found, Mapping):
+            hint = "{backup: {argv: [./backup.sh]}}"
+            raise InvalidSchedule(name, f"{shown(found)} is no set of services", hint=hint)
+        return found
+
+    def _around(self) -> tuple[dict[str, object], str]:
+        """Return the policies of all timers, and their zone."""
+        given = self._given
+        retry, window = given.fields.get("retry", RETRY), given.fields.get("catchup_window")
+        if not isinstance(retry, (list, tuple)):
+            problem = f"{shown(retry)} is no list of delays"
+            raise InvalidSchedule(given.name("retry"), problem, hint="[30s, 2m, 10m]")
+        found: dict[str, object] = {
+            "retry": {"delays": [_length(each) for each in retry], "on": list(RETRY_ON)},
+            "catchup_window": CATCHUP_WINDOW if window is None else _length(window),
+        }
+        names = {"retry.delays": "retry", "catchup_window": "catchup_window"}
+        with told_in({ours: given.name(name) for ours, name in names.items()}):
+            read_policy(found)
+        with told_in({"timezone": given.name("timezone")}):
+            return found, zone(given.fields.get("timezone", self._timezone)).name
 
 
-def read_timers(given: Fields) -> Timers:
-    """Return the schedules that timers come to; refuse what is wrong with the whole of them."""
-    check_fields(given, {"services", "timers", "retry", "catchup_window", "timezone"})
-    services, timers = given.get("services", {}), given.get("timers", [])
-    if not isinstance(services, Mapping):
-        hint = "{backup: {argv: [./backup.sh]}}"
-        raise InvalidSchedule("services", f"{shown(services)} is no set of services", hint=hint)
-    if not isinstance(timers, (list, tuple)):
-        hint = "[{id: nightly, target: backup, on_calendar: {hour: 3}}]"
-        raise InvalidSchedule("timers", f"{shown(timers)} is no list", hint=hint)
-    around = {"retry": RETRY} | {name: given[name] for name in given.keys() & AROUND}
-    read_policy(around)
-    timezone = zone(given.get("timezone", "UTC")).name
-    found: dict[str, Schedule] = {}
-    targets: dict[str, str] = {}
-    disabled: dict[str, WhyNot] = {}
-    invalid: dict[str, InvalidSchedule] = {}
-    for place, timer in enumerate(timers):
-        name = f"[{place}]"
-        try:
-            name = _id_of(timer, {*found, *invalid})
-            with told_in(WORDS):
-                schedule, why_not = _read(name, timer, services, around, timezone)
-        except InvalidSchedule as refused:
-            invalid[name] = refused
-        else:
-            found[name], targets[name] = schedule, timer["target"]
-            if why_not is not None:
-                disabled[name] = why_not
-    return Timers(tuple(found.values()), targets, disabled, invalid)
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads one timer after another."""
+
+    services: Mapping[str, object]
+    place: str  # what the services are called together
+    around: Fields
+    timezone: str
+    switched: Mapping[str, bool]
+
+    def read(self, raw: object) -> Timer:
+        """Return a timer, or refuse it with the reason."""
+        if not isinstance(raw, Mapping):
+            raise _wrong(f"{shown(raw)} is no set of fields")
+        given = spelled(raw)
+        unknown = given.unknown(OF_A_TIMER)
+        if unknown is not None:
+            raise _wrong(f"unknown keyword {unknown}")
+        timer_id, target = (_text(given, name) for name in ("id", "target"))
+        is_enabled, is_persistent = (_flag(given, name) for name in ("enabled", "persistent"))
+        trigger = self._trigger(given)
+        if target not in self.services:
+            raise _wrong(f"{given.name('target')} {shown(target)} not found in {self.place}")
+        runs, timeout = self._service(given, target)
+        is_on = self.switched.get(timer_id, is_enabled)
+        own = {"catchup": "once" if is_persistent else "none", "enabled": is_on}
+        policy = read_policy({**self.around, **timeout, **own})
+        with told_in({"schedule_id": given.name("id"), "calendar": given.name("on_calendar")}):
+            schedule = check_schedule(Schedule(timer_id, trigger, runs, policy))
+        return Timer(schedule, target, is_on, is_enabled, is_persistent)
+
+    def _service(self, timer: Spelled, name: str) -> tuple[Target, Fields]:
+        """Return what a service starts, and how long that may take."""
+        raw = self.services[name]
+        with naming(f"{self.place}.{name}"):
+            if not isinstance(raw, Mapping):
+                hint = "{argv: [./backup.sh]}"
+                raise InvalidSchedule("", f"{shown(raw)} is no service", hint=hint)
+            given = spelled(raw)
+            check_known(given, OF_A_SERVICE)
+        kind = given.fields.get("type", "oneshot")
+        if kind != "oneshot":
+            told = f"{timer.name('target')} {shown(name)} is not a oneshot service"
+            raise _wrong(f"{told} (its {given.name('type')} is {shown(kind)})")
+        with naming(f"{self.place}.{name}"), told_in({"command": given.name("argv")}):
+            fields = given.fields
+            own = {each: fields[each] for each in ("cwd", "env") if each in fields}
+            own["enabled"] = _flag(given, "enabled")
+            target = read_target({"command": fields.get("argv"), **own})
+            timeout = {"timeout": _length(fields["timeout"])} if "timeout" in fields else {}
+            read_policy(timeout)
+        return target, timeout
+
+    def _trigger(self, given: Spelled) -> Trigger:
+        parts: list[dict[str, object]] = []
+        fields = given.fields
+        if "on_calendar" in fields:
+            several = fields["on_calendar"]
+            each = several if isinstance(several, (list, tuple)) and several else [several]
+            parts += [{"calendar": _calendar(given, one)} for one in each]
+        if "on_startup_sec" in fields:
+            parts.append({"startup": _seconds(given, "on_startup_sec")})
+        if "on_unit_active_sec" in fields:
+            parts.append({"after": {"success": _seconds(given, "on_unit_active_sec")}})
+        if not parts:
+            names = ", ".join(given.name(name) for name in TRIGGERS)
+            raise _wrong(f"at least one trigger required ({names})")
+        with told_in({"calendar": given.name("on_calendar")}):
+            return decode(parts[0] if len(parts) == 1 else {"any": parts}, timezone=self.timezone)
 
 
-def _read(
-    timer_id: str, timer: Fields, services: Mapping[str, object], around: Fields, timezone: str
-) -> tuple[Schedule, WhyNot | None]:
-    """Return a timer's schedule, and why it is not to run if it is not."""
-    check_names(timer, {"id", "target", "enabled", "persistent", *TRIGGERS})
-    target = timer.get("target")
-    if not isinstance(target, str) or target not in services:
-        hint = meant(target, map(str, services))
-        raise InvalidSchedule("target", f"no service is called {shown(target)}", hint=hint)
-    with naming(f"services.{target}"):
-        service = _service(services[target])
-        is_enabled = _flag(service, "enabled")
-        timeout = {name: service[name] for name in service.keys() & {"timeout"}}
-        read_policy(timeout)
-        run = {name: service[name] for name in service.keys() & {"cwd", "env"}}
-        with told_in(WORDS):
-            runs = read_target({"command": service.get("argv"), "enabled": is_enabled} | run)
-    catchup = "once" if _flag(timer, "persistent") else "none"
-    own = {"catchup": catchup, "enabled": _flag(timer, "enabled")}
-    policy = read_policy({**around, **timeout, **own})
-    schedule = check_schedule(Schedule(timer_id, _trigger(timer, timezone), runs, policy))
-    if not policy.enabled:
-        return schedule, "disabled"
-    return schedule, None if is_enabled else "disabled_target"
+def _calendar(timer: Spelled, raw: object) -> dict[str, object]:
+    """Return the fields of a calendar: one that is left out is any, also the minute."""
+    name = timer.name("on_calendar")
+    if not isinstance(raw, Mapping):
+        raise _wrong(f"{name} must be a set of fields, or a list of them")
+    given = spelled(raw)
+    unknown = given.unknown(CALENDAR)
+    if unknown is not None:
+        raise _wrong(f"{name} has unknown field {unknown}")
+    found: dict[str, object] = {"minute": "*"}
+    for field, value in given.fields.items():
+        several = value if isinstance(value, (list, tuple)) else [value]
+        problem = None if value == "*" else _problem_of(field, several)
+        if problem is not None:
+            raise _wrong(f"{name} {given.name(field)} {problem}")
+        found[field] = list(several)
+    return found
 
 
-def _id_of(timer: object, taken: Container[str]) -> str:
-    if not isinstance(timer, Mapping):
-        hint = "{id: nightly, target: backup, on_calendar: {hour: 3}}"
-        raise InvalidSchedule("", f"{shown(timer)} is no timer", hint=hint)
-    name = timer.get("id")
-    if not isinstance(name, str) or not name:
-        raise InvalidSchedule("id", f"{shown(name)} is no id", hint="such as id: nightly")
-    if name in taken:
-        raise InvalidSchedule("id", f"an earlier timer is called {shown(name)}", hint="another id")
-    return name
+def _problem_of(field: str, values: Sequence[object]) -> str | None:
+    """Return what is wrong with the values of a field of a calendar."""
+    low, high, names = CALENDAR[field]
+    numbers = [each for each in values if type(each) is int]
+    others = [each for each in values if type(each) is not int]
+    are_names = all(isinstance(each, str) and each.upper() in names for each in others)
+    if not values or not are_names:
+        return "must be integer, non-empty list of integers, or *"
+    in_range = all(low <= each <= high for each in numbers)
+    return None if in_range else f"value out of range ({low}-{high})"
 
 
-def _service(given: object) -> Fields:
+def _name_of(given: object) -> str | None:
+    """Return the id of a timer, or of a service in a list, if it has one."""
     if not isinstance(given, Mapping):
-        raise InvalidSchedule("", f"{shown(given)} is no service", hint="{argv: [./backup.sh]}")
-    check_names(given, {"argv", "cwd", "env", "timeout", "enabled"})
-    return given
+        return None
+    for name in ("id", ":id"):
+        found = given.get(name)
+        if isinstance(found, str) and found:
+            return found
+    return None
 
 
-def _trigger(timer: Fields, timezone: str) -> Trigger:
-    if not timer.keys() & TRIGGERS:
-        hint = "on_calendar, on_startup_sec or on_unit_active_sec"
-        raise InvalidSchedule("", "nothing says when it is to start", hint=hint)
-    parts: list[dict[str, object]] = []
-    if "on_calendar" in timer:
-        fields = timer["on_calendar"]
-        if isinstance(fields, Mapping):
-            with naming("on_calendar"):
-                check_names(fields, CALENDAR)
-        parts.append({"calendar": fields})
-    if "on_startup_sec" in timer:
-        parts.append({"startup": _seconds(timer, "on_startup_sec")})
-    if "on_unit_active_sec" in timer:
-        parts.append({"after": {"success": _seconds(timer, "on_unit_active_sec")}})
-    return decode(parts[0] if len(parts) == 1 else {"any": parts}, timezone=timezone)
-
-
-def _seconds(timer: Fields, name: str) -> str:
-    """Return a length of time in seconds, rounded up to a whole one."""
-    value = timer[name]
-    if isinstance(value, (int, float)) and type(value) is not bool and 0 < value <= LONGEST:
-        return f"{ceil(value)}s"
-    problem = f"{shown(value)} is no number of seconds"
-    raise InvalidSchedule(name, problem, hint="a positive number, such as 300")
-
-
-def _flag(given: Fields, name: str) -> bool:
-    value = given.get(name, True)
-    if not isinstance(value, bool):
-        raise InvalidSchedule(name, f"{shown(value)} is neither true nor false", hint="true")
+def _text(given: Spelled, name: str) -> str:
+    value = given.fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise _wrong(f"{given.name(name)} must be a non-empty string")
     return value
 
 
-AROUND = {"retry", "catchup_window"}  # what may be set for all timers
-CALENDAR = {"minute", "hour", "day_of_month", "month", "day_of_week"}
-TRIGGERS = {"on_calendar", "on_startup_sec", "on_unit_active_sec"}
-WORDS = {
-    "schedule_id": "id",
-    "run.command": "argv",
-    "run.env": "env",
-    "run.cwd": "cwd",
-    "command": "argv",
-    "calendar": "on_calendar",
-}  # the core's, and this system's
+def _flag(given: Spelled, name: str) -> bool:
+    value = given.fields.get(name, True)
+    if not isinstance(value, bool):
+        raise _wrong(f"{given.name(name)} must be a boolean")
+    return value
+
+
+def _seconds(given: Spelled, name: str) -> str:
+    """Return a length of time in seconds, rounded up to a whole one."""
+    value = given.fields[name]
+    if isinstance(value, (int, float)) and type(value) is not bool and 0 < value <= LONGEST:
+        return f"{ceil(value)}s"
+    raise _wrong(f"{given.name(name)} must be a positive number")
+
+
+def _length(value: object) -> object:
+    """Return a length as the core reads it: a bare number is of seconds here."""
+    if isinstance(value, (int, float)) and type(value) is not bool and isfinite(value):
+        return f"{int(value)}s" if value == int(value) else f"{round(value * 1000)}ms"
+    return value
+
+
+def _wrong(reason: str) -> InvalidSchedule:
+    return InvalidSchedule("", reason)
+
+
+OF_ALL = (
+    "enabled", "timers_enabled", "state_file", "retry", "catchup_window", "timezone", "services",
+    "timers",
+)  # fmt: skip
+OF_A_SERVICE = ("argv", "cwd", "env", "timeout", "enabled", "type")
+TRIGGERS = ("on_calendar", "on_startup_sec", "on_unit_active_sec")
+OF_A_TIMER = ("id", "target", "enabled", "persistent", *TRIGGERS)
+CALENDAR: Mapping[str, tuple[int, int, tuple[str, ...]]] = {
+    "minute": (0, 59, ()),
+    "hour": (0, 23, ()),
+    "day_of_month": (1, 31, ()),
+    "month": (1, 12, MONTH_NAMES),
+    "day_of_week": (0, 6, WEEKDAY_NAMES),
+}  # from, to, and names for these

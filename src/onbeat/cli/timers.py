@@ -1,0 +1,113 @@
+"""`onbeat timers`, `timers enable` and `timers disable`: the timers of oneshot services."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+
+from onbeat.cli import FAILED
+from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.hosting import are_timers_on, timers_of
+from onbeat.service import Service
+from onbeat.settings import Settings
+from onbeat.systems.services import DISABLED, HEADING, Listing, TimerSystem
+
+T = TypeVar("T")
+
+ROW = "%-16s %-16s %-8s %-12s %-12s %-8s %s"
+ENABLE_WITH = "Enable with: timers_enabled: true (and not enabled: false) in %s"
+
+
+class _Timers(click.Group):
+    """A verb that also works without another: what is none of them is refused."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            ctx.fail("timers command does not accept arguments")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Timers, invoke_without_command=True)
+@JSON
+@with_settings()
+def timers(settings: Settings, as_json: bool) -> None:
+    """Show the timers of services, when they ran and run next, and which are wrong."""
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    if not are_timers_on(settings):
+        _tell_disabled(settings, as_json=as_json)
+        return
+    found = _with_timers(settings, lambda system: system.listed())
+    if found is None:
+        _tell_disabled(settings, as_json=as_json)
+    elif as_json:
+        write_json(found.fields())
+    else:
+        _write(found)
+
+
+@timers.command()
+@click.argument("timer_id", metavar="ID")
+@JSON
+@with_settings()
+def enable(settings: Settings, timer_id: str, as_json: bool) -> None:
+    """Have a timer run, whatever its file says."""
+    _switch(settings, timer_id, on=True, as_json=as_json)
+
+
+@timers.command()
+@click.argument("timer_id", metavar="ID")
+@JSON
+@with_settings()
+def disable(settings: Settings, timer_id: str, as_json: bool) -> None:
+    """Have a timer skip its times, whatever its file says."""
+    _switch(settings, timer_id, on=False, as_json=as_json)
+
+
+def _switch(settings: Settings, timer_id: str, *, on: bool, as_json: bool) -> None:
+    changed = None
+    if are_timers_on(settings):
+        changed = _with_timers(settings, lambda system: system.switch(timer_id, on=on))
+    if changed is None:
+        _tell_disabled(settings, as_json=as_json)
+        sys.exit(FAILED)
+    if as_json:
+        write_json({"id": timer_id, "enabled": on, "changed": changed})
+        return
+    word = "enabled" if on else "disabled"
+    click.echo(f"{word} {timer_id}" if changed else f"{timer_id} was {word} already")
+
+
+def _with_timers(settings: Settings, work: Callable[[TimerSystem], Awaitable[T]]) -> T:
+    async def with_service(service: Service) -> T:
+        system = timers_of(settings, service)
+        assert system is not None, "whether there is a file was asked before"
+        return await work(system)
+
+    return ask(settings, with_service)
+
+
+def _tell_disabled(settings: Settings, *, as_json: bool) -> None:
+    if as_json:
+        write_json({"status": "disabled", "message": DISABLED})
+    else:
+        click.echo(f"{DISABLED}.")
+        click.echo(ENABLE_WITH % settings.services_file)
+
+
+def _write(found: Listing) -> None:
+    if not found.timers and not found.invalid:
+        click.echo("No timers configured.")
+        return
+    if found.timers:
+        click.echo(ROW % HEADING)
+        click.echo("-" * 90)
+        for each in found.timers:
+            click.echo((ROW % each.cells(found.now)).rstrip())
+    if found.invalid:
+        click.echo("\nInvalid timers:")
+        for timer_id, reason in found.invalid.items():
+            click.echo(f"  {timer_id}: {reason}")

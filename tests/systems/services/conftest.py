@@ -1,0 +1,110 @@
+"""A node with a file of services and timers, a clock that tests turn, and commands that are only written down."""
+
+import asyncio
+import json
+
+import pytest
+
+from onbeat import Onbeat
+from onbeat.core.runs import Accepted
+from onbeat.records import Which
+from onbeat.settings import Settings
+from onbeat.testing import ManualClock
+from tests.systems.conftest import Commands, World
+
+HOURLY = {"id": "hourly", "target": "backup", "on_calendar": {"minute": 0}}
+
+
+def a_file(*timers, backup=None, **around):
+    """Return timers of a service called `backup`: one that is started hourly, unless told."""
+    service = {"argv": ["./backup.sh", "--all"]} | (backup or {})
+    listed = list(timers) or [HOURLY]
+    return {"timers_enabled": True, "services": {"backup": service}, "timers": listed} | around
+
+
+class Oneshots(Commands):
+    """Commands that may also go on for a while, or take too long."""
+
+    outcomes = None  # of each schedule, if it is another than all have
+
+    def answer(self, attempt):
+        found = (self.outcomes or {}).get(attempt.schedule_id)
+        if found is not None:
+            return found
+        return Accepted("it goes on") if self.exit_code is None else super().answer(attempt)
+
+
+class Timed(World):
+    """What a test of timers has."""
+
+    def __init__(self, folder):
+        self.folder, self.path = folder, folder / "services.json"
+        self.state_path = folder / "timer-state.json"
+        self.database = f"sqlite:///{folder}/onbeat.db"
+        self.clock = ManualClock("2026-01-01T12:00:00Z")
+        self.commands = Oneshots(folder)
+        self.start()
+
+    def start(self):
+        """Have another process, as after a restart."""
+        settings = Settings(database=self.database, services_file=str(self.path))
+        own = {"command": self.commands}
+        self.beat = Onbeat(settings=settings, clock=self.clock, launchers=own)
+
+    def lose_database(self):
+        for path in self.folder.glob("onbeat.db*"):
+            if path.is_file():
+                path.unlink()
+
+    def write(self, *timers, **around):
+        """Write the file as an editor does: whole, and another than before."""
+        new = self.folder / "services.new"
+        new.write_text(json.dumps(a_file(*timers, **around)))
+        new.replace(self.path)
+
+    async def edit(self, *timers, **around):
+        """Write the file, and let it be taken up."""
+        self.write(*timers, **around)
+        await self.look()
+
+    async def look(self):
+        for _ in range(3):  # once it has come to rest
+            await self.system.step()
+        await self.beat.settle()
+
+    @property
+    def system(self):
+        return self.beat.systems.timers
+
+    async def let_pass(self, *lengths):
+        await super().let_pass(*lengths)
+        await self.system.step()
+
+    def play(self, story):
+        """Run a story from a start to an end; return what it returns."""
+        self.start()
+        return super().play(story)
+
+    async def rows(self):
+        return {row.schedule_id: row for row in await self.beat.service.schedules(Which())}
+
+    async def standing(self, timer_id="hourly"):
+        found = await self.system.listed()
+        return next(each.fields() for each in found.timers if each.timer_id == timer_id)
+
+    @property
+    def state(self):
+        return json.loads(self.state_path.read_text())
+
+    @property
+    def started(self):
+        return [attempt.schedule_id for attempt in self.commands.attempts]
+
+
+@pytest.fixture
+def world(tmp_path):
+    return Timed(tmp_path)
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 20))

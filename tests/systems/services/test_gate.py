@@ -1,0 +1,281 @@
+"""The gate of the timers, and its parent: off means that there is nothing of them at all."""
+
+import ast
+import asyncio
+import builtins
+import io
+import json
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import onbeat.systems.services
+from onbeat import Onbeat
+from onbeat.settings import Settings
+from onbeat.testing import a_schedule
+from tests.systems.services.conftest import HOURLY, a_file
+
+PACKAGE = Path(onbeat.__file__).parent
+OFF = [{"timers_enabled": False}, {"enabled": False}, {"timers_enabled": False, "enabled": False}]
+KEPT = {"version": 1, "timers": {"hourly": {"last_run_at": "2026-01-01T09:00:00Z"}}}
+
+
+@pytest.fixture
+def touched(monkeypatch):
+    """Every path that is opened, looked at or replaced, whoever does so."""
+    found = []
+
+    def noted(module, name):
+        real = getattr(module, name)
+
+        def call(path, *rest, **named):
+            found.append(str(path))
+            return real(path, *rest, **named)
+
+        monkeypatch.setattr(module, name, call)
+
+    for name in ("open", "stat", "lstat", "replace", "rename", "unlink", "mkdir", "access"):
+        noted(os, name)
+    noted(builtins, "open")
+    noted(io, "open")
+    return found
+
+
+async def told_of(beat, schedule_id="hourly"):
+    """Return the names of what was told of a schedule."""
+    found = await beat._opened._store.events()
+    return [row.event.name for row in found if getattr(row.event, "schedule_id", "") == schedule_id]
+
+
+class TestOff:
+    @pytest.mark.parametrize("off", OFF, ids=str)
+    @pytest.mark.req("S5", "S6", "S7", "S8", "S12", "S13", "S14", "S15", "S16", "S19", "S23", "S24")
+    def test_neither_a_start_nor_an_edit_has_anything_of_timers(self, world, off):
+        missed = HOURLY | {"on_startup_sec": 1}
+        world.write(missed, **off)
+        world.state_path.write_text(json.dumps(KEPT))
+
+        async def story(world):
+            await world.let_pass("1s", "1h")
+            await world.edit(missed | {"id": "other"}, **off)
+            await world.let_pass("1h", "24h")
+            told = [*await told_of(world.beat), *await told_of(world.beat, "other")]
+            return await world.rows(), await world.beat.runs(), told, await world.system.listed()
+
+        assert world.play(story) == ({}, [], [], None)
+        assert world.started == []
+
+    @pytest.mark.req("S7", "S23")
+    def test_it_is_so_unless_the_file_says_otherwise(self, world):
+        fields = a_file()
+        del fields["timers_enabled"]
+        world.path.write_text(json.dumps(fields))
+        assert world.play(lambda world: world.rows()) == {}
+
+    @pytest.mark.parametrize("off", OFF, ids=str)
+    @pytest.mark.req("S17", "S25")
+    def test_with_the_services_gate_off_no_state_file_is_touched_at_all(self, world, off, touched):
+        world.write(**off)
+        world.state_path.write_text("not even readable")
+
+        async def story(world):
+            await world.let_pass("1h")
+            await world.edit(HOURLY | {"id": "other"}, **off)
+            await world.system.listed()
+            await world.system.switch("other", on=False)
+
+        touched.clear()
+        world.play(story)
+        assert any("services.json" in path for path in touched), "what is touched is seen"
+        assert not [path for path in touched if "timer-state" in path]
+        assert world.state_path.read_text() == "not even readable"
+
+    @pytest.mark.req("S17", "S25")
+    def test_with_it_on_that_would_be_seen(self, world, touched):
+        world.write()
+        world.play(lambda world: world.let_pass("1h"))
+        assert [path for path in touched if "timer-state" in path]
+
+    def test_no_timer_can_be_switched(self, world):
+        world.write(timers_enabled=False)
+
+        async def story(world):
+            changed = await world.system.switch("hourly", on=False)
+            return changed, await world.beat.service.kept_all("services.enabled")
+
+        assert world.play(story) == (None, [])
+
+    def test_what_is_wrong_with_timers_is_still_found_by_those_who_ask(self, world):
+        # The gate keeps timers from running; what a file comes to can be read all the same.
+        read = onbeat.systems.services.timers.Services
+        found = read(a_file(HOURLY | {"target": "nope"}, timers_enabled=False))
+        assert not found.are_timers_on
+        assert list(found.timers().invalid) == ["hourly"]
+
+
+class TestFromOnToOff:
+    @pytest.mark.parametrize("off", OFF, ids=str)
+    @pytest.mark.req("S8", "S20", "S21")
+    def test_nothing_starts_any_more_and_nothing_is_written(self, world, off):
+        async def story(world):
+            await world.let_pass("1h")
+            await world.edit(**off)
+            written, told = world.state_path.read_bytes(), await told_of(world.beat)
+            rows = await world.rows()
+            await world.let_pass("1h", "5h")
+            assert await told_of(world.beat) == told
+            assert world.state_path.read_bytes() == written
+            return rows
+
+        world.write()
+        assert world.play(story) == {}
+        assert world.started == ["hourly"]
+
+    @pytest.mark.req("S15", "S20", "S21")
+    def test_a_retry_that_waits_is_not_made(self, world):
+        async def story(world):
+            world.commands.exit_code = 1
+            await world.let_pass("1h")
+            await world.edit(timers_enabled=False)
+            await world.let_pass("30s", "2m", "10m")
+            return await world.statuses()
+
+        world.write()
+        assert world.play(story) == [("CANCELED", "canceled")]
+        assert world.started == ["hourly"]
+
+    @pytest.mark.req("S21")
+    def test_what_runs_ends_by_itself_and_is_recorded_but_not_in_the_state_file(self, world):
+        async def story(world):
+            world.commands.exit_code = None
+            await world.let_pass("1h")
+            await world.edit(timers_enabled=False)
+            (run,) = await world.beat.runs()
+            written = world.state_path.read_bytes()
+            await world.beat.service.report(run.run_id, onbeat.core.runs.Succeeded())
+            await world.look()
+            return written, await world.statuses()
+
+        world.write()
+        written, statuses = world.play(story)
+        assert statuses == [("SUCCESS", None)]
+        assert world.state_path.read_bytes() == written
+
+    def test_schedules_that_are_no_timers_go_on(self, world):
+        async def story(world):
+            await world.beat.define(a_schedule("own", every="1h"))
+            await world.edit(timers_enabled=False)
+            await world.let_pass("1h")
+            return list(await world.rows())
+
+        world.write()
+        assert world.play(story) == ["own"]
+        assert world.started == ["own"]
+
+    @pytest.mark.req("S41", "S82")
+    def test_on_again_a_persistent_timer_catches_up_and_another_does_not(self, world):
+        both = [HOURLY, HOURLY | {"id": "fresh", "persistent": False}]
+
+        async def story(world):
+            await world.let_pass("1h")
+            await world.edit(*both, timers_enabled=False)
+            await world.let_pass("1h", "1h", "30m")
+            await world.edit(*both)
+            await world.let_pass("1s")
+            return [
+                (run.schedule_id, run.triggered_by, run.tick_count)
+                for run in await world.beat.runs()
+            ]
+
+        world.write(*both)
+        found = world.play(story)
+        assert found[0] == ("hourly", "catchup", 2)
+        assert sorted(found[1:]) == [("fresh", "timer", 1), ("hourly", "timer", 1)]
+
+
+class TestByItself:
+    """The file is looked at while a node is up, in real time."""
+
+    @pytest.mark.req("S20")
+    def test_closing_the_gate_is_heard_of_within_moments(self, tmp_path):
+        path = tmp_path / "services.yaml"
+        text = "timers_enabled: {}\nservices: {{a: {{argv: ['true']}}}}\ntimers: [{{id: a, target: a, on_startup_sec: 3600}}]"
+        path.write_text(text.format("true"))
+        settings = Settings(database="sqlite://", services_file=str(path))
+
+        async def there(beat, wanted):
+            until = time.monotonic() + 10
+            while [row.schedule_id for row in await beat.schedules()] != wanted:
+                assert time.monotonic() < until
+                await asyncio.sleep(0.05)
+
+        async def story():
+            async with Onbeat(settings=settings) as beat:
+                await there(beat, ["a"])
+                path.write_text(text.format("false"))
+                await there(beat, [])
+                path.write_text(text.format(" true"))
+                await there(beat, ["a"])
+
+        asyncio.run(story())
+
+    def test_a_file_that_cannot_be_read_leaves_all_as_it_is_and_is_told(self, world, caplog):
+        async def story(world):
+            world.path.write_text("{")
+            await world.look()
+            await world.let_pass("1h")
+            world.path.unlink()
+            await world.look()
+            await world.let_pass("1h")
+            return list(await world.rows())
+
+        world.write()
+        with caplog.at_level(logging.ERROR, "onbeat.systems"):
+            assert world.play(story) == ["hourly"]
+        assert world.started == ["hourly", "hourly"]
+        told = [record.getMessage() for record in caplog.records]
+        assert any("services.json: it is not JSON" in line for line in told)
+        assert any("services.json: cannot be read: No such file" in line for line in told)
+
+
+class TestBoundary:
+    """What is about timers is in one folder, and is asked for in one way."""
+
+    def imports_of_timers(self):
+        for path in PACKAGE.rglob("*.py"):
+            if path.is_relative_to(PACKAGE / "systems" / "services"):
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and "systems.services" in (node.module or ""):
+                    yield path, node.module, [alias.name for alias in node.names]
+
+    @pytest.mark.req("S9", "S10", "S28")
+    def test_the_rest_knows_nothing_of_timers_but_the_few_names_of_their_front(self):
+        found = list(self.imports_of_timers())
+        assert {module for _, module, _ in found} == {"onbeat.systems.services"}
+        used = {name for _, _, names in found for name in names}
+        assert used <= set(onbeat.systems.services.__all__)
+        users = {str(path.relative_to(PACKAGE)) for path, _, _ in found}
+        assert users == {"hosting.py", "cli/timers.py", "web/pages.py"}
+
+    @pytest.mark.req("S10", "S28")
+    def test_neither_the_core_nor_the_engine_has_a_word_for_them(self):
+        for folder in ("core", "engine", "stores"):
+            for path in (PACKAGE / folder).rglob("*.py"):
+                text = path.read_text()
+                assert "timer_" not in text.replace("timer_iteration", ""), path
+                assert "onbeat.systems" not in text, path
+
+    @pytest.mark.req("S11")
+    def test_the_gate_is_asked_in_one_place(self):
+        places = [
+            (path.name, line.strip())
+            for path in PACKAGE.rglob("*.py")
+            for line in path.read_text().splitlines()
+            if "are_timers_on" in line and "def " not in line and "import" not in line
+        ]
+        asked = [place for place in places if place[0] not in ("timers.py", "hosting.py")]
+        assert asked == [("system.py", "return services if services.are_timers_on else None")]

@@ -1,0 +1,474 @@
+"""Timers at work: what starts, what is skipped and why, what is tried again, and who switches them."""
+
+import json
+
+import pytest
+
+from onbeat import Onbeat
+from onbeat.core.instants import parse_instant, rfc3339
+from onbeat.core.runs import Failed
+from onbeat.errors import NoSuchSchedule
+from onbeat.settings import Settings
+from onbeat.testing import a_schedule
+from tests.systems.services.conftest import HOURLY, Timed, run
+
+MINUTE = 60_000
+TIMEOUT = Failed("it took too long", "timeout", exit_code=-9)
+
+
+def at(attempt):
+    return rfc3339(attempt.run_at)[11:19]
+
+
+@pytest.mark.req("S56")
+def test_a_timer_starts_its_service_at_its_times(world):
+    world.write(backup={"cwd": "/", "env": {"LEVEL": "full"}, "timeout": "30m"})
+    world.play(lambda world: world.let_pass("1h", "1h"))
+    first, second = world.commands.attempts
+    assert first.target.kind == "command"
+    assert first.target.fields == {
+        "command": ["./backup.sh", "--all"], "cwd": "/", "env": {"LEVEL": "full"},
+    }  # fmt: skip
+    assert first.timeout == 30 * MINUTE
+    assert second.run_at == first.run_at + 3600 == parse_instant("2026-01-01T14:00:00Z")
+
+
+@pytest.mark.req("S56", "S61", "S62")
+def test_services_are_run_by_the_launcher_of_commands_with_its_output_and_its_timeout(tmp_path):
+    services = {
+        "greets": {"argv": ["sh", "-c", "echo hello from $WHO"], "env": {"WHO": "a service"}},
+        "hangs": {"argv": ["sleep", "60"], "timeout": "1s"},
+    }
+    timers = [{"id": name, "target": name, "on_startup_sec": 3600} for name in services]
+    path = tmp_path / "services.json"
+    fields = {"timers_enabled": True, "services": services, "timers": timers, "retry": [0]}
+    path.write_text(json.dumps(fields))
+    settings = Settings(database=f"sqlite:///{tmp_path}/onbeat.db", services_file=str(path))
+
+    async def story():
+        async with Onbeat(settings=settings) as beat:
+            for name in services:
+                await beat.start(name)
+            await beat.settle()
+            listed = {each.timer_id: each for each in (await beat.systems.timers.listed()).timers}
+            return {row.schedule_id: row for row in await beat.runs()}, listed
+
+    runs, listed = run(story())
+    assert (runs["greets"].status, runs["greets"].log_tail) == ("SUCCESS", "hello from a service\n")
+    hung = runs["hangs"]
+    assert (hung.status, hung.reason, hung.attempt) == ("FAILED", "timeout", 1)
+    assert listed["greets"].kept.last_exit == 0
+    assert listed["hangs"].kept.last_failure_at == hung.finished_at
+
+
+class TestTriggers:
+    @pytest.mark.req("S30", "S31", "S32", "S71")
+    def test_one_may_start_after_a_start_and_after_a_success_and_at_a_time(self, world):
+        world.write(HOURLY | {"on_startup_sec": 90, "on_unit_active_sec": 600.5})
+        world.play(lambda world: world.let_pass("90s", "601s", "49m"))
+        assert [at(each) for each in world.commands.attempts] == [
+            "12:01:30",
+            "12:11:31",
+            "13:00:00",
+        ]
+
+    @pytest.mark.req("S30", "S71")
+    def test_each_start_of_the_scheduler_has_its_own(self, world):
+        world.write({"id": "once", "target": "backup", "on_startup_sec": 10})
+        world.play(lambda world: world.let_pass("10s", "1h"))
+        world.play(lambda world: world.let_pass("10s", "1h"))
+        assert world.started == ["once", "once"]
+
+    @pytest.mark.req("S71", "S89")
+    def test_the_startup_trigger_is_used_up_even_when_it_is_skipped(self, world):
+        once = {"id": "once", "target": "backup", "on_startup_sec": 10, "enabled": False}
+
+        async def story(world):
+            await world.let_pass("10s")
+            await world.edit(once | {"enabled": True})
+            await world.let_pass("1h")
+            return await world.statuses()
+
+        world.write(once)
+        assert world.play(story) == [("SKIPPED", "disabled")]
+
+    @pytest.mark.req("S31")
+    def test_what_follows_a_success_alone_does_not_start_by_itself(self, world):
+        alone = {"id": "alone", "target": "backup", "on_unit_active_sec": 60}
+
+        async def story(world):
+            await world.let_pass("2h")
+            before = list(world.started)
+            await world.beat.start("alone")
+            await world.beat.settle()
+            await world.let_pass("60s")
+            return before
+
+        world.write(alone)
+        assert world.play(story) == []
+        assert world.started == ["alone", "alone"]
+
+    @pytest.mark.req("S31", "S91")
+    def test_a_failure_is_no_success_to_follow(self, world):
+        both = {"id": "both", "target": "backup", "on_startup_sec": 10, "on_unit_active_sec": 60}
+
+        async def story(world):
+            world.commands.exit_code = -15
+            await world.let_pass("10s", "10m")
+
+        world.write(both)
+        world.play(story)
+        assert world.started == ["both"]
+
+    @pytest.mark.req("S60")
+    def test_those_that_are_due_at_the_same_time_start_in_one_order(self, tmp_path):
+        names = ["d", "a", "c", "b"]
+        orders = []
+        for n, listed in enumerate([names, names[::-1]]):
+            (tmp_path / str(n)).mkdir()
+            world = Timed(tmp_path / str(n))
+            world.write(*({**HOURLY, "id": name} for name in listed))
+            world.play(lambda world: world.let_pass("1h"))
+            orders.append(world.started)
+        assert orders == [["a", "b", "c", "d"]] * 2
+
+    @pytest.mark.req("S55", "S67")
+    def test_each_timer_has_its_next_time(self, world):
+        world.write(HOURLY, {**HOURLY, "id": "nightly", "on_calendar": {"hour": 3, "minute": 30}})
+
+        async def story(world):
+            first = [(await world.standing(name))["next_run_at"] for name in ("hourly", "nightly")]
+            await world.let_pass("1h")
+            return first, (await world.standing())["next_run_at"]
+
+        first, second = world.play(story)
+        assert first == ["2026-01-01T13:00:00.000Z", "2026-01-02T03:30:00.000Z"]
+        assert second == "2026-01-01T14:00:00.000Z"
+
+
+class TestSkips:
+    @pytest.mark.parametrize(
+        ("timer", "service", "reason"),
+        [
+            ({"enabled": False}, {}, "disabled"),
+            ({}, {"enabled": False}, "disabled_target"),
+            ({"enabled": False}, {"enabled": False}, "disabled"),
+        ],
+    )
+    @pytest.mark.req("S34", "S35", "S68", "S89")
+    def test_one_that_is_disabled_or_whose_service_is_skips_its_ticks_and_says_so(
+        self, world, timer, service, reason
+    ):
+        async def story(world):
+            await world.let_pass("1h")
+            return await world.beat.runs(), await world.standing()
+
+        world.write(HOURLY | timer, backup=service)
+        runs, standing = world.play(story)
+        assert [(row.status, row.reason) for row in runs] == [("SKIPPED", reason)]
+        assert (standing["miss_reason"], standing["last_miss_at"]) == (
+            reason, "2026-01-01T13:00:00.000Z",
+        )  # fmt: skip
+        assert world.started == []
+
+    @pytest.mark.req("S33", "S68", "S89")
+    def test_one_whose_service_still_runs_is_skipped_for_overlap(self, world):
+        async def story(world):
+            world.commands.exit_code = None
+            await world.let_pass("1m", "1m")
+            return await world.statuses(), (await world.standing())["miss_reason"]
+
+        world.write(HOURLY | {"on_calendar": {}}, backup={"timeout": "1h"})
+        assert world.play(story) == ([("STARTED", None), ("SKIPPED", "overlap")], "overlap")
+
+    @pytest.mark.req("S40")
+    def test_others_run_when_one_target_fails(self, world):
+        async def story(world):
+            world.commands.outcomes = {"hourly": Failed("it failed", "exit", exit_code=1)}
+            await world.let_pass("1h")
+            return {row.schedule_id: row.status for row in await world.beat.runs()}
+
+        world.write(HOURLY, {**HOURLY, "id": "other"})
+        assert world.play(story) == {"hourly": "ENQUEUED", "other": "SUCCESS"}
+
+
+class TestRetry:
+    @pytest.mark.req("S36", "S38", "S57", "S89")
+    def test_a_service_that_fails_is_started_again_after_30_s_2_m_and_10_m(self, world):
+        async def story(world):
+            world.commands.exit_code = 1
+            await world.let_pass("1h")
+            started = []
+            for delay in (MINUTE // 2, 2 * MINUTE, 10 * MINUTE):
+                await world.let_pass(delay - 1)
+                before = len(world.commands.attempts)
+                await world.let_pass(1)
+                started.append(len(world.commands.attempts) - before)
+            await world.let_pass("30m")
+            return started, await world.statuses()
+
+        world.write()
+        started, statuses = world.play(story)
+        assert started == [1, 1, 1]
+        assert [attempt.attempt for attempt in world.commands.attempts] == [1, 2, 3, 4]
+        assert statuses == [("FAILED", "exit")]
+
+    @pytest.mark.parametrize(
+        ("outcome", "ended"),
+        [
+            (Failed("ended", "signal", retryable=False, exit_code=-9), ("FAILED", "signal")),
+            (TIMEOUT, ("FAILED", "timeout")),
+            (Failed("no such program", "launch_failed"), ("FAILED", "launch_failed")),
+        ],
+    )
+    @pytest.mark.req("S39", "S76")
+    def test_only_a_positive_exit_is_tried_again(self, world, outcome, ended):
+        async def story(world):
+            world.commands.outcomes = {"hourly": outcome}
+            await world.let_pass("1h", "30m")
+            return await world.statuses()
+
+        world.write()
+        assert world.play(story) == [ended]
+        assert world.started == ["hourly"]
+
+    @pytest.mark.req("S70")
+    def test_when_it_is_tried_again_is_told_and_that_it_failed(self, world):
+        async def story(world):
+            world.commands.exit_code = 7
+            await world.let_pass("1h")
+            waiting = await world.standing()
+            world.commands.exit_code = 0
+            await world.let_pass("30s")
+            return waiting, await world.standing()
+
+        world.write()
+        waiting, over = world.play(story)
+        assert waiting["retry_at"] == "2026-01-01T13:00:30.000Z"
+        assert (waiting["last_exit"], waiting["last_failure_at"]) == (7, "2026-01-01T13:00:00.000Z")
+        assert (over["retry_at"], over["last_exit"]) == (None, 0)
+
+    @pytest.mark.req("S37")
+    def test_a_fresh_trigger_has_all_its_retries(self, world):
+        async def story(world):
+            world.commands.exit_code = 1
+            await world.let_pass("20m", "30s", "2m", "17m30s", "30s", "2m", "10m")
+            return [(attempt.run_at, attempt.attempt) for attempt in world.commands.attempts]
+
+        world.write(HOURLY | {"on_calendar": {"minute": [20, 40]}})
+        first, second = (parse_instant(f"2026-01-01T12:{n}:00Z") for n in (20, 40))
+        assert world.play(story) == [
+            (first, 1), (first, 2), (first, 3), (second, 1), (second, 2), (second, 3), (second, 4),
+        ]  # fmt: skip
+
+    @pytest.mark.req("S33", "S89")
+    def test_a_skip_for_overlap_clears_a_pending_retry_of_that_service_timer(self, world):
+        # A tick of the past was asked for and goes on, while a later one waits for its retry.
+        eleven = parse_instant("2026-01-01T11:00:00Z")
+
+        async def story(world):
+            world.commands.exit_code = 1
+            await world.let_pass("5m")
+            world.commands.exit_code = None
+            await world.beat.service.backfill("hourly", first=eleven, last=eleven + 600)
+            await world.beat.settle()
+            before = await world.statuses()
+            await world.let_pass("55m")
+            return before, await world.statuses(), (await world.standing())["retry_at"]
+
+        timer = HOURLY | {"on_calendar": {"minute": [0, 5]}}
+        world.write(timer, retry=["2h"], backup={"timeout": "3h"})
+        before, after, retry_at = world.play(story)
+        assert before[:2] == [("ENQUEUED", "exit"), ("STARTED", None)]
+        assert (after[0], after[-1], retry_at) == (
+            ("FAILED", "superseded"), ("SKIPPED", "overlap"), None,
+        )  # fmt: skip
+
+    @pytest.mark.req("S34", "S89")
+    def test_a_skip_as_disabled_clears_a_pending_retry_of_that_service_timer(self, world):
+        timer = HOURLY | {"on_calendar": {"minute": [0, 5, 10]}}
+
+        async def story(world):
+            world.commands.exit_code = 1
+            await world.let_pass("5m")
+            await world.system.switch("hourly", on=False)
+            await world.let_pass("5m")
+            await world.system.switch("hourly", on=True)
+            await world.let_pass("49m")
+            return await world.statuses()
+
+        world.write(timer, retry=["20m"])
+        assert world.play(story) == [("FAILED", "disabled"), ("SKIPPED", "disabled")]
+        assert world.started == ["hourly"]
+
+    @pytest.mark.req("S70", "S81")
+    def test_a_retry_of_a_timer_survives_a_restart(self, world):
+        world.write()
+        world.commands.exit_code = 1
+        world.play(lambda world: world.let_pass("1h"))
+        world.commands.exit_code = 0
+        world.play(lambda world: world.let_pass("30s"))
+        assert [attempt.attempt for attempt in world.commands.attempts] == [1, 2]
+
+
+class TestCatchUp:
+    @pytest.mark.parametrize(("persistent", "ran"), [(True, ["catchup"]), (False, [])])
+    @pytest.mark.req("S41", "S47", "S58")
+    def test_after_a_time_without_a_scheduler_a_persistent_timer_catches_up_once(
+        self, world, persistent, ran
+    ):
+        world.write(HOURLY | {"persistent": persistent})
+        world.play(lambda world: world.let_pass("1m"))
+        world.clock.advance("5h30m")
+
+        async def story(world):
+            await world.beat.settle()
+            return [row.triggered_by for row in await world.beat.runs() if row.status == "SUCCESS"]
+
+        assert world.play(story) == ran
+
+    @pytest.mark.req("S42")
+    def test_what_is_older_than_the_window_is_not_caught_up(self, world):
+        nightly = HOURLY | {"on_calendar": {"hour": 3, "minute": 0}}
+        world.write(nightly, catchup_window="2h")
+        world.play(lambda world: world.let_pass("1m"))
+        world.clock.advance("23h")
+        world.play(lambda world: world.let_pass("1s"))
+        assert world.started == []
+
+    @pytest.mark.req("S58")
+    def test_the_run_that_catches_up_and_the_next_tick_are_two(self, world):
+        world.write()
+        world.play(lambda world: world.let_pass("1m"))
+        world.clock.advance("2h30m")
+        world.play(lambda world: world.let_pass("1s", "30m"))
+        assert [at(each) for each in world.commands.attempts] == ["14:00:00", "15:00:00"]
+
+
+@pytest.mark.req("S59", "S62")
+def test_what_happens_to_a_timer_is_told_as_events(world):
+    async def story(world):
+        world.commands.exit_code = 3
+        await world.let_pass("1h")
+        world.commands.exit_code = 0
+        await world.let_pass("1m")
+        found = await world.beat._opened._store.events()
+        return [row.event for row in found if getattr(row.event, "schedule_id", "") == "hourly"]
+
+    world.write(retry=["1m"])
+    events = world.play(story)
+    assert [event.name for event in events] == [
+        "schedule.created", "run.started", "run.retrying", "run.claimed", "run.started",
+        "run.succeeded",
+    ]  # fmt: skip
+    assert (events[2].reason, events[2].attempt) == ("exit", 1)
+
+
+class TestTheFileIsTheWhole:
+    @pytest.mark.parametrize("change", [{"target": "gone"}, {"id": "other"}])
+    @pytest.mark.req("S73")
+    def test_one_that_is_no_longer_there_or_wrong_runs_no_more(self, world, change):
+        async def story(world):
+            await world.let_pass("1h")
+            await world.edit(HOURLY | change)
+            await world.let_pass("1h")
+            return list(await world.rows())
+
+        world.write()
+        assert world.play(story) == (["other"] if "id" in change else [])
+        assert world.started == (["hourly", "other"] if "id" in change else ["hourly"])
+
+    def test_schedules_that_are_no_timers_are_let_be(self, world):
+        async def story(world):
+            await world.beat.define(a_schedule("hourly", every="7h"), a_schedule("own"))
+            await world.edit()
+            found = await world.system.listed()
+            return dict(found.invalid), await world.rows()
+
+        world.write({**HOURLY, "id": "first"})
+        invalid, rows = world.play(story)
+        assert invalid == {"hourly": "'hourly' is a schedule, and no timer"}
+        assert rows.keys() == {"hourly", "own"}
+
+    def test_an_edit_that_changes_nothing_of_a_timer_changes_nothing(self, world):
+        async def story(world):
+            before = await world.rows()
+            await world.edit(HOURLY, {**HOURLY, "id": "new"})
+            return before["hourly"], (await world.rows())["hourly"]
+
+        world.write()
+        before, after = world.play(story)
+        assert before == after
+
+
+class TestSwitching:
+    @pytest.mark.req("S34", "S92")
+    def test_one_that_is_switched_off_skips_its_ticks_and_on_again_runs(self, world):
+        async def story(world):
+            assert await world.system.switch("hourly", on=False)
+            assert not await world.system.switch("hourly", on=False)
+            await world.let_pass("1h")
+            off = (await world.standing())["enabled"]
+            assert await world.system.switch("hourly", on=True)
+            await world.let_pass("1h")
+            return off, (await world.standing())["enabled"], await world.statuses()
+
+        world.write()
+        assert world.play(story) == (False, True, [("SKIPPED", "disabled"), ("SUCCESS", None)])
+
+    @pytest.mark.req("S92")
+    def test_that_outlives_restarts_and_edits_of_the_file(self, world):
+        async def first(world):
+            await world.system.switch("hourly", on=False)
+            await world.edit(HOURLY | {"on_calendar": {"minute": 30}})
+            await world.let_pass("30m")
+
+        async def second(world):
+            await world.let_pass("1h")
+            return (await world.standing())["enabled"], {
+                reason for _, reason in await world.statuses()
+            }
+
+        world.write()
+        world.play(first)
+        assert world.play(second) == (False, {"disabled"})
+        assert world.started == []
+
+    @pytest.mark.req("S92")
+    def test_one_that_is_off_in_the_file_can_be_switched_on(self, world):
+        async def story(world):
+            await world.system.switch("hourly", on=True)
+            await world.let_pass("1h")
+
+        world.write(HOURLY | {"enabled": False})
+        world.play(story)
+        assert world.started == ["hourly"]
+
+    @pytest.mark.req("S92")
+    def test_switched_as_the_file_has_it_the_file_counts_again(self, world):
+        async def story(world):
+            await world.system.switch("hourly", on=False)
+            await world.system.switch("hourly", on=True)
+            kept = await world.beat.service.kept_all("services.enabled")
+            await world.edit(HOURLY | {"enabled": False})
+            return kept, (await world.standing())["enabled"]
+
+        world.write()
+        assert world.play(story) == ([], False)
+
+    @pytest.mark.req("S92")
+    def test_a_node_hears_of_it_also_if_it_had_just_read_the_file(self, world):
+        async def story(world):
+            # Somebody else keeps it, and this node had defined the timer before it could know.
+            await world.beat.service.keep("services.enabled", "hourly", body=False)
+            await world.system.step()
+            await world.let_pass("1h")
+            return await world.statuses()
+
+        world.write()
+        assert world.play(story) == [("SKIPPED", "disabled")]
+
+    def test_one_that_is_not_there_is_told_of(self, world):
+        world.write()
+        with pytest.raises(NoSuchSchedule, match="did you mean 'hourly'"):
+            world.play(lambda world: world.system.switch("hourl", on=False))
