@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = [sys.executable, "-m", "pytest"]
+INTERRUPTED = 2  # by Ctrl-C, or since not everything can be collected
 MOST = 4  # processes: each has a PostgreSQL server of its own
 ALONE = (
     "tests/chaos",
@@ -28,7 +30,8 @@ def main() -> int:
     """Return 0 if every test passed, or else the code of a process that had something to say."""
     with tempfile.TemporaryDirectory(prefix="onbeat-tests-") as folder:
         codes = share(Path(folder), min(os.cpu_count() or 1, MOST))
-    codes.append(subprocess.run([*PYTEST, *ALONE], cwd=ROOT, check=False).returncode)
+    if INTERRUPTED not in codes:
+        codes.append(subprocess.run([*PYTEST, *ALONE], cwd=ROOT, check=False).returncode)
     return next((code for code in codes if code), 0)
 
 
@@ -42,6 +45,8 @@ def share(folder: Path, processes: int) -> list[int]:
     first = subprocess.Popen(command, cwd=ROOT)
     outputs = [folder / f"output {n}" for n in range(1, processes)]
     others = [start(command, output) for output in outputs]
+    with suppress(KeyboardInterrupt):  # which they hear as well, and come to an end by
+        first.wait()
     codes = [each.wait() for each in (first, *others)]
     for output in outputs:
         sys.stdout.write(output.read_text(errors="replace"))
