@@ -1,0 +1,221 @@
+"""`onbeat timers`, as its users know it."""
+
+import asyncio
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from onbeat import Onbeat
+from onbeat.cli import main
+from onbeat.settings import Settings
+from onbeat.systems.services import Listing, Standing
+from onbeat.systems.services.listing import relative
+from onbeat.systems.services.state import Kept
+from tests.systems.services.conftest import HOURLY, a_file
+
+HEADING = "ID               TARGET           ENABLED  LAST-RUN     NEXT-RUN     EXIT     MISS"
+DISABLED = "Timer subsystem is disabled (experimental feature)"
+NOW = 1_767_268_800_000
+KEYS = [
+    "id", "target", "enabled", "persistent", "last_run_at", "last_success_at", "last_failure_at",
+    "last_exit", "next_run_at", "last_miss_at", "miss_reason", "retry_at",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """What every test here is in: its settings name a file of services."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ONBEAT_SERVICES_FILE", "services.json")
+    return tmp_path
+
+
+def onbeat(*arguments):
+    return CliRunner().invoke(main, list(arguments))
+
+
+def write(folder, *timers, **around):
+    (folder / "services.json").write_text(json.dumps(a_file(*timers, **around)))
+
+
+def be_up_for_a_moment(folder):
+    """Have a node take the file up, and end."""
+
+    async def life():
+        settings = Settings(
+            database=f"sqlite:///{folder}/onbeat.db", services_file=f"{folder}/services.json"
+        )
+        async with Onbeat(settings=settings) as beat:
+            await beat.settle()
+
+    asyncio.run(life())
+
+
+class TestTable:
+    @pytest.mark.req("S83", "S84", "S85", "S91")
+    def test_it_has_the_columns_and_widths_that_its_users_know(self, folder):
+        write(folder, HOURLY, HOURLY | {"id": "off", "enabled": False})
+        be_up_for_a_moment(folder)
+        done = onbeat("timers")
+        assert done.exit_code == 0
+        heading, dashes, hourly, off = done.output.splitlines()
+        assert (heading, dashes) == (HEADING, "-" * 90)
+        assert hourly.startswith("hourly           backup           yes      -            in ")
+        assert off.startswith("off              backup           no       -            in ")
+        assert hourly.endswith(" -        -")
+
+    @pytest.mark.req("S73", "S83", "S86", "S91")
+    def test_timers_that_are_wrong_are_told_of_below_by_id(self, folder):
+        wrong = [HOURLY | {"id": name, "target": "nope"} for name in ("z", "b")]
+        write(folder, *wrong, HOURLY)
+        be_up_for_a_moment(folder)
+        lines = onbeat("timers").output.splitlines()
+        assert lines[3:] == [
+            "",
+            "Invalid timers:",
+            "  b: target 'nope' not found in services",
+            "  z: target 'nope' not found in services",
+        ]
+
+    def test_without_any_it_says_so(self, folder):
+        (folder / "services.json").write_text('{"timers_enabled": true}')
+        be_up_for_a_moment(folder)
+        assert onbeat("timers").output == "No timers configured.\n"
+        assert json.loads(onbeat("timers", "--json").output) == {"timers": [], "invalid": []}
+
+    @pytest.mark.req("S84", "S91")
+    def test_a_row_tells_of_the_last_run_the_exit_code_and_why_one_was_missed(self):
+        kept = Kept(NOW - 300_000, None, NOW - 299_000, 3, NOW - 60_000, "overlap")
+        standing = Standing("nightly", "backup", True, True, kept, NOW + 7_200_000)
+        assert standing.cells(NOW) == (
+            "nightly", "backup", "yes", "5m ago", "in 2h", "3", "overlap",
+        )  # fmt: skip
+
+
+class TestRelativeTimes:
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (0, "0s ago"), (-1, "1s ago"), (1, "in 1s"), (-59, "59s ago"), (59.4, "in 59s"),
+            (60, "in 1m"), (-60, "1m ago"), (-300, "5m ago"), (89, "in 1m"), (91, "in 2m"),
+            (3599, "in 60m"), (3600, "in 1h"), (7200, "in 2h"), (-5400 - 1, "2h ago"),
+            (86_399, "in 24h"), (86_400, "in 1d"), (-86_400 * 3, "3d ago"), (86_400 * 400, "in 400d"),
+        ],
+    )  # fmt: skip
+    @pytest.mark.req("S85", "S91")
+    def test_an_instant_is_told_by_how_far_off_it_is(self, seconds, text):
+        assert relative(NOW + round(seconds * 1000), NOW) == text
+
+    @pytest.mark.req("S85", "S91")
+    def test_none_is_a_dash(self):
+        assert relative(None, NOW) == "-"
+
+
+class TestJson:
+    @pytest.mark.req("S83", "S84", "S86", "S91")
+    def test_it_has_every_timer_and_those_that_are_wrong(self, folder):
+        write(folder, HOURLY, {"id": "bad"})
+        be_up_for_a_moment(folder)
+        found = json.loads(onbeat("timers", "--json").output)
+        (timer,) = found["timers"]
+        assert list(timer) == KEYS
+        told = timer["id"], timer["target"], timer["enabled"], timer["persistent"]
+        assert told == ("hourly", "backup", True, True)
+        assert timer["next_run_at"].endswith(":00:00.000Z")
+        assert found["invalid"] == [{"id": "bad", "reason": "target must be a non-empty string"}]
+
+    @pytest.mark.req("S91")
+    def test_instants_are_rfc_3339_and_what_is_not_known_is_null(self):
+        kept = Kept(last_run_at=NOW, last_exit=-9)
+        fields = Standing("a", "b", False, True, kept, retry_at=NOW + 30_000).fields()
+        assert fields["last_run_at"] == "2026-01-01T12:00:00.000Z"
+        assert fields["retry_at"] == "2026-01-01T12:00:30.000Z"
+        assert (fields["last_exit"], fields["last_success_at"], fields["miss_reason"]) == (
+            -9, None, None,
+        )  # fmt: skip
+        assert Listing(NOW, (), {}).fields() == {"timers": [], "invalid": []}
+
+
+class TestGateOff:
+    @pytest.mark.parametrize("off", [{"timers_enabled": False}, {"enabled": False}])
+    @pytest.mark.req("S19", "S22", "S26", "S91")
+    def test_it_says_so_for_people_and_as_json_and_tells_nothing_of_timers(self, folder, off):
+        write(folder, **off)
+        done = onbeat("timers")
+        assert done.exit_code == 0
+        first, second = done.output.splitlines()
+        assert first == f"{DISABLED}."
+        assert second.startswith("Enable with: timers_enabled: true")
+        told = onbeat("timers", "--json")
+        assert (told.exit_code, json.loads(told.output)) == (
+            0, {"status": "disabled", "message": DISABLED},
+        )  # fmt: skip
+        assert not (folder / "onbeat.db").exists()
+
+    @pytest.mark.parametrize("verb", ["enable", "disable"])
+    @pytest.mark.req("S22", "S92")
+    def test_nothing_can_be_switched(self, folder, verb):
+        write(folder, timers_enabled=False)
+        done = onbeat("timers", verb, "hourly")
+        assert done.exit_code == 1
+        assert done.output.startswith(f"{DISABLED}.\n")
+        told = onbeat("timers", verb, "hourly", "--json")
+        assert (told.exit_code, json.loads(told.output)["status"]) == (1, "disabled")
+
+    @pytest.mark.req("S19")
+    def test_neither_status_nor_list_has_anything_of_timers(self, folder):
+        write(folder)
+        be_up_for_a_moment(folder)
+        write(folder, timers_enabled=False)
+        be_up_for_a_moment(folder)
+        assert json.loads(onbeat("list", "--json").output) == []
+        assert json.loads(onbeat("status", "--json").output)["schedules"] == 0
+
+
+class TestSwitching:
+    @pytest.mark.req("S92")
+    def test_a_timer_is_disabled_and_enabled_by_its_id(self, folder):
+        write(folder)
+        be_up_for_a_moment(folder)
+        assert onbeat("timers", "disable", "hourly").output == "disabled hourly\n"
+        assert onbeat("timers", "disable", "hourly").output == "hourly was disabled already\n"
+        (timer,) = json.loads(onbeat("timers", "--json").output)["timers"]
+        assert timer["enabled"] is False
+        assert '"enabled":false' in onbeat("show", "hourly", "--json").output.replace(" ", "")
+        told = json.loads(onbeat("timers", "enable", "hourly", "--json").output)
+        assert told == {"id": "hourly", "enabled": True, "changed": True}
+
+    def test_one_that_is_not_there_is_told_of(self, folder):
+        write(folder)
+        be_up_for_a_moment(folder)
+        done = onbeat("timers", "disable", "hourl")
+        assert (done.exit_code, "did you mean 'hourly'" in done.output) == (1, True)
+
+
+class TestMisuse:
+    @pytest.mark.req("S91")
+    def test_arguments_are_refused(self, folder):
+        write(folder)
+        done = onbeat("timers", "hourly")
+        assert done.exit_code == 2
+        assert "timers command does not accept arguments" in done.output
+
+    @pytest.mark.req("S91")
+    def test_options_that_are_not_known_are_refused(self, folder):
+        write(folder)
+        assert onbeat("timers", "--jsn").exit_code == 2
+
+    def test_without_a_file_of_services_the_setting_is_named(self, monkeypatch):
+        monkeypatch.delenv("ONBEAT_SERVICES_FILE")
+        done = onbeat("timers")
+        assert done.exit_code == 2
+        assert "services_file: it names no file of services" in done.output
+        assert "ONBEAT_SERVICES_FILE" in done.output
+
+    @pytest.mark.parametrize("arguments", [["timers"], ["timers", "enable", "x"]])
+    def test_a_file_that_cannot_be_read_is_told_with_what_is_wrong(self, folder, arguments):
+        (folder / "services.json").write_text('{"timers": [], "timers": []}')
+        done = onbeat(*arguments)
+        assert done.exit_code == 4
+        assert "it is not JSON: the name 'timers' is there twice" in done.output

@@ -1,0 +1,75 @@
+"""The page shows timers while their gate is open, and says so while it is not."""
+
+import json
+import re
+
+import httpx
+import pytest
+
+from tests.systems.services.conftest import HOURLY, a_file
+from tests.web.serving import serving
+
+HEADINGS = ["ID", "TARGET", "ENABLED", "LAST-RUN", "NEXT-RUN", "EXIT", "MISS"]
+
+
+def page_of(api, *, owner=""):
+    told = {"Authorization": f"Bearer {api.token('read', owner)}", "Accept": "text/html"}
+    return httpx.get(f"{api.url}/", headers=told).text
+
+
+def serving_with(folder, *timers, **around):
+    path = folder / "services.json"
+    path.write_text(json.dumps(a_file(*timers, **around)))
+    return serving(folder, services_file=str(path))
+
+
+@pytest.mark.req("S84", "S87")
+def test_with_the_gate_open_it_has_the_columns_of_the_command_line(tmp_path):
+    wrong = HOURLY | {"id": "<b>", "on_calendar": {"minute": 0}}
+    with serving_with(tmp_path, HOURLY, wrong) as api:
+        page = page_of(api)
+    section = page.partition("<h2>Timers</h2>")[2].partition("<h2>Failed last</h2>")[0]
+    for heading in HEADINGS:
+        assert f'<th scope="col">{heading}</th>' in section
+    assert "<tr><td>hourly</td><td>backup</td><td>yes</td><td>-</td><td>in " in section
+    assert "<h3>Invalid timers</h3>" in section
+    assert "&lt;b&gt;" in section
+    assert "<b>" not in page
+
+
+@pytest.mark.parametrize("off", [{"timers_enabled": False}, {"enabled": False}])
+@pytest.mark.req("S18", "S26")
+def test_with_the_gate_closed_it_says_so_and_has_nothing_of_timers(tmp_path, off):
+    with serving_with(tmp_path, **off) as api:
+        page = page_of(api)
+    assert "Timer subsystem is disabled (experimental feature)." in page
+    assert "hourly" not in page
+    assert "NEXT-RUN" not in page
+
+
+def test_without_a_file_of_services_there_is_no_such_section(tmp_path):
+    with serving(tmp_path) as api:
+        assert "Timers" not in page_of(api)
+
+
+def test_those_who_see_only_their_own_schedules_see_no_timers(tmp_path):
+    with serving_with(tmp_path) as api:
+        assert "hourly" not in page_of(api, owner="ann")
+
+
+def test_a_file_that_cannot_be_read_is_told_without_what_is_in_it(tmp_path):
+    with serving_with(tmp_path) as api:
+        (tmp_path / "services.json").write_text('{"secret": "hidden"')
+        page = page_of(api)
+    assert "Their file cannot be read: see the log." in page
+    assert "hidden" not in page
+
+
+def test_every_schedule_is_shown_with_its_system_what_it_runs_and_how_that_ended(tmp_path):
+    with serving_with(tmp_path) as api:
+        api.put("/schedules/own", {"every": "1h", "run": {"http": "https://example.com/"}})
+        page = page_of(api)
+    assert re.search(r"<td>hourly</td><td>[^<]+</td><td>services</td><td>command</td>", page)
+    assert "<td>own</td><td>every hour</td><td>-</td><td>http</td>" in page
+    for heading in ("System", "Runs", "Last result"):
+        assert f'<th scope="col">{heading}</th>' in page

@@ -1,0 +1,331 @@
+"""The file that keeps what became of timers: what is in it, when it is written, and that no crash harms it."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onbeat.core.runs import Failed
+from onbeat.systems.services.state import Kept, StateFile, read_state, replace_file, write_state
+from tests.systems.services.conftest import HOURLY
+
+NOON = 1_767_268_800_000
+INSTANTS = st.none() | st.integers(0, 4_000_000_000_000)
+KEPT = st.builds(
+    Kept, INSTANTS, INSTANTS, INSTANTS, st.none() | st.integers(-64, 255), INSTANTS,
+    st.none() | st.sampled_from(["overlap", "disabled", "missed"]),
+)  # fmt: skip
+A_STATE = {"hourly": Kept(last_run_at=NOON, last_success_at=NOON + 5, last_exit=0)}
+
+
+class Crash(BaseException):
+    """The process is gone at once: nothing after it happens."""
+
+
+class TestContent:
+    @given(st.dictionaries(st.text("abcdef-./", min_size=1), KEPT))
+    @pytest.mark.req("S90")
+    def test_what_is_written_is_read_again(self, timers):
+        assert read_state(write_state(timers)) == timers
+
+    @pytest.mark.req("S80", "S65", "S66", "S68", "S69")
+    def test_it_keeps_what_is_to_last_and_nothing_else(self):
+        everything = Kept(NOON, NOON + 1, NOON + 2, 3, NOON + 4, "overlap")
+        assert json.loads(write_state({"b": everything, "a": Kept()})) == {
+            "version": 1,
+            "timers": {
+                "a": {},
+                "b": {
+                    "last_run_at": "2026-01-01T12:00:00.000Z",
+                    "last_success_at": "2026-01-01T12:00:00.001Z",
+                    "last_failure_at": "2026-01-01T12:00:00.002Z",
+                    "last_exit": 3,
+                    "last_missed_at": "2026-01-01T12:00:00.004Z",
+                    "last_miss_reason": "overlap",
+                },
+            },
+        }
+
+    def test_the_same_is_written_alike(self):
+        one, other = Kept(NOON), Kept(NOON + 1)
+        assert write_state({"a": one, "b": other}) == write_state({"b": other, "a": one})
+        assert list(json.loads(write_state({"b": one, "a": other}))["timers"]) == ["a", "b"]
+
+    def test_what_is_not_known_or_makes_no_sense_of_a_timer_is_let_be(self):
+        odd = {"last_run_at": "soon", "last_exit": "x", "last_miss_reason": 5, "retry_attempt": 3,
+               "last_success_at": "2026-01-01T12:00:00Z"}  # fmt: skip
+        content = json.dumps({"version": 1, "timers": {"a": odd}}).encode()
+        assert read_state(content) == {"a": Kept(last_success_at=NOON)}
+
+
+class TestWriting:
+    @pytest.mark.req("S79")
+    def test_it_is_on_the_disk_before_it_takes_the_place_of_the_old_one(
+        self, tmp_path, monkeypatch
+    ):
+        done = []
+        real_fsync, real_replace = os.fsync, Path.replace
+
+        def fsync(number):
+            is_folder = Path(f"/proc/self/fd/{number}").resolve().is_dir()
+            done.append("fsync of the folder" if is_folder else "fsync")
+            real_fsync(number)
+
+        def replace(path, other):
+            done.append("rename")
+            return real_replace(path, other)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(Path, "replace", replace)
+        replace_file(tmp_path / "state.json", b"new")
+        assert done == ["fsync", "rename", "fsync of the folder"]
+        assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+    @pytest.mark.parametrize("step", range(1, 8))
+    @pytest.mark.req("S79", "S90")
+    def test_a_crash_at_any_step_leaves_the_old_content_or_the_new(
+        self, tmp_path, monkeypatch, step
+    ):
+        path = tmp_path / "state.json"
+        old, new = A_STATE, {"hourly": Kept(last_run_at=NOON + 3_600_000, last_exit=1)}
+        replace_file(path, write_state(old))
+        left = {"steps": step}
+
+        def counted(module, name):
+            real = getattr(module, name)
+
+            def call(*given, **named):
+                left["steps"] -= 1
+                if left["steps"] == 0:
+                    raise Crash
+                return real(*given, **named)
+
+            monkeypatch.setattr(module, name, call)
+
+        for module, name in ((Path, "mkdir"), (Path, "open"), (os, "fsync"), (Path, "replace"),
+                             (os, "open"), (os, "close")):  # fmt: skip
+            counted(module, name)
+        with pytest.raises(Crash):
+            replace_file(path, write_state(new))
+        monkeypatch.undo()
+        found = StateFile(path).load()
+        assert found == (new if step > 4 else old)
+        again = StateFile(path)
+        again.load()
+        again.save(new)
+        assert StateFile(path).load() == new
+        assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+
+    def test_what_it_says_already_is_not_written_again(self, tmp_path):
+        file = StateFile(tmp_path / "state.json")
+        file.save(A_STATE)
+        before = file.path.stat().st_ino, file.path.stat().st_mtime_ns
+        file.save(dict(A_STATE))
+        another = StateFile(file.path)
+        another.save(another.load())
+        assert (file.path.stat().st_ino, file.path.stat().st_mtime_ns) == before
+
+    def test_its_folder_is_made(self, tmp_path):
+        file = StateFile(tmp_path / "not" / "there" / "state.json")
+        file.save(A_STATE)
+        assert file.load() == A_STATE
+
+    def test_that_it_cannot_be_written_is_told_once(self, tmp_path, caplog):
+        (tmp_path / "file").write_text("")
+        file = StateFile(tmp_path / "file" / "state.json")
+        with caplog.at_level(logging.ERROR, "onbeat.systems"):
+            file.save(A_STATE)
+            file.save(A_STATE)
+        (told,) = caplog.records
+        assert "cannot be written" in told.getMessage()
+
+
+class TestReading:
+    @pytest.mark.parametrize(
+        "content",
+        [b"", b"{", b"[]", b"{}", b'"text"', b"\xff\xfe", b'{"version": 1}', b'{"version": 0, "timers": {}}',
+         b'{"version": 1, "timers": []}', b'{"version": 1, "timers": {"a": 5}}', b"[" * 100_000],
+        ids=lambda content: content[:24],
+    )  # fmt: skip
+    @pytest.mark.req("S90")
+    def test_one_that_is_broken_is_told_and_keeps_no_timer_from_running(
+        self, world, content, caplog
+    ):
+        world.write()
+        world.state_path.write_bytes(content)
+        with caplog.at_level(logging.ERROR, "onbeat.systems"):
+            world.play(lambda world: world.let_pass("1h"))
+        assert world.started == ["hourly"]
+        assert world.state["timers"]["hourly"]["last_exit"] == 0
+        assert "timer-state.json" in caplog.records[0].getMessage()
+
+    @pytest.mark.req("S90")
+    def test_one_of_a_newer_version_is_told_and_never_written(self, world, caplog):
+        world.write()
+        newer = '{"version": 2, "timers": {"hourly": {"last_result": "x"}}}'
+        world.state_path.write_text(newer)
+        with caplog.at_level(logging.ERROR, "onbeat.systems"):
+            world.play(lambda world: world.let_pass("1h"))
+        assert world.started == ["hourly"]
+        assert world.state_path.read_text() == newer
+        assert "2 is newer than this program" in caplog.records[0].getMessage()
+
+
+class TestWhenItIsWritten:
+    @pytest.mark.req("S65", "S66", "S69", "S78")
+    def test_it_is_when_a_run_starts_and_when_it_has_ended(self, world):
+        async def story(world):
+            world.commands.exit_code = None
+            await world.let_pass("1h")
+            started = world.state["timers"]["hourly"]
+            (run,) = await world.beat.runs()
+            world.clock.advance("5m")
+            await world.beat.service.report(run.run_id, Failed("it failed", "exit", False, 4))
+            await world.look()
+            return started, world.state["timers"]["hourly"]
+
+        world.write(backup={"timeout": "1h"})
+        started, ended = world.play(story)
+        assert started == {"last_run_at": "2026-01-01T13:00:00.000Z"}
+        assert ended == {
+            "last_run_at": "2026-01-01T13:00:00.000Z",
+            "last_failure_at": "2026-01-01T13:05:00.000Z",
+            "last_exit": 4,
+        }
+
+    @pytest.mark.req("S68", "S78")
+    def test_it_is_when_a_tick_was_missed_and_says_why(self, world):
+        world.write(HOURLY | {"enabled": False})
+        world.play(lambda world: world.let_pass("1h"))
+        assert world.state["timers"]["hourly"] == {
+            "last_missed_at": "2026-01-01T13:00:00.000Z", "last_miss_reason": "disabled",
+        }  # fmt: skip
+
+    @pytest.mark.req("S80", "S81")
+    def test_neither_a_retry_that_waits_nor_the_next_run_is_in_it(self, world):
+        async def story(world):
+            world.commands.exit_code = 1
+            await world.let_pass("1h")
+            return (await world.standing())["retry_at"], world.state["timers"]["hourly"]
+
+        world.write()
+        retry_at, kept = world.play(story)
+        assert retry_at is not None
+        assert kept.keys() == {"last_run_at", "last_failure_at", "last_exit"}
+
+    @pytest.mark.req("S78")
+    def test_a_node_writes_it_by_itself(self, world):
+        async def story(world):
+            world.clock.advance("1h")
+            await world.beat.settle()
+            await world.system._keeper.end()  # the step that it was woken for is done
+
+        world.write()
+        world.play(story)
+        assert world.state["timers"]["hourly"]["last_exit"] == 0
+
+    def test_timers_that_are_gone_are_left_out_and_those_that_are_wrong_just_now_stay(self, world):
+        async def story(world):
+            await world.let_pass("1h")
+            await world.edit(HOURLY | {"target": "nope"}, {**HOURLY, "id": "third"})
+            return world.state["timers"].keys()
+
+        world.write(HOURLY, {**HOURLY, "id": "second"})
+        assert world.play(story) == {"hourly", "third"}
+
+    def test_there_may_be_none(self, world):
+        world.write(state_file=None)
+        world.play(lambda world: world.let_pass("1h"))
+        assert world.started == ["hourly"]
+        assert not world.state_path.exists()
+
+    def test_it_may_be_elsewhere_which_is_beside_the_file_of_services_unless_told(self, world):
+        world.write(state_file="kept/state.json")
+        world.play(lambda world: world.let_pass("1h"))
+        assert "hourly" in json.loads((world.folder / "kept" / "state.json").read_text())["timers"]
+
+
+class TestGoingOn:
+    """What the file is for: the database was lost, or was not there."""
+
+    def lost(self, world, *timers, away="3h30m", **around):
+        world.write(*timers, **around)
+        world.play(lambda world: world.let_pass("1h"))
+        world.lose_database()
+        world.commands.attempts.clear()
+        world.clock.advance(away)
+
+        async def story(world):
+            await world.let_pass("1s")
+            return await world.beat.runs(), await world.standing()
+
+        return world.play(story)
+
+    @pytest.mark.req("S41", "S77", "S82")
+    def test_a_persistent_timer_catches_up_what_was_missed_since(self, world):
+        (run,), standing = self.lost(world)
+        assert (run.triggered_by, run.tick_count, run.status) == ("catchup", 3, "SUCCESS")
+        assert standing["last_run_at"].startswith("2026-01-01T16:30:0")
+
+    @pytest.mark.req("S47", "S77")
+    def test_one_that_is_not_persistent_does_not_but_tells_when_it_last_ran(self, world):
+        runs, standing = self.lost(world, HOURLY | {"persistent": False})
+        assert runs == []
+        assert standing["last_run_at"] == standing["last_success_at"] == "2026-01-01T13:00:00.000Z"
+        assert standing["last_exit"] == 0
+
+    @pytest.mark.req("S42", "S82")
+    def test_nothing_is_caught_up_that_is_older_than_the_window(self, world):
+        nightly = HOURLY | {"on_calendar": {"hour": 13, "minute": 0}}
+        runs, _ = self.lost(world, nightly, away="30h", catchup_window="2h")
+        assert [(run.status, run.reason) for run in runs] == [("SKIPPED", "missed")]
+
+    @pytest.mark.req("S31", "S77")
+    def test_what_follows_a_success_follows_the_last_one(self, world):
+        follows = HOURLY | {
+            "on_unit_active_sec": 4 * 3600,
+            "on_calendar": {"hour": 13, "minute": 0},
+        }
+        _, standing = self.lost(world, follows, away="1h")
+        assert standing["next_run_at"] == "2026-01-01T17:00:00.000Z"
+
+    @pytest.mark.req("S77", "S90")
+    def test_what_the_store_knows_better_is_not_undone_by_the_file(self, world):
+        world.write()
+        world.play(lambda world: world.let_pass("1h"))
+        old = {
+            "version": 1,
+            "timers": {"hourly": {"last_run_at": "2025-12-31T12:00:00Z", "last_exit": 9}},
+        }
+        world.state_path.write_text(json.dumps(old))
+        world.play(lambda world: world.let_pass("1s"))
+        assert world.started == ["hourly"]
+        assert world.state["timers"]["hourly"]["last_exit"] == 0
+
+    @pytest.mark.req("S90")
+    def test_timers_of_the_file_and_of_the_store_are_put_together(self, world):
+        world.write()
+        kept = {"last_exit": 5, "last_run_at": "2026-01-01T11:59:00Z"}
+        state = {"version": 1, "timers": {"new": kept, "gone": kept}}
+        world.play(lambda world: world.let_pass("1h"))
+        world.state_path.write_text(json.dumps(state))
+        world.write(HOURLY, HOURLY | {"id": "new", "persistent": False})
+        world.play(lambda world: world.let_pass("1s"))
+        assert {name: each["last_exit"] for name, each in world.state["timers"].items()} == {
+            "hourly": 0, "new": 5,
+        }  # fmt: skip
+
+    def test_no_tick_that_ran_runs_again(self, world):
+        async def story(world):
+            await world.let_pass("1h")
+            await world.edit(timers_enabled=False)
+            await world.edit()
+            await world.let_pass("1s")
+
+        world.write()
+        world.play(story)
+        assert world.started == ["hourly"]
