@@ -47,11 +47,15 @@ BODIES = [
     ("PUT", "/gate", {"gate": "open"}),
     ("PUT", "/groups/g", {"places": 3}),
     ("POST", "/tokens", {"name": "t", "scope": "read", "owner": "o", "expires_in": "1h"}),
+    ("PUT", "//api/schedule/fuzzed-daily", {"prompt": "a", "enabled": True, "schedule": {"type": "cron", "expression": "0 9 * * 1-5"}, "sessionConfig": {"model": "m", "persistSession": False}}),
+    ("PUT", "//api/schedule/fuzzed-daily", {"prompt": "{{date}}", "schedule": {"type": "interval", "intervalMinutes": 60}}),
+    ("PATCH", "//api/schedule/fuzzed-daily", {"enabled": False, "prompt": "b", "sessionConfig": {"model": "n"}}),
 ]  # fmt: skip
 READS = [
     "/schedules", "/schedules/fuzzed", "/schedules/fuzzed/next", "/schedules/fuzzed/runs",
     "/schedules/fuzzed/why", "/runs", "/runs/1", "/runs/1/log", "/overview", "/gate", "/groups",
     "/nodes", "/audit", "/tokens", "/schema", "/metrics", "/healthz", "/readyz", "/openapi.json",
+    "//api/schedule", "//api/schedule/fuzzed-daily",
 ]  # fmt: skip
 NAMES = ["limit", "cursor", "q", "source", "owner", "paused", "failing", "n", "after", "at", "status",
          "reason", "triggered_by", "since", "until", "schedule_id", "follow", "here", "zzz", ""]  # fmt: skip
@@ -159,7 +163,8 @@ class Fuzzer:
         if body is not None:
             own += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         said = [each for each in own if each[0] not in but] + list(headers)
-        line = f"{method} /api/v1{path} HTTP/1.1" if line is None else line
+        there = path[1:] if path.startswith("//") else f"/api/v1{path}"
+        line = f"{method} {there} HTTP/1.1" if line is None else line
         head = "\r\n".join([line, *(f"{name}: {value}" for name, value in said)])
         return head.encode("latin-1", "replace") + b"\r\n\r\n" + (body or b"")
 

@@ -76,6 +76,8 @@ def serving(folder, *, node=True, **settings):
             "output": f"{folder}/output",
             "rate_limit": 100_000,
             "stop_grace": 0,
+            "sessions_url": "http://127.0.0.1:9",  # where nobody is
+            "sessions_folder": f"{folder}/schedule",
             **settings,
         }
     )

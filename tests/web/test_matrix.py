@@ -8,6 +8,7 @@ import itertools
 import httpx
 import pytest
 
+from onbeat.access import Caller
 from onbeat.core.schedules import read_schedule
 from tests.web.serving import serving
 
@@ -30,6 +31,9 @@ NEEDS = {
     "workflow_delete": "define", "workflow_get": "read", "workflow_list": "read",
     "workflow_runs": "read", "workflow_deploy": "define", "run_launcher_start": "operate",
     "report_run_shortly": "operate",
+    "session_schedules": "read", "session_schedule": "read", "session_schedule_put": "define",
+    "session_schedule_patch": "operate", "session_schedule_delete": "define",
+    "session_schedule_run": "operate",
 }  # fmt: skip
 OF_EVERYBODY = {"list_groups", "list_nodes", "metrics"}  # not for those who see only their own
 ABOUT_ONE = {
@@ -38,9 +42,12 @@ ABOUT_ONE = {
     "report_run", "get_log", "create_schedule", "apply",
     "workflow_upsert", "workflow_pause", "workflow_pause_by_id", "workflow_delete", "workflow_get",
     "workflow_runs", "workflow_deploy", "run_launcher_start", "report_run_shortly",
+    "session_schedule", "session_schedule_put", "session_schedule_patch", "session_schedule_run",
 }  # fmt: skip
 SAID_TO_BE_TAKEN = {"create_schedule", "put_schedule", "apply"}  # who defines may not take its id
 SAID_TO_BE_TAKEN |= {"workflow_upsert", "workflow_deploy"}  # nor speak for another user
+SAID_TO_BE_TAKEN |= {"session_schedule_put"}
+DAILY = {"prompt": "Hello", "schedule": {"type": "cron", "expression": "0 9 * * *"}}
 WORKFLOW = {"workflow_id": "report", "version": 1}
 HOOK = {
     "at": "2999-01-01T00:00:00Z",
@@ -48,6 +55,8 @@ HOOK = {
 }
 YEARLY = {"cron_expr": "0 0 1 1 *", "timezone": "UTC"}
 BODIES = {
+    "session_schedule_put": lambda there: DAILY | {"prompt": there["new"]},
+    "session_schedule_patch": lambda there: {"enabled": False},
     "workflow_upsert": lambda there: WORKFLOW | YEARLY | {"schedule_id": there["workflow"], "user_id": there["owner"]},
     "workflow_pause": lambda there: {"schedule_id": there["workflow"], "paused": True},
     "workflow_pause_by_id": lambda there: {"paused": True},
@@ -113,6 +122,8 @@ def give(api, owner):
         await service.tokens.create(name.replace("/", "-"), "read", owner)
         workflow = WORKFLOW | YEARLY | {"schedule_id": f"{name}-w", "user_id": owner}
         await api.beat.systems.workflows.registrar.upsert_schedule(workflow)
+        mine = service.of(Caller(owner, "define", owner))
+        await api.beat.systems.sessions.put(mine, name.replace("/", "-"), DAILY)
         return run.run_id
 
     run_id = api.do(made())
@@ -121,11 +132,12 @@ def give(api, owner):
         "schedule_id": name, "run_id": run_id, "key": run_id, "quoted": quoted,
         "name": name.replace("/", "-"), "node_id": "nobody", "new": next(new),
         "workflow": f"{name}-w", "id": f"{quoted}-w", "owner": owner,
+        "slug": name.replace("/", "-"),
     }  # fmt: skip
 
 
 def ask(api, operation, there, *, role, method, path):
-    for name in ("run_id", "key", "name", "node_id", "id"):
+    for name in ("run_id", "key", "name", "node_id", "id", "slug"):
         path = path.replace(f"{{{name}}}", str(there[name]))
     path = path.replace("{schedule_id}", there["quoted"])
     body = BODIES.get(operation, lambda _: None)(there)

@@ -21,6 +21,7 @@ REFUSED_FOR_REASONS = {404, 409, 412, 422}  # a cron that never fires, an id tha
 HAS_400_FOR_THEM = {  # as those who know these routes are used to
     "workflow_upsert", "workflow_pause", "workflow_pause_by_id", "workflow_delete", "workflow_get",
     "workflow_runs", "workflow_deploy", "run_launcher_start", "report_run_shortly",
+    "session_schedule_put", "session_schedule_patch",
 }  # fmt: skip
 NO_HTTP = b"Invalid HTTP request received."  # the server's own words
 METHODS = {"get", "put", "post", "patch", "delete", "trace", "query"}
@@ -28,6 +29,7 @@ WORKFLOW = {
     "schedule_id": "known/two", "workflow_id": "w", "version": 1, "user_id": "ada",
     "cron_expr": "0 * * * *", "timezone": "UTC",
 }  # fmt: skip
+DAILY = {"prompt": "Hello", "schedule": {"type": "cron", "expression": "0 9 * * *"}}
 HOURLY = {"every": "1h", "run": {"command": ["true"]}, "group": "g/1"}
 
 
@@ -39,8 +41,9 @@ def known(tmp_path_factory):
         run = api.post("/schedules/known%2Fone/run").json()["run_id"]
         api.post("//schedules/upsert", WORKFLOW)
         api.put("/groups/g%2F1", {"places": 2})
+        api.put("//api/schedule/known-three", DAILY)
         there = {"schedule_id": "known%2Fone", "run_id": run, "key": str(run), "name": "g%2F1"}
-        yield api, there | {"id": "known%2Ftwo"}
+        yield api, there | {"id": "known%2Ftwo", "slug": "known-three"}
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +106,9 @@ def ask_for(api, operation, parameters, mode):
             is_told = answer.status_code in REFUSED_FOR_REASONS or is_beyond_openapi(answer)
             is_told = is_told or "names no code to import" in answer.text  # also not by admins
             name = case.operation.definition.raw["operationId"]
-            is_told = is_told or (name in HAS_400_FOR_THEM and answer.json()["field"])
+            is_told = is_told or (
+                name in HAS_400_FOR_THEM and answer.json().keys() & {"field", "error"}
+            )
             assert is_told, (case.as_curl_command(), answer.status_code, answer.text)
 
     ask()

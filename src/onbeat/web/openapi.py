@@ -9,6 +9,7 @@ from onbeat.core.schedules import ID
 from onbeat.core.schema import schedule_and_parts
 from onbeat.web.asking import INSTANT
 from onbeat.web.problems import PROBLEM_JSON
+from onbeat.web.routes.sessions import SENT
 
 Fields = dict[str, Any]
 
@@ -25,6 +26,7 @@ def complete(app: Litestar) -> Fields:
     components = document["components"]
     definition, parts = schedule_and_parts(REFS)
     components["schemas"] |= {"Definition": definition, **parts, "Patch": _patch_of(definition)}
+    components["schemas"] |= dict(SENT.values())
     components["responses"] = {name: _refusal(told) for name, (_, told) in BY_THE_DOOR.items()}
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token or a signed JWT."},
@@ -89,6 +91,8 @@ def _say_body(operation: Fields) -> None:
             "schema": {"$ref": f"{REFS}Definition"},
             "examples": {"a command": {"value": EXAMPLE}},
         }
+    if name in SENT:
+        content["application/json"] = {"schema": {"$ref": f"{REFS}{SENT[name][0]}"}}
     if name == "patch_schedule":
         patch = {
             "schema": {"$ref": f"{REFS}Patch"},

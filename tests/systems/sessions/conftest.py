@@ -40,6 +40,10 @@ class Server(SessionServer):
     before_message = after_create = None
     deletes = True
 
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.delivered = []  # the slugs of the messages that were taken, in order
+
     async def _create(self, request):
         answered = await super()._create(request)
         if self.after_create is not None:
@@ -49,7 +53,9 @@ class Server(SessionServer):
     async def _message(self, request):
         if self.before_message is not None:
             await self.before_message()
-        return await super()._message(request)
+        answered = await super()._message(request)
+        self.delivered += [(await request.json())["scheduleSlug"]] if answered.status == 200 else []
+        return answered
 
     async def _delete(self, request):
         if not self.deletes:
@@ -139,8 +145,8 @@ class World:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(given if isinstance(given, str) else json.dumps(given))
 
-    def define(self, slug, **fields):
-        self.write(slug, "definition.json", {"slug": slug} | STANDUP | fields)
+    def define(self, name, **fields):
+        self.write(name, "definition.json", {"slug": name} | STANDUP | fields)
 
     def definition(self, slug):
         return json.loads((self.folder / slug / "definition.json").read_text())
@@ -156,9 +162,13 @@ class World:
 
     @property
     def messages(self):
-        """The slugs of the messages that were sent, in order."""
-        asked = self.server.asked
-        return [body["scheduleSlug"] for _, path, body, _ in asked if path.endswith("/messages")]
+        """The slugs of the messages that the server took, in order."""
+        return self.server.delivered
+
+    @property
+    def attempts(self):
+        """How often it was tried."""
+        return sum(path.endswith("/messages") for _, path, _, _ in self.server.asked)
 
     @property
     def made(self):
@@ -168,6 +178,10 @@ class World:
             for method, path, body, _ in self.server.asked
             if (method, path) == ("POST", "/api/sessions")
         ]
+
+    def restart_server(self):
+        """Have another server, with the same sessions, that was asked nothing yet."""
+        self.server = Server(self.server.folder)
 
     def said(self):
         """What was said, by session."""

@@ -1,8 +1,11 @@
 """Prompts go to their sessions at their times: whatever the server answers, and through restarts."""
 
 import asyncio
+import shutil
 
 import pytest
+
+from onbeat.testing import ManualClock
 
 
 @pytest.mark.req("C5", "C17", "C18", "C34", "C35", "C43", "C59", "C60")
@@ -41,7 +44,7 @@ def test_a_busy_session_is_asked_again_in_an_hour(world):
         busy = world.last_run("daily")
         world.server.busy.clear()
         await world.let_pass("59m")
-        assert len(world.messages) == 2
+        assert world.attempts == 2
         await world.let_pass("1m")
         return session, busy, world.last_run("daily")
 
@@ -281,7 +284,7 @@ def test_a_restart_keeps_everything(world):
 
     found = []
     for story in (first, again):
-        world.server = type(world.server)(world.server.folder)
+        world.restart_server()
         found.append(world.play(story))
     assert found[0] == found[1]
     assert found[0].session_id is not None
@@ -383,3 +386,92 @@ def test_what_still_runs_is_not_queued_again(world):
         return before, len(world.messages)
 
     assert world.play(story) == (1, 1)
+
+
+@pytest.mark.req("C21")
+def test_the_end_of_what_a_prompt_began_is_not_awaited(world):
+    async def story(world):
+        await world.put("daily")
+        await world.put("other")
+        await world.run("daily")
+        session = world.last_run("daily")["sessionId"]
+        world.server.busy.add(session)  # its agent has a day's work to do
+        await world.run("other")
+        return [world.last_run(slug)["lastResult"] for slug in ("daily", "other")]
+
+    assert world.play(story) == ["success", "success"]
+
+
+@pytest.mark.req("C56", "C61")
+def test_the_next_run_of_a_weekday_morning_is_the_next_weekday(world):
+    world.clock = ManualClock("2026-01-29T10:00:00Z")
+
+    async def story(world):
+        return (await world.put("daily"))["nextRun"]
+
+    assert world.play(story) == "2026-01-30T09:00:00.000Z"
+
+
+@pytest.mark.req("C11", "C53")
+def test_an_interval_is_counted_from_when_it_was_defined_and_goes_on_so_after_an_edit(world):
+    hourly = {"type": "interval", "intervalMinutes": 90}
+
+    async def story(world):
+        world.clock.advance("7m")
+        found = [(await world.put("daily", schedule=hourly))["nextRun"]]
+        await world.let_pass("90m")
+        found.append(world.last_run("daily")["nextRun"])
+        await world.let_pass("10m")
+        found.append((await world.put("daily", schedule=hourly, prompt="Other"))["nextRun"])
+        other = hourly | {"intervalMinutes": 120}
+        found.append((await world.put("daily", schedule=other))["nextRun"])
+        return found
+
+    assert world.play(story) == [
+        "2026-01-29T09:37:00.000Z",
+        "2026-01-29T11:07:00.000Z",
+        "2026-01-29T11:07:00.000Z",
+        "2026-01-29T11:47:00.000Z",
+    ]
+
+
+@pytest.mark.req("C70")
+def test_what_is_not_heard_of_for_half_an_hour_is_over(world):
+    async def story(world):
+        await world.put("daily", sessionConfig={"feedback": True})
+        await world.let_pass("1h")
+        assert world.last_run("daily")["lastResult"] is None
+        await world.let_pass("30m")
+        return world.last_run("daily")
+
+    found = world.play(story)
+    assert found["lastResult"] == "error"
+    assert found["lastRun"] == "2026-01-29T09:00:00.000Z"
+
+
+@pytest.mark.req("C45")
+def test_kill_9_after_the_prompt_was_sent_sends_it_no_second_time(world):
+    """What is left behind is what was on the disk while the server had the prompt."""
+    left = world.folder.parent / "left"
+
+    async def first(world):
+        async def kill():
+            shutil.copytree(world.folder, left / "schedule")
+            for name in ("onbeat.db", "onbeat.db-wal"):
+                shutil.copy(world.folder.parent / name, left)
+
+        await world.put("daily")
+        world.server.before_message = kill
+        await world.let_pass("1h")
+        assert world.messages == ["daily"]
+        world.server.before_message = None
+        world.folder, world.database = left / "schedule", f"sqlite:///{left}/onbeat.db"
+
+    async def again(world):
+        await world.let_pass("1m", "1h")
+        return world.last_run("daily")
+
+    found = world.play(first, again)
+    assert world.messages == ["daily"]
+    assert (found["lastResult"], found["lastRun"]) == ("error", "2026-01-29T09:00:00.000Z")
+    assert [found["sessionId"]] == world.server.sessions, "and it knows its session"

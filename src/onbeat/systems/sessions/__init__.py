@@ -52,6 +52,7 @@ EVERY = 1.0  # seconds between two looks at the files
 TIDIED_EVERY = 60.0  # seconds
 PATIENCE = 2.0  # seconds that whoever starts a run waits to hear of its session
 LOOKS = 40  # in that time
+DEFINED = ("prompt", "enabled", "schedule", "sessionConfig")  # by whoever calls
 
 
 class Item(msgspec.Struct, frozen=True, rename="camel"):
@@ -179,6 +180,7 @@ class Sessions:
             if enabled and "enabled" in given and slug in self._mirror.corrupt:
                 state = "Schedule last-run state is corrupt; cannot re-enable"
                 raise Refused(409, f"{state}: {slug}")
+            given = {name: value for name, value in given.items() if name in DEFINED}
             if given.keys() - {"enabled"}:
                 known = await self._mirror.known(slug)
                 now_said = self._mirror.definition(row, known)
@@ -235,7 +237,8 @@ class Sessions:
             "schedule": given.get("schedule"),
             "sessionConfig": {} if (own := given.get("sessionConfig")) is None else own,
         }
-        definition |= {name: value for name, value in given.items() if name not in definition}
+        if row is not None:  # what somebody has put into the file is theirs
+            definition |= {name: value for name, value in before.items() if name not in definition}
         definition |= {"createdAt": made, "updatedAt": stamp}
         first = await self._mirror.begins_at(row, before, definition)
         schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)

@@ -16,7 +16,7 @@ from onbeat.core.codec import encode
 from onbeat.core.durations import parse_duration
 from onbeat.core.instants import parse_instant, rfc3339
 from onbeat.core.preview import shortest_gap
-from onbeat.core.schedules import Schedule, read_schedule
+from onbeat.core.schedules import Schedule, json_can_say, read_schedule
 from onbeat.errors import InvalidSchedule, OnbeatError
 
 SOURCE = "sessions"  # whose schedules these are, in the store
@@ -24,6 +24,7 @@ GROUP = "sessions"  # one place: they run one after the other
 SLUG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 SLUGS = "letters, digits, '.', '_' and '-', at most 100, and no '.' first"
 LONGEST_INTERVAL = 525_600  # minutes: a year
+LONGEST, DEEPEST = 256 * 1024, 24  # of a definition: bytes, and levels
 RETRIES = 48  # after an error: a day of them, half an hour apart
 CRON = re.compile(r" *@[a-z]+ *| *\S+( +\S+){4} *")  # five fields, or a macro
 NO_SCHEDULE = "schedule with type and expression/intervalMinutes is required"
@@ -79,6 +80,8 @@ def read_definition(
     `begins_at` is the second that the times of an interval are counted from.
     """
     check_slug(slug)
+    if not json_can_say(given, DEEPEST) or len(msgspec.json.encode(given)) > LONGEST:
+        raise Refused(400, "the definition is too long or too deep", hint="256 KiB at most")
     prompt = given.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         raise Refused(400, "prompt is required")

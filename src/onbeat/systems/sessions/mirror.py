@@ -270,16 +270,17 @@ class Mirror:
         seen = {name: last_run[name] for name in ("sessionId", "nextRun")}
         if seen in (known.told, known.told_before):
             return known
-        slug, before = row.schedule_id, [each or {} for each in (known.told, known.told_before)]
+        slug, both = row.schedule_id, (known.told, known.told_before)
+        before = [each for each in both if each is not None]
         session_id, next_run = last_run["sessionId"], last_run["nextRun"]
-        is_other = all(session_id != each.get("sessionId") for each in before)
+        is_other = all(session_id != each["sessionId"] for each in before)
         if is_other and is_persistent(known.definition):
             if session_id is None:
                 await self._service.forget(SESSION, slug)
             else:
                 await self._service.keep(SESSION, slug, {"sessionId": session_id})
         known = replace(known, told=seen, told_before=None)
-        if next_run is not None and all(next_run != each.get("nextRun") for each in before):
+        if next_run is not None and all(next_run != each["nextRun"] for each in before):
             first = _comes_first(row, parse_instant_ms(next_run))
             known = replace(known, awaited=str(next_run) if first else None)
         await self.keep(slug, known)

@@ -1,0 +1,198 @@
+"""What the launcher of prompts refuses, sends, and makes of the answers."""
+
+import asyncio
+
+import pytest
+
+from onbeat.core.runs import Accepted, Busy, Failed, Succeeded
+from onbeat.core.schedules import Target, read_target
+from onbeat.errors import InvalidSchedule
+from onbeat.launchers.http import HttpLauncher
+from onbeat.launchers.session import BUSY, SessionLauncher
+from onbeat.ports import Answer, Attempt
+from onbeat.stores.sqlite import SqliteStore
+from onbeat.testing import ManualClock
+
+NOON = 1_767_268_800
+CHECKS = HttpLauncher(version="1", environment={}).check
+OK = Answer(200, "OK", {"ok": True})
+
+
+class Line:
+    """A line to a server that answers one thing after the other, and what was sent over it."""
+
+    def __init__(self, *answers):
+        self.answers, self.sent = list(answers), []
+
+    async def ask(self, method, url, *, body=None, headers=None, timeout=0, public_only=False):
+        self.sent.append((method, url, body, dict(headers or {}), public_only))
+        return self.answers.pop(0)
+
+
+def made(session_id):
+    return Answer(200, "OK", {"sessionId": session_id})
+
+
+def an_attempt(n=1, *, public_only=None, **fields):
+    own = {} if public_only is None else {"public_only": public_only}
+    target = read_target({"session": {"prompt": "Hello"} | fields} | own)
+    return Attempt(
+        run_id=n,
+        schedule_id="daily",
+        run_at=NOON + n,
+        due_at=NOON * 1000,
+        attempt=1,
+        fence=1,
+        target=target,
+    )
+
+
+def launch(line, *attempts, **given):
+    """Return what came of attempts, one after the other, with one book."""
+
+    async def whole():
+        store = await SqliteStore.open(None, clock=ManualClock())
+        known = {"url": "http://127.0.0.1:1", "cwd": "/srv", "busy_delay": 7, **given}
+        launcher = SessionLauncher(check_url=CHECKS, ask=line.ask, store=store, **known)
+        try:
+            return [await launcher.launch(each) for each in attempts]
+        finally:
+            await store.close()
+
+    return asyncio.run(whole())
+
+
+def test_a_success_tells_the_session_and_the_log_what_was_asked():
+    line = Line(made("s-1"), OK)
+    assert launch(line, an_attempt()) == [
+        (
+            Succeeded({"sessionId": "s-1"}),
+            "POST http://127.0.0.1:1/api/sessions\nHTTP 200 OK\n"
+            "POST http://127.0.0.1:1/api/sessions/s-1/messages\nHTTP 200 OK\n",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (Answer(202, "Accepted"), Succeeded({"sessionId": "s"})),
+        (Answer(409, "Conflict"), Busy(BUSY, 7)),
+        (Answer(500, "Internal Server Error"), Failed("HTTP 500: Internal Server Error")),
+        (Answer(400, "Bad Request"), Failed("HTTP 400: Bad Request")),
+        (Answer(404, "Not Found"), Failed("HTTP 404: Not Found")),
+        (Failed("no answer after 300s", "timeout"), Failed("no answer after 300s", "timeout")),
+    ],
+)
+def test_what_the_answer_to_a_message_means(answer, outcome):
+    ((found, _),) = launch(Line(made("s"), answer), an_attempt())
+    assert found == outcome
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(503, "Service Unavailable"), "HTTP 503: Service Unavailable"),
+        (Answer(200, "OK", {"id": 7}), "the server has made no session"),
+        (Answer(200, "OK", {"sessionId": "a\nb"}), "the server has made no session"),
+        (Answer(200, "OK", "hello"), "the server has made no session"),
+        (Failed("nobody is there"), "nobody is there"),
+    ],
+)
+def test_a_session_that_could_not_be_made_is_an_error_that_is_tried_again(answer, error):
+    ((found, _),) = launch(Line(answer), an_attempt())
+    assert found.error.startswith(error)
+    assert found.retryable
+
+
+def test_an_id_is_no_path():
+    line = Line(made("../x?y"), OK)
+    launch(line, an_attempt())
+    assert line.sent[-1][1] == "http://127.0.0.1:1/api/sessions/..%2Fx%3Fy/messages"
+
+
+def test_every_attempt_at_a_run_has_its_key():
+    line = Line(made("s"), Failed("no"), OK)
+    attempt = an_attempt()
+    launch(line, attempt, attempt)
+    keys = [headers.get("Idempotency-Key") for *_, headers, _ in line.sent]
+    assert keys == [None, attempt.key, attempt.key]
+
+
+def test_with_feedback_the_server_is_told_where_to_report_and_the_run_is_awaited():
+    async def callback(key):
+        return {"Onbeat-Callback": f"http://here/{key}", "Onbeat-Callback-Token": "t"}
+
+    line = Line(made("s"), OK)
+    ((found, _),) = launch(line, an_attempt(feedback=True), callback=callback)
+    assert found == Accepted("s")
+    assert line.sent[-1][3]["Onbeat-Callback"].startswith("http://here/")
+
+
+def test_only_a_url_of_the_target_s_own_has_to_be_public():
+    line = Line(made("s"), OK, OK)
+    mine = an_attempt(url="http://chat.example", public_only=True)
+    launch(line, an_attempt(public_only=True), mine)
+    assert [public for *_, public in line.sent] == [False, False, True]
+    assert line.sent[-1][1].startswith("http://chat.example/api/sessions/")
+
+
+def test_a_schedule_s_next_run_deletes_what_the_last_was_alone_with():
+    gone = Answer(404, "Not Found")
+    line = Line(made("a"), OK, gone, made("b"), OK)
+    launch(line, an_attempt(persist=False), an_attempt(2, persist=False))
+    assert [f"{method} {url.rpartition('1/')[2]}" for method, url, *_ in line.sent] == [
+        "POST api/sessions",
+        "POST api/sessions/a/messages",
+        "DELETE api/sessions/a",
+        "POST api/sessions",
+        "POST api/sessions/b/messages",
+    ]
+
+
+def test_a_launch_that_has_no_server_says_so_and_is_not_tried_again():
+    ((found, _),) = launch(Line(), an_attempt(), url="")
+    assert (found.reason, found.retryable) == ("invalid_target", False)
+
+
+@pytest.mark.parametrize(
+    ("session", "error"),
+    [
+        ("Hello", "session: 'Hello' is no set of fields"),
+        ({}, "session.prompt: it is missing"),
+        ({"prompt": " "}, "session.prompt: it is empty"),
+        ({"prompt": 7}, "session.prompt: 7 is not a text"),
+        ({"prompt": "x", "persist": 1}, "session.persist: 1 is no answer"),
+        ({"prompt": "x", "modell": "y"}, "session.modell: no field has this name"),
+        ({"prompt": "x", "url": "ftp://x"}, "session.url: 'ftp://x' is no URL"),
+        ({"prompt": "x", "url": "http://u:p@x"}, "session.url: 'x' is no URL"),
+    ],
+)
+def test_a_target_that_could_never_be_sent_is_refused_when_defined(session, error):
+    launcher = SessionLauncher(check_url=CHECKS, url="http://127.0.0.1:1")
+    with pytest.raises(InvalidSchedule) as refused:
+        launcher.check(Target("session", {"session": session}))
+    assert str(refused.value).startswith(error)
+
+
+def test_a_private_address_is_refused_for_who_may_only_reach_public_ones():
+    launcher = SessionLauncher(check_url=CHECKS, url="http://127.0.0.1:1")
+    fields = {"session": {"prompt": "x", "url": "http://127.0.0.1:2"}, "public_only": True}
+    with pytest.raises(
+        InvalidSchedule, match=r"session\.url: '127\.0\.0\.1' has no public address"
+    ):
+        launcher.check(Target("session", fields))
+    launcher.check(Target("session", {"session": {"prompt": "x"}, "public_only": True}))
+
+
+def test_without_a_server_in_the_settings_a_target_has_to_name_one():
+    launcher = SessionLauncher(check_url=CHECKS, url="")
+    with pytest.raises(InvalidSchedule, match=r"session\.url: there is no chat server"):
+        launcher.check(Target("session", {"session": {"prompt": "x"}}))
+    launcher.check(Target("session", {"session": {"prompt": "x", "url": "http://127.0.0.1:2"}}))
+
+
+def test_a_prompt_that_was_sent_cannot_be_called_back():
+    launcher = SessionLauncher(check_url=CHECKS, url="")
+    assert not launcher.can_cancel(Target("session", {"session": {"prompt": "x"}}))
+    assert launcher.offers() == ("session",)

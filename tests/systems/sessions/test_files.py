@@ -1,0 +1,506 @@
+"""The files and the store are in step: hand edits are taken over, and no crash looks like one."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+from onbeat.core.schedules import read_schedule
+from onbeat.systems.sessions.definitions import Refused
+from onbeat.systems.sessions.files import Files
+from tests.systems.sessions.conftest import ROOT, STANDUP
+
+ORIGINAL = """{
+  "slug": "daily-standup",
+  "prompt": "Generate daily standup summary from git commits",
+  "enabled": true,
+  "schedule": {
+    "type": "cron",           // "cron" | "interval"
+    "expression": "0 9 * * 1-5"  // 9 AM weekdays (cron format)
+    // OR for intervals:
+    // "intervalMinutes": 60
+  },
+  "sessionConfig": {
+    "model": "claude-sonnet",
+    "persistSession": true     // Reuse session between runs
+  },
+  "createdAt": "2026-01-29T...",
+  "updatedAt": "2026-01-29T..."
+}
+"""
+BEFORE = {
+    "lastRun": "2026-01-28T09:00:15.123Z",
+    "lastResult": "success",
+    "lastError": None,
+    "sessionId": "abc-123",
+    "nextRun": "2026-01-29T09:00:00.000Z",
+}
+
+
+async def nothing(world):
+    pass
+
+
+@pytest.mark.req("C8", "C9", "C12", "C16", "C30")
+def test_both_files_say_what_is_and_what_was(world):
+    async def story(world):
+        await world.put("daily")
+        fresh = world.last_run("daily")
+        world.clock.advance(3_600_123)
+        await world.settled()
+        return fresh
+
+    fresh = world.play(story)
+    assert fresh == {
+        "lastRun": None,
+        "lastResult": None,
+        "lastError": None,
+        "sessionId": None,
+        "nextRun": "2026-01-29T09:00:00.000Z",
+    }
+    stamp = "2026-01-29T08:00:00.000Z"
+    assert world.definition("daily") == {
+        "slug": "daily", **STANDUP, "createdAt": stamp, "updatedAt": stamp,
+    }  # fmt: skip
+    (session,) = world.server.sessions
+    assert world.last_run("daily") == {
+        "lastRun": "2026-01-29T09:00:00.123Z",
+        "lastResult": "success",
+        "lastError": None,
+        "sessionId": session,
+        "nextRun": "2026-01-30T09:00:00.000Z",
+    }
+    assert sorted(each.name for each in world.folder.iterdir()) == [".onbeat", "daily"]
+    assert sorted(each.name for each in (world.folder / "daily").iterdir()) == [
+        "definition.json",
+        "last-run.json",
+    ]
+    assert (world.folder / "daily" / "last-run.json").read_text().startswith('{\n  "lastRun"')
+
+
+@pytest.mark.req("C8", "C13", "C14")
+def test_the_example_of_the_original_works_as_it_is_with_its_comments(world):
+    world.write("daily-standup", "definition.json", ORIGINAL)
+    world.write("daily-standup", "last-run.json", BEFORE)
+
+    async def story(world):
+        early = await world.item("daily-standup")
+        await world.let_pass("1h")
+        return early, await world.item("daily-standup")
+
+    early, item = world.play(story)
+    assert (early.next_run, early.session_id) == ("2026-01-29T09:00:00.000Z", "abc-123")
+    assert (early.last_run, early.created_at) == ("2026-01-28T09:00:15.123Z", "2026-01-29T...")
+    assert item.next_run == "2026-01-30T09:00:00.000Z"
+    assert item.last_result == "success"
+    text = (world.folder / "daily-standup" / "definition.json").read_text()
+    assert text == ORIGINAL, "nobody's comments are lost"
+
+
+@pytest.mark.req("C31", "C57")
+def test_a_folder_without_a_last_run_is_due_now_and_once(world):
+    world.define("daily")
+    world.play(nothing, nothing)
+    assert world.messages == ["daily"]
+
+
+@pytest.mark.req("C31", "C44", "C57")
+def test_what_was_overdue_elsewhere_runs_at_the_start_and_once(world):
+    for n, slug in enumerate(("b", "a")):
+        world.define(slug)
+        world.write(slug, "last-run.json", BEFORE | {"nextRun": f"2026-01-2{n + 6}T09:00:00.000Z"})
+    world.play(nothing, nothing)
+    assert sorted(world.messages) == ["a", "b"]
+    assert len(world.made) == 2, "the session abc-123 is not on this server"
+
+
+def test_a_retry_that_was_to_come_elsewhere_comes_here(world):
+    world.define("daily", schedule={"type": "cron", "expression": "0 9 1 * *"})
+    world.write("daily", "last-run.json", BEFORE | {"nextRun": "2026-01-29T08:30:00.000Z"})
+
+    async def story(world):
+        waiting = (await world.item("daily")).next_run
+        await world.let_pass("29m")
+        assert world.messages == []
+        await world.let_pass("1m")
+        return waiting
+
+    assert world.play(story, nothing) is None
+    assert world.messages == ["daily"]
+
+
+@pytest.mark.req("C58")
+def test_a_folder_that_is_disabled_is_never_due(world):
+    world.define("daily", enabled=False)
+    world.write("daily", "last-run.json", BEFORE | {"nextRun": "2026-01-20T09:00:00.000Z"})
+
+    async def story(world):
+        await world.let_pass("48h")
+        return await world.item("daily")
+
+    item = world.play(story)
+    assert world.messages == []
+    assert not item.enabled
+    assert item.next_run == "2026-02-02T09:00:00.000Z"
+
+
+def test_the_session_of_the_file_is_used(world):
+    session = world.server.folder / "abc-123"
+    session.mkdir(parents=True)
+    (session / "messages.jsonl").touch()
+    world.define("daily")
+    world.write("daily", "last-run.json", BEFORE)
+
+    async def story(world):
+        await world.let_pass("1h")
+
+    world.play(story)
+    assert len(world.server.said_in("abc-123")) == 1
+    assert world.made == []
+
+
+def test_a_next_run_that_is_put_into_the_past_is_a_run_after_a_restart_and_only_one(world):
+    async def first(world):
+        await world.put("daily")
+
+    async def check(world):
+        return world.messages
+
+    world.play(first)
+    world.edit("daily", "last-run.json", nextRun="2020-01-01T00:00:00Z")
+    world.restart_server()
+    assert world.play(check, check, check) == ["daily"]
+    assert world.last_run("daily")["nextRun"] == "2026-01-29T09:00:00.000Z"
+    world.edit("daily", "last-run.json", nextRun="2020-01-01T00:00:00Z")
+    world.restart_server()
+    assert world.play(check, check) == ["daily"], "the same edit again is another run"
+
+
+def test_a_next_run_that_is_put_into_the_past_is_a_run_at_once_while_it_is_up(world):
+    async def story(world):
+        await world.put("daily")
+        await world.put("other", enabled=False)
+        for slug in ("daily", "other"):
+            world.edit(slug, "last-run.json", nextRun="2026-01-29T07:00:00.000Z")
+        await world.settled()
+        await world.settled()
+
+    world.play(story)
+    assert world.messages == ["daily"], "one that is disabled does not run"
+
+
+def test_the_session_and_nothing_else_of_an_edited_last_run_is_taken_over(world):
+    async def story(world):
+        await world.put("daily")
+        before = world.last_run("daily")
+        edited = {"lastResult": "error", "lastRun": "2026-01-01T00:00:00.000Z"}
+        world.edit("daily", "last-run.json", sessionId="mine", **edited)
+        await world.settled()
+        taken = world.last_run("daily")
+        world.edit("daily", "last-run.json", sessionId=None)
+        await world.settled()
+        return before, taken, (await world.item("daily")).session_id
+
+    before, taken, without = world.play(story)
+    assert taken == before | {"sessionId": "mine"}
+    assert without is None
+
+
+def test_an_edited_definition_is_taken_over_and_the_past_is_not_fired(world):
+    async def story(world):
+        await world.put("daily")
+        world.edit("daily", "definition.json", prompt="Another", own="field")
+        other = {"type": "cron", "expression": "0 7,10 * * *"}
+        world.edit("daily", "definition.json", schedule=other)
+        await world.settled()
+        item = await world.item("daily")
+        await world.let_pass("2h")
+        return item
+
+    item = world.play(story)
+    assert (item.prompt, item.next_run) == ("Another", "2026-01-29T10:00:00.000Z")
+    assert world.definition("daily")["own"] == "field"
+    assert [text for texts in world.said().values() for text in texts] == [
+        "[scheduler:daily] Another"
+    ]
+
+
+@pytest.mark.req("C58")
+def test_enabled_is_taken_over_both_ways_and_catches_nothing_up(world):
+    async def story(world):
+        await world.put("daily")
+        world.edit("daily", "definition.json", enabled=False)
+        await world.settled()
+        off = await world.item("daily")
+        await world.let_pass("24h")
+        world.edit("daily", "definition.json", enabled=True)
+        await world.settled()
+        on = await world.item("daily")
+        await world.beat.pause("daily")
+        await world.settled()
+        return off.enabled, on.enabled, on.next_run, world.definition("daily")["enabled"]
+
+    assert world.play(story) == (False, True, "2026-01-30T09:00:00.000Z", False)
+    assert world.messages == []
+
+
+def test_what_is_edited_by_other_means_is_told_to_the_file(world):
+    async def story(world):
+        await world.put("daily")
+        row = await world.service.schedule("daily")
+        fields = json.loads(row.definition) | {"cron": "0 12 * * *"}
+        fields["run"] = {"session": {"prompt": "Other", "persist": False}}
+        await world.service.define([read_schedule("daily", fields)])
+        await world.settled()
+
+    world.play(story)
+    found = world.definition("daily")
+    assert found["schedule"] == {"type": "cron", "expression": "0 12 * * *"}
+    assert found["prompt"] == "Other"
+    assert found["sessionConfig"] == {"model": None, "persistSession": False}
+    assert world.last_run("daily")["nextRun"] == "2026-01-29T12:00:00.000Z"
+
+
+def test_a_folder_that_is_removed_is_a_schedule_that_is_deleted_also_while_nothing_is_up(world):
+    async def first(world):
+        await world.put("daily")
+        await world.put("other")
+        await world.put("third")
+        shutil.rmtree(world.folder / "daily")
+        await world.settled()
+        found = [item.slug for item in await world.sessions.items(world.service)]
+        assert found == ["other", "third"]
+
+    async def again(world):
+        return [item.slug for item in await world.sessions.items(world.service)]
+
+    world.play(first)
+    shutil.rmtree(world.folder / "other")
+    world.restart_server()
+    assert world.play(again) == ["third"]
+
+
+def test_an_empty_or_foreign_folder_deletes_nothing_and_is_filled(world):
+    async def first(world):
+        await world.put("daily")
+        shutil.rmtree(world.folder)
+        await world.settled()
+        assert world.definition("daily")["slug"] == "daily"
+
+    async def again(world):
+        return [item.slug for item in await world.sessions.items(world.service)]
+
+    world.play(first)
+    shutil.rmtree(world.folder)
+    world.folder.mkdir()
+    (world.folder / ".onbeat").write_text("another store\n")
+    world.restart_server()
+    assert world.play(again) == ["daily"]
+    assert world.definition("daily")["slug"] == "daily"
+
+
+def test_a_definition_that_is_gone_from_its_folder_is_written_again(world):
+    async def story(world):
+        await world.put("daily")
+        (world.folder / "daily" / "definition.json").unlink()
+        await world.settled()
+        return await world.item("daily")
+
+    assert world.play(story).slug == "daily"
+    assert world.definition("daily")["prompt"] == STANDUP["prompt"]
+
+
+def test_what_is_deleted_by_other_means_has_no_files(world):
+    async def story(world):
+        await world.put("daily")
+        await world.run("daily")
+        await world.beat.delete("daily")
+        await world.settled()
+        await world.put("daily")
+        return await world.item("daily")
+
+    item = world.play(story)
+    assert item.session_id is None, "it is another one"
+
+
+@pytest.mark.req("C45")
+def test_a_crash_before_the_file_is_written_runs_nothing_twice(world):
+    async def again(world):
+        return world.messages, world.last_run("daily")
+
+    async def whole(world):
+        await world.put("daily")
+        world.early = world.last_run("daily")
+        await world.let_pass("1h")
+        known = await world.sessions._mirror.known("daily")
+        told = {name: world.early[name] for name in ("sessionId", "nextRun")}
+        await world.sessions._mirror.keep("daily", type(known)(known.definition, told=told))
+        world.sessions._mirror.is_on = False
+
+    world.play(whole)
+    world.write("daily", "last-run.json", world.early)
+    world.restart_server()
+    messages, last = world.play(again, again)
+    assert messages == []
+    assert last["lastRun"] == "2026-01-29T09:00:00.000Z"
+
+
+def test_a_crash_between_keeping_and_writing_is_nobody_s_edit(world):
+    """Whatever is the last thing that was done, the next start ends with what was asked for."""
+    seen = []
+
+    class Crash(BaseException):
+        pass
+
+    async def crashes(world):
+        await world.put("daily")
+        write, keep = Files.write, world.sessions._mirror.keep
+        left = world.crash_after
+
+        def step():
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Crash
+
+        async def kept(slug, known):
+            step()
+            await keep(slug, known)
+
+        def written(self, slug, name, fields):
+            step()
+            write(self, slug, name, fields)
+
+        world.sessions._mirror.keep, Files.write = kept, written
+        try:
+            await world.sessions.patch(world.service, "daily", {"enabled": False})
+            world.done = True
+        except Crash:
+            pass
+        finally:
+            Files.write = write
+            world.sessions._mirror.is_on = False
+            world.sessions.look = lambda: nothing(world)
+        world.paused = (await world.service.schedule("daily")).paused
+
+    async def again(world):
+        row, enabled = await world.service.schedule("daily"), world.definition("daily")["enabled"]
+        assert row.paused == world.paused, "what was acknowledged holds"
+        seen.append((row.paused, enabled))
+        await world.beat.delete("daily")
+
+    world.done, world.crash_after = False, 0
+    while not world.done:
+        world.restart_server()
+        world.play(crashes, again)
+        world.crash_after += 1
+    assert seen[0] == (False, True), "it had not begun"
+    assert seen.count((True, False)) >= 3, "there are several places"
+    assert set(seen) == {(False, True), (True, False)}
+
+
+@pytest.mark.parametrize("name", ["definition.json", "last-run.json"])
+@pytest.mark.parametrize("text", ["{", "[]", "", '{"nextRun": 7, "schedule": 7}', "\x00"])
+def test_a_corrupt_file_is_skipped_with_one_warning_and_left_alone(world, told, name, text):
+    world.define("daily")
+    world.write("daily", "last-run.json", BEFORE | {"nextRun": "2026-01-20T09:00:00.000Z"})
+    world.write("daily", name, text)
+    world.define("fine")
+
+    async def story(world):
+        await world.settled()
+        with pytest.raises(Refused) as refused:
+            await world.sessions.run(world.service, "daily")
+        return refused.value
+
+    refused = world.play(story)
+    state = "definition" if name == "definition.json" else "last-run state"
+    assert (refused.status, refused.error) == (
+        409,
+        f"Schedule {state} is corrupt; refusing to run: daily",
+    )
+    assert world.messages == ["fine"]
+    assert len(world.made) == 1
+    warned = [line for line in told() if "daily" in line]
+    assert len(warned) == 1
+    assert warned[0].startswith(f"[SCHEDULER] daily: {name} is corrupt, skipped: ")
+    assert (world.folder / "daily" / name).read_text() == text
+
+
+@pytest.mark.parametrize("name", ["definition.json", "last-run.json"])
+def test_what_becomes_corrupt_waits_until_it_is_repaired(world, name):
+    async def story(world):
+        await world.put("daily")
+        await world.run("daily")
+        good = (world.folder / "daily" / name).read_text()
+        world.write("daily", name, good[: len(good) // 2])
+        await world.settled()
+        await world.let_pass("24h")
+        during = list(world.messages)
+        world.write("daily", name, good)
+        await world.settled()
+        await world.let_pass("24h")
+        return during, (await world.item("daily")).enabled
+
+    during, enabled = world.play(story)
+    assert during == ["daily"]
+    assert enabled
+    assert world.messages == ["daily", "daily"]
+    assert len(world.made) == 1, "it is the same session"
+
+
+@pytest.mark.req("C33")
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"prompt": ""}, "prompt is required"),
+        ({"schedule": {"type": "cron", "expression": "0 0 31 2 *"}}, "Invalid cron expression"),
+        (
+            {"schedule": {"type": "interval", "intervalMinutes": 5}},
+            "Minimum interval is 60 minutes (1 hour)",
+        ),
+        ({"enabled": "yes"}, "enabled must be true or false"),
+    ],
+)
+def test_a_file_that_asks_for_what_cannot_be_is_skipped_with_the_reason(world, told, fields, why):
+    world.define("daily", **fields)
+    world.play(nothing)
+    assert world.messages == []
+    assert any(line.startswith("[SCHEDULER] daily") and why in line for line in told())
+
+
+def test_folders_that_are_no_slugs_are_no_business_of_ours(world):
+    for name in (".hidden", "a b", "x" * 101):
+        world.define(name)
+    (world.folder / "file").write_text("x")
+    world.play(nothing)
+    assert world.messages == []
+
+
+@pytest.mark.req("C55")
+def test_only_one_module_touches_the_disk():
+    for path in (ROOT / "src" / "onbeat" / "systems" / "sessions").glob("*.py"):
+        touches = re.search(r"\.(write_text|read_text|open|unlink|mkdir)\(", path.read_text())
+        assert (touches is not None) == (path.name == "files.py"), path
+
+
+def test_the_file_is_of_the_one_it_is_called_whatever_slug_it_says(world):
+    world.define("daily", slug="../other")
+    world.play(nothing)
+    assert world.messages == ["daily"]
+
+
+def test_a_write_that_breaks_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    files = Files(tmp_path)
+    files.write("a", "definition.json", {"is": "old"})
+
+    def broken(handle):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="full"):
+        files.write("a", "definition.json", {"is": "new"})
+    assert files.read("a").definition == {"is": "old"}
+    assert [each.name for each in (tmp_path / "a").iterdir()] == ["definition.json"]
