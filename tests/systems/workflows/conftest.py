@@ -1,12 +1,12 @@
 """A scheduler with an executor that writes down what it is given, on a clock that tests turn."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from onbeat import Onbeat
 from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.settings import Settings
 from onbeat.testing import ManualClock
 
@@ -25,23 +25,28 @@ REPORT = {
 
 
 class World:
-    """What a test of workflows has. It is noon on the first of January, 2026, in UTC."""
+    """What a test of workflows has. It is noon on the first of January, 2026, in UTC.
+
+    `answer` is what the executor answers, or a function of what came with the DAG.
+    """
 
     def __init__(self, database="sqlite://", *, start="2026-01-01T12:00:00Z", **settings):
         self.clock = ManualClock(start)
         self.settings = Settings(database=database, **settings)
         self.handed_over = []  # DAGs and what came with them
         self.answer = None
-        self.beat = self.a_beat()
+        self.beat = self._new_beat()
+        self._others = set()
 
-    def a_beat(self):
+    def _new_beat(self):
         beat = Onbeat(settings=self.settings, clock=self.clock)
         beat.executor(self.execute)
         return beat
 
     async def execute(self, dag, meta):
         self.handed_over.append((dag, meta))
-        return self.answer(meta) if callable(self.answer) else self.answer
+        found = self.answer(meta) if callable(self.answer) else self.answer
+        return await found if asyncio.iscoroutine(found) else found
 
     @property
     def workflows(self):
@@ -70,10 +75,26 @@ class World:
     async def is_now(self, text):
         await self.let_pass(parse_instant(text) * 1000 - self.clock.now())
 
+    async def crash(self, down="0s"):
+        """Have the node vanish, as its process would, and another come on the same file later."""
+        await self.beat._open._store.close()  # nothing is written any more, nor said goodbye
+        gone = asyncio.all_tasks() - self._others
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        self.clock.advance(down)
+        self.beat = self._new_beat()
+        await self.beat.__aenter__()
+        await self.beat.settle()
+
     @property
     def started(self):
         """When each was planned that was handed over."""
         return [meta["scheduled_for"] for _, meta in self.handed_over]
+
+    @property
+    def keys(self):
+        return [meta["idempotency_key"] for _, meta in self.handed_over]
 
     async def runs(self, schedule_id="hourly-report"):
         return (await self.registrar.runs(schedule_id, limit=1000))[::-1]
@@ -85,8 +106,13 @@ class World:
         """Run a story of this world to its end; return what it returns."""
 
         async def whole():
-            async with self.beat:
+            self._others = asyncio.all_tasks()
+            await self.beat.__aenter__()
+            try:
                 return await story(self)
+            finally:
+                with suppress(asyncio.CancelledError):
+                    await self.beat.close()
 
         return asyncio.run(asyncio.wait_for(whole(), 60))
 
@@ -94,6 +120,3 @@ class World:
 @pytest.fixture
 def workflows():
     return World()
-
-
-__all__ = ["DAG", "REPORT", "Accepted", "Failed", "Succeeded", "World"]

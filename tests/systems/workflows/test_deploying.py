@@ -1,0 +1,403 @@
+"""Deploying a DAG: its schedules are those that its triggers ask for."""
+
+import pytest
+
+from onbeat import InvalidSchedule
+from onbeat.access import Caller
+from onbeat.errors import NotAllowed
+from onbeat.settings import Settings
+from onbeat.testing import a_schedule
+from tests.systems.workflows.conftest import DAG, World
+
+ABOUT = {"workflow_id": "report", "version": 1, "user_id": "ada"}
+
+
+def trigger(name="morning", cron_expr="0 9 * * *", **more):
+    schedule = {"cron_expr": cron_expr} | more
+    return {"id": name, "type": "schedule_based", "schedule": schedule}
+
+
+def a_dag(*triggers, **more):
+    return DAG | ABOUT | {"triggers": list(triggers)} | more
+
+
+async def ids(its):
+    return [row.schedule_id for row in await its.beat.schedules()]
+
+
+@pytest.mark.req("W2", "W41")
+def test_each_schedule_based_trigger_of_a_dag_has_its_schedule(workflows):
+    dag = a_dag(trigger(), trigger("evening", "0 18 * * *", timezone="Europe/Berlin"))
+
+    async def story(its):
+        answered = await its.workflows.deploy(dag)
+        return (
+            answered,
+            await its.get("report/evening"),
+            await its.workflows.store.load_dag("report", 1),
+        )
+
+    answered, evening, kept = workflows.play(story)
+    assert answered == {
+        "workflow_id": "report",
+        "version": 1,
+        "schedules": [
+            {"schedule_id": "report/morning", "next_run_at": "2026-01-02T09:00:00Z"},
+            {"schedule_id": "report/evening", "next_run_at": "2026-01-01T17:00:00Z"},
+        ],
+        "removed": [],
+    }
+    assert (evening["workflow_id"], evening["version"], evening["user_id"]) == ("report", 1, "ada")
+    assert kept == dag
+
+
+@pytest.mark.req("W41")
+def test_what_was_deployed_runs(workflows):
+    async def story(its):
+        await its.workflows.deploy(a_dag(trigger(cron_expr="0 * * * *")))
+        await its.let_pass("1h")
+
+    workflows.play(story)
+    assert workflows.handed_over[0][0] == a_dag(trigger(cron_expr="0 * * * *"))
+
+
+@pytest.mark.req("W7", "W41")
+def test_triggers_of_events_are_somebody_else_s(workflows):
+    event = {"id": "mail", "type": "event_based", "event": "GMAIL_NEW_MESSAGE"}
+
+    async def story(its):
+        await its.workflows.deploy(a_dag(event, trigger()))
+        return await ids(its)
+
+    assert workflows.play(story) == ["report/morning"]
+
+
+@pytest.mark.req("W7")
+def test_history_is_kept_for_as_long_as_is_set_and_no_longer():
+    world = World(keep=3_600_000)  # an hour
+    forgotten = []
+
+    async def story(its):
+        await its.with_dag(cron_expr="* * * * *")
+        await its.let_pass("1m")
+        await its.let_pass("2h")
+        before = its.clock.now() - its.settings.keep
+        forgotten.append(await its.beat.service._all.prune(before=before))
+        return [run["run_at"] for run in await its.runs()]
+
+    assert "2026-01-01T12:01:00Z" not in world.play(story)
+    assert forgotten == [1]
+    assert Settings().keep == 30 * 86_400_000
+
+
+@pytest.mark.req("W2")
+def test_another_version_takes_the_place_of_the_last_and_what_it_has_no_more_is_gone(workflows):
+    async def story(its):
+        await its.workflows.deploy(a_dag(trigger("hourly", "0 * * * *"), trigger("evening")))
+        await its.upsert()  # of the same workflow, and not by deploying it
+        await its.let_pass("1h")
+        after = a_dag(trigger("hourly", "30 * * * *"), version=2)
+        answered = await its.workflows.deploy(after)
+        await its.let_pass("30m")
+        return answered, await ids(its)
+
+    answered, there = workflows.play(story)
+    assert answered["removed"] == ["report/evening"]
+    assert answered["schedules"] == [
+        {"schedule_id": "report/hourly", "next_run_at": "2026-01-01T13:30:00Z"}
+    ]
+    assert there == ["hourly-report", "report/hourly"]
+    assert [dag["version"] for dag, _ in workflows.handed_over] == [1, 2]
+
+
+@pytest.mark.req("W2", "W80")
+def test_deploying_again_lets_nothing_go_on_that_is_paused(workflows):
+    async def story(its):
+        await its.workflows.deploy(a_dag(trigger()))
+        await its.registrar.pause_schedule("report/morning", True)
+        await its.workflows.deploy(a_dag(trigger(), version=2))
+        return await its.get("report/morning")
+
+    found = workflows.play(story)
+    assert (found["version"], found["paused"]) == (2, True)
+
+
+def test_the_same_again_changes_nothing(workflows):
+    async def story(its):
+        await its.workflows.deploy(a_dag(trigger()))
+        before = await its.beat.service.newest_event()
+        await its.workflows.deploy(a_dag(trigger()))
+        return await its.beat.service.newest_event() - before
+
+    assert workflows.play(story) == 0
+
+
+def test_a_workflow_whose_id_begins_like_another_s_is_not_touched(workflows):
+    async def story(its):
+        await its.workflows.deploy(a_dag(trigger(), workflow_id="report-2"))
+        await its.workflows.deploy(a_dag(trigger(), workflow_id="repo"))
+        await its.workflows.deploy(a_dag())
+        await its.workflows.deploy(a_dag(trigger("a")))
+        return await ids(its)
+
+    assert workflows.play(story) == ["repo/morning", "report-2/morning", "report/a"]
+
+
+def test_what_a_dag_does_not_say_is_said_beside_it(workflows):
+    dag = {"trigger": trigger() | {"kind": "schedule_based"}}
+    del dag["trigger"]["type"]
+
+    async def story(its):
+        return await its.workflows.deploy(dag, **ABOUT), await ids(its)
+
+    answered, there = workflows.play(story)
+    assert (answered["version"], there) == (1, ["report/morning"])
+
+
+@pytest.mark.parametrize(
+    ("dag", "problem"),
+    [
+        ([], "dag: [] is no DAG"),
+        ({"version": 1, "user_id": "ada"}, "workflow_id: it is missing (workflow_id beside the"),
+        (a_dag(version="1"), "version: '1' is not a whole number"),
+        (a_dag(user_id=""), "user_id: '' is not a text"),
+        (a_dag(triggers={}), "triggers: {} is no list"),
+        (a_dag("morning"), "triggers[0]: 'morning' is no trigger"),
+        (a_dag({"type": "schedule_based"}), "triggers[0].id: None is not a text"),
+        (a_dag({"type": "schedule_based", "id": "a"}), "triggers[0].schedule: None is none"),
+        (a_dag(trigger("a/b")), "triggers[0].id: 'a/b' has a slash"),
+        (a_dag(trigger(), trigger()), "triggers[1].id: two triggers are called 'morning'"),
+        (a_dag(trigger(cron="* * * * *")), "triggers[0].schedule.cron: no field has this name"),
+        (a_dag(trigger(), trigger("b", "61 * * * *")), "triggers.b.cron_expr.minute: '61' is no"),
+        (a_dag(trigger(timezone="Mars/Base")), "triggers.morning.timezone: "),
+        (a_dag(trigger("a b")), "triggers.a b.schedule_id: 'report/a b' is no id"),
+        (a_dag(*(trigger(f"t{n}") for n in range(101))), "triggers: too many (100 at most)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_dag_that_cannot_be_deployed_is_refused_and_nothing_is_kept(workflows, dag, problem):
+    async def story(its):
+        await its.workflows.deploy(a_dag(trigger("before"), version=7))
+        before = await its.beat.service.newest_event()
+        with pytest.raises(InvalidSchedule) as refused:
+            await its.workflows.deploy(dag)
+        return str(refused.value), await its.beat.service.newest_event() - before
+
+    told, events = workflows.play(story)
+    assert told.startswith(problem)
+    assert events == 0
+
+
+def test_an_id_that_is_somebody_else_s_is_refused_and_no_schedule_changes(workflows):
+    async def story(its):
+        await its.beat.define(a_schedule("report/morning"))
+        with pytest.raises(InvalidSchedule, match="is there, and of no workflow"):
+            await its.workflows.deploy(a_dag(trigger("evening"), trigger()))
+        return await ids(its)
+
+    assert workflows.play(story) == ["report/morning"]
+
+
+class TestOwners:
+    """Whoever sees only their own speaks for nobody else."""
+
+    def of(self, its, owner="ann", scope="define"):
+        return its.workflows.of(its.beat.service.of(Caller(f"token:{owner}", scope, owner)))
+
+    def test_they_deploy_and_start_for_themselves_alone(self, workflows):
+        async def story(its):
+            ann = self.of(its)
+            await ann.deploy(a_dag(trigger(), user_id="ann"))
+            for refused in (
+                ann.deploy(a_dag(trigger(), user_id="bob", workflow_id="other")),
+                ann.registrar.upsert_schedule(
+                    {**ABOUT, "user_id": "bob", "cron_expr": "* * * * *", "timezone": "UTC"}
+                ),
+                ann.start("report", 1, "bob", "2026-01-01T00:00:00Z", "k"),
+                self.of(its, "bob").deploy(a_dag(trigger(), user_id="bob")),
+                self.of(its, scope="operate").deploy(a_dag(user_id="ann")),
+                self.of(its, scope="read").start("report", 1, "ann", "2026-01-01T00:00:00Z", "k"),
+            ):
+                with pytest.raises(NotAllowed):
+                    await refused
+            started = await ann.start("report", 1, "ann", "2026-01-01T00:00:00Z", "k")
+            return started, await self.of(its, "bob").registrar.list_schedules()
+
+        assert workflows.play(story) == (True, [])
+        assert [meta["user_id"] for _, meta in workflows.handed_over] == ["ann"]
+
+    def test_dags_in_a_folder_are_for_those_who_see_all(self, tmp_path):
+        async def story(its):
+            with pytest.raises(NotAllowed, match="the DAGs are files"):
+                await self.of(its).deploy(a_dag(user_id="ann"))
+            await its.workflows.deploy(a_dag())
+
+        World(workflows_folder=str(tmp_path / "dags")).play(story)
+        assert [path.name for path in (tmp_path / "dags").iterdir()] == ["report_v1.json"]
+
+
+class TestReading:
+    """The admin reads: what is there, and what became of it."""
+
+    @pytest.mark.req("W6", "W67")
+    def test_schedules_are_listed_by_user_and_by_workflow(self, workflows):
+        async def story(its):
+            await its.upsert(schedule_id="a")
+            await its.upsert(schedule_id="b", user_id="bob")
+            await its.upsert(schedule_id="c", workflow_id="other")
+            await its.beat.define(a_schedule("own"))
+            listed = its.registrar.list_schedules
+            found = [
+                await listed(),
+                await listed(user_id="bob"),
+                await listed(workflow_id="report"),
+                await listed(user_id="ada", workflow_id="report"),
+                await listed(limit=2),
+                await listed(user_id="nobody"),
+            ]
+            return ["".join(each["schedule_id"] for each in some) for some in found]
+
+        assert workflows.play(story) == ["abc", "b", "ab", "a", "ab", ""]
+
+    def test_a_list_is_complete_however_long_it_is(self, workflows, monkeypatch):
+        monkeypatch.setattr("onbeat.systems.workflows.registrar.PAGE", 2)
+
+        async def story(its):
+            for n in range(5):
+                await its.upsert(schedule_id=f"s{n}", user_id="bob" if n % 2 else "ada")
+            found = await its.registrar.list_schedules(user_id="ada")
+            await its.workflows.deploy(a_dag(*(trigger(f"t{n}") for n in range(5))))
+            gone = await its.workflows.deploy(a_dag())
+            return [each["schedule_id"] for each in found], gone["removed"]
+
+        assert workflows.play(story) == (["s0", "s2", "s4"], [f"report/t{n}" for n in range(5)])
+
+    @pytest.mark.req("W6", "W27", "W29", "W68")
+    def test_the_last_runs_of_a_schedule_are_told_the_latest_first(self, workflows):
+        async def story(its):
+            await its.with_dag()
+            for _ in range(12):
+                await its.let_pass("1h")
+            return await its.registrar.runs("hourly-report"), await its.registrar.runs(
+                "hourly-report", limit=2
+            )
+
+        ten, two = workflows.play(story)
+        assert [run["run_at"][11:13] for run in ten] == [
+            "00", "23", "22", "21", "20", "19", "18", "17", "16", "15",
+        ]  # fmt: skip
+        assert two == ten[:2]
+        assert ten[0].keys() == {
+            "idempotency_key", "schedule_id", "run_at", "status", "run_id", "reason", "error",
+            "created_at", "updated_at",
+        }  # fmt: skip
+        assert ten[0]["created_at"] == "2026-01-02T00:00:00.000Z"
+
+    def test_what_was_canceled_has_one_of_their_five_statuses(self, workflows):
+        async def story(its):
+            await its.with_dag()
+            run = await its.beat.start("hourly-report")
+            await its.beat.settle()
+            await its.beat.service.pause("hourly-report")
+            await its.beat.service.set_gate(is_open=False)
+            waiting = await its.beat.start("hourly-report")
+            await its.beat.cancel(waiting.run_id)
+            return run.run_id, await its.statuses()
+
+        _, statuses = workflows.play(story)
+        assert statuses == [("SUCCESS", None), ("SKIPPED", "canceled")]
+
+    @pytest.mark.parametrize("limit", [0, -1, 1001, "5", True])
+    def test_a_limit_that_is_none_is_refused(self, workflows, limit):
+        async def story(its):
+            await its.upsert()
+            for call in (its.registrar.list_schedules(limit=limit),
+                         its.registrar.runs("hourly-report", limit=limit)):  # fmt: skip
+                with pytest.raises(InvalidSchedule, match="limit: "):
+                    await call
+
+        workflows.play(story)
+
+    def test_one_that_was_edited_into_something_else_is_told_as_far_as_there_are_words(
+        self, workflows
+    ):
+        async def story(its):
+            await its.upsert()
+            row = await its.beat.service.schedule("hourly-report")
+            run = {"workflow": "report", "version": 3, "user_id": "ada"}
+            await its.beat.define(a_schedule("hourly-report", every="1h", run=run))
+            told = await its.get()
+            await its.beat.define(a_schedule("hourly-report", every="1h"))
+            return told, row.source, await its.registrar.list_schedules()
+
+        told, source, listed = workflows.play(story)
+        assert (told["cron_expr"], told["catchup_policy"]) == (None, "once")
+        assert (source, listed) == ("workflows", [])
+
+
+@pytest.mark.req("W76", "W77", "W78")
+def test_an_operator_says_what_holds_for_schedules_that_say_nothing():
+    world = World(
+        workflows_overlap_policy="queue",
+        workflows_catchup_policy="spread",
+        workflows_jitter_ms=500,
+    )
+
+    async def story(its):
+        await its.upsert()
+        await its.upsert(
+            schedule_id="own", overlap_policy="allow", catchup_policy="none", jitter_ms=0
+        )
+        names = ("overlap_policy", "catchup_policy", "jitter_ms")
+        return [
+            [(await its.get(each))[name] for name in names] for each in ("hourly-report", "own")
+        ]
+
+    assert world.play(story) == [["queue", "spread", 500], ["allow", "none", 0]]
+
+
+@pytest.mark.req("W51", "W74")
+def test_an_operator_says_over_how_long_missed_ticks_are_spread():
+    world = World(lookahead=300_000)
+
+    async def story(its):
+        await its.with_dag(catchup_policy="spread", overlap_policy="allow")
+        started = []
+        for length in ("3h10m", "99s", "1s", "99s", "1s", "1s"):
+            await its.let_pass(length)
+            started.append(len(its.keys))
+        return started
+
+    assert world.play(story) == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.req("W50", "W75")
+def test_an_operator_says_how_many_missed_ticks_start_in_a_second():
+    world = World(catchup_per_second=2)
+
+    async def story(its):
+        given = {"catchup_policy": "fire_immediately", "overlap_policy": "allow"}
+        await its.with_dag(cron_expr="*/10 * * * *", **given)
+        await its.let_pass("1h5m")  # six ticks, of which each second may have two
+        first = len(its.keys)
+        for _ in range(8):
+            await its.let_pass("1s")
+        return first, len(its.keys)
+
+    assert world.play(story) == (2, 6)
+
+
+@pytest.mark.req("W42", "W70", "W71", "W79")
+def test_the_registrar_checks_the_cron_and_the_zone_and_knows_the_next_time(workflows):
+    async def story(its):
+        for wrong in ({"cron_expr": "0 0 31 2 *"}, {"timezone": "US/Nowhere"}):
+            with pytest.raises(InvalidSchedule) as refused:
+                await its.upsert(**wrong)
+            assert refused.value.field.startswith(next(iter(wrong)))
+        assert await ids(its) == []
+        later = await its.upsert(start_at="2026-02-01T12:00:00Z")
+        return later, await its.beat.service.schedule("hourly-report")
+
+    later, row = workflows.play(story)
+    assert later["next_run_at"] == "2026-02-01T12:00:00Z"
+    assert (row.definition.count('"cron"'), row.next_run_at) == (1, 1769947200)

@@ -1,0 +1,135 @@
+"""Who runs DAGs: what they are given, and what their answers mean."""
+
+import asyncio
+
+import pytest
+
+from onbeat.core.runs import Accepted, Failed, Succeeded
+from onbeat.errors import InvalidSettings
+from onbeat.ports import Answer
+from onbeat.systems.workflows import CallableExecutor, HttpExecutor, Meta
+from tests.systems.workflows.conftest import DAG
+
+META = Meta("ada", "2026-01-01T13:00:00Z", "key-1", "2026-01-01T13:00:01.000Z")
+AS_JSON = {
+    "source": "schedule",
+    "user_id": "ada",
+    "scheduled_for": "2026-01-01T13:00:00Z",
+    "idempotency_key": "key-1",
+    "triggered_at": "2026-01-01T13:00:01.000Z",
+}
+
+
+class Server:
+    """What answers requests, and keeps them."""
+
+    def __init__(self, answer):
+        self.answer, self.asked = answer, []
+
+    async def __call__(self, method, url, *, body=None, headers=(), timeout=0, public_only=False):  # noqa: ASYNC109 - as `Ask` has it
+        self.asked.append((method, url, body, dict(headers)))
+        return self.answer
+
+
+def send(answer, **given):
+    server = Server(answer)
+    executor = HttpExecutor("http://executor:8002/", server, **given)
+    return asyncio.run(executor.run(DAG, META)), server.asked[0]
+
+
+@pytest.mark.req("W86", "W89")
+def test_it_is_sent_the_dag_as_json_and_what_it_is_for_and_nothing_else():
+    _, (method, url, body, headers) = send(Answer(200, "OK"))
+    assert (method, url) == ("POST", "http://executor:8002/execute")
+    assert body == {"dag": DAG, "meta": AS_JSON}
+    assert headers == {"Idempotency-Key": "key-1"}
+
+
+def test_it_is_told_who_asks_and_how_to_tell_of_the_end():
+    async def callback(key):
+        return {"Onbeat-Callback": f"http://here/{key}"}
+
+    _, (*_, headers) = send(Answer(200, "OK"), token="${env:EXECUTOR}", callback=callback)
+    assert headers["Authorization"] == "Bearer ${env:EXECUTOR}"  # filled by whoever sends it
+    assert headers["Onbeat-Callback"] == "http://here/key-1"
+
+
+def test_a_token_that_is_no_reference_is_refused():
+    with pytest.raises(InvalidSettings) as refused:
+        HttpExecutor("http://executor", Server(None), token="hunter2")
+    assert str(refused.value).startswith("workflows_token: it is no reference to a secret")
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (Answer(200, "OK", {"rows": 3}), Succeeded({"rows": 3})),
+        (Answer(202, "Accepted", {"run_id": "r-1"}), Accepted("r-1")),
+        (Answer(202, "Accepted", {"id": 7}), Accepted("7")),
+        (Answer(202, "Accepted", "text"), Accepted("")),
+        (Answer(500, "", {"detail": "no  disk"}), Failed("HTTP 500: no disk", "launch_failed")),
+        (Answer(503, "Busy"), Failed("HTTP 503: Busy", "launch_failed")),
+        (Answer(429, "Slow"), Failed("HTTP 429: Slow", "launch_failed")),
+        (Answer(408, "Late"), Failed("HTTP 408: Late", "launch_failed")),
+        (Answer(400, "Bad"), Failed("HTTP 400: Bad", "launch_failed", retryable=False)),
+        (Answer(302, "Found"), Failed("HTTP 302: Found", "launch_failed", retryable=False)),
+        (Failed("no answer after 60s", "timeout"), Failed("no answer after 60s", "launch_failed")),
+        (
+            Failed("this node has no secret x", "invalid_target", retryable=False),
+            Failed("this node has no secret x", "invalid_target", retryable=False),
+        ),
+    ],
+    ids=str,
+)
+def test_what_an_answer_means(answer, outcome):
+    assert send(answer)[0] == outcome
+
+
+@pytest.mark.req("W58")
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+def test_whatever_one_answers_that_reports_every_end_means_that_it_has_begun(status):
+    found, _ = send(Answer(status, "", {"run_id": "r-1"}), feedback=True)
+    assert found == Accepted("r-1")
+
+
+def call(function):
+    return asyncio.run(CallableExecutor(function).run(DAG, META))
+
+
+@pytest.mark.req("W86", "W89")
+def test_a_function_is_given_the_same_async_or_plain():
+    given = []
+
+    async def later(dag, meta):
+        given.append((dag, meta))
+        return {"rows": 3}
+
+    def at_once(dag, meta):
+        given.append((dag, meta))
+        return {"rows": 3}
+
+    assert [call(later), call(at_once)] == [Succeeded({"rows": 3})] * 2
+    assert given == [(DAG, AS_JSON)] * 2
+
+
+def test_what_a_function_returns_is_what_came_of_it():
+    assert call(lambda *_: None) == Succeeded(None)
+    assert call(lambda *_: Accepted("r-1")) == Accepted("r-1")
+    refused = Failed("the executor refused it", "launch_failed", retryable=False)
+    assert call(lambda *_: False) == refused
+    assert "no JSON" in call(lambda *_: object()).error
+
+
+def test_what_a_function_raises_is_a_hand_over_that_failed():
+    def broken(*_):
+        raise ConnectionError("nobody there")
+
+    assert call(broken) == Failed("ConnectionError: nobody there", "launch_failed")
+
+
+def test_a_function_that_cancels_itself_ends_nobody_else():
+    async def broken(*_):
+        raise asyncio.CancelledError("why not")
+
+    assert call(broken) == Failed("CancelledError: why not", "launch_failed")

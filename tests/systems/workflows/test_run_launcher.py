@@ -1,0 +1,422 @@
+"""The run launcher, called by hand and by the engine: what is handed over, and how often."""
+
+import asyncio
+
+import pytest
+
+from onbeat import InvalidSchedule, Onbeat, cron
+from onbeat.core.runs import Accepted, Failed, Succeeded
+from onbeat.core.schedules import read_schedule
+from onbeat.errors import InvalidSettings
+from onbeat.metrics import render
+from onbeat.settings import Settings
+from onbeat.systems.workflows import CallableExecutor, DirectoryStore, RunLauncher
+from onbeat.testing import ManualClock
+from tests.systems.workflows.conftest import DAG, REPORT, World
+
+ASKED = ("report", 3, "ada", "2026-01-01T14:00:00+01:00", "key-1")
+
+
+class Launching:
+    """A run launcher of a folder with one DAG, whose executor answers one thing after another."""
+
+    def __init__(self, folder, *answers):
+        self.answers, self.given, self.slept = list(answers), [], []
+        self.store = DirectoryStore(folder)
+        clock = ManualClock("2026-01-01T13:00:05Z")
+        executor = CallableExecutor(self.execute)
+        self.launcher = RunLauncher(self.store, executor, clock=clock, sleep=self.sleep)
+
+    def execute(self, dag, meta):
+        self.given.append((dag, meta))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def sleep(self, seconds):
+        self.slept.append(seconds)
+
+    def start(self, *asked):
+        async def whole():
+            await self.store.save_dag("report", 3, DAG)
+            return await self.launcher.start(*(asked or ASKED))
+
+        return asyncio.run(whole())
+
+
+@pytest.mark.req("W10", "W34", "W86", "W89")
+def test_it_loads_the_dag_and_calls_the_executor(tmp_path):
+    launching = Launching(tmp_path, None)
+    assert launching.start() is True
+    ((dag, meta),) = launching.given
+    assert dag == DAG
+    assert meta == {
+        "source": "schedule",
+        "user_id": "ada",
+        "scheduled_for": "2026-01-01T13:00:00Z",
+        "idempotency_key": "key-1",
+        "triggered_at": "2026-01-01T13:00:05.000Z",
+    }
+
+
+@pytest.mark.req("W34", "W85")
+def test_it_returns_false_if_there_is_no_such_dag(tmp_path):
+    launching = Launching(tmp_path, None)
+    assert launching.start("report", 4, *ASKED[2:]) is False
+    assert launching.start("repeat", 3, *ASKED[2:]) is False
+    assert (launching.given, launching.slept) == ([], [])
+
+
+@pytest.mark.parametrize("answer", [None, True, {"rows": 3}, Succeeded(), Accepted("r-1")])
+def test_it_returns_true_if_the_executor_has_it(tmp_path, answer):
+    launching = Launching(tmp_path, answer)
+    assert launching.start() is True
+    assert len(launching.given) == 1
+
+
+@pytest.mark.req("W34", "W56")
+def test_it_tries_three_times_more_a_second_apart_and_then_gives_up(tmp_path):
+    launching = Launching(tmp_path, ConnectionError("nobody there"))
+    assert launching.start() is False
+    assert (len(launching.given), launching.slept) == (4, [1.0, 1.0, 1.0])
+
+
+@pytest.mark.req("W56")
+def test_a_further_try_may_succeed(tmp_path):
+    launching = Launching(tmp_path, ConnectionError("nobody there"), None)
+    assert launching.start() is True
+    assert (len(launching.given), launching.slept) == (2, [1.0])
+
+
+def test_what_the_executor_refuses_is_not_tried_again(tmp_path):
+    launching = Launching(tmp_path, False)
+    assert launching.start() is False
+    assert len(launching.given) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "field"),
+    [
+        (0, "", "workflow_id"),
+        (0, 5, "workflow_id"),
+        (1, "3", "version"),
+        (2, None, "user_id"),
+        (3, "tomorrow", "scheduled_for"),
+        (3, 0, "scheduled_for"),
+        (4, "", "idempotency_key"),
+        (4, "a\r\nb", "idempotency_key"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_name_of_its_field(tmp_path, place, value, field):
+    launching = Launching(tmp_path, None)
+    asked = [*ASKED[:place], value, *ASKED[place + 1 :]]
+    with pytest.raises(InvalidSchedule) as refused:
+        launching.start(*asked)
+    assert refused.value.field == field
+    assert launching.given == []
+
+
+def test_without_an_executor_it_says_what_is_missing(tmp_path):
+    launcher = RunLauncher(DirectoryStore(tmp_path), None, clock=ManualClock())
+    with pytest.raises(InvalidSettings, match="workflows_executor: nobody here runs DAGs"):
+        asyncio.run(launcher.start(*ASKED))
+
+
+# -- by the engine
+
+
+@pytest.mark.req("W1")
+def test_the_scheduler_looks_into_no_dag_it_hands_it_over_as_it_is(workflows):
+    strange = {"nodes": [{"run": {"command": ["false"]}}], "composio": {"action": "x"}, "": None}
+
+    async def story(its):
+        await its.upsert()
+        await its.workflows.store.save_dag("report", 3, strange)
+        await its.let_pass("1h")
+        return await its.statuses()
+
+    assert workflows.play(story) == [("SUCCESS", None)]
+    assert [dag for dag, _ in workflows.handed_over] == [strange]
+
+
+@pytest.mark.req("W56")
+def test_a_run_that_cannot_be_handed_over_is_tried_three_times_more_and_then_recorded(workflows):
+    workflows.answer = lambda _: 1 / 0
+
+    async def story(its):
+        await its.with_dag()
+        await its.let_pass("1h", "1s", "1s", "1s", "1s", "1m")
+        (run,) = await its.runs()
+        return run
+
+    run = workflows.play(story)
+    assert (run["status"], run["reason"]) == ("FAILED", "launch_failed")
+    assert run["error"] == "ZeroDivisionError: division by zero"
+    assert len(workflows.keys) == 4
+    assert len(set(workflows.keys)) == 1
+
+
+@pytest.mark.req("W56")
+def test_a_try_that_waits_survives_a_restart(tmp_path):
+    world = World(f"sqlite:///{tmp_path}/onbeat.db")
+    world.answer = lambda _: 1 / 0
+
+    async def story(its):
+        await its.with_dag()
+        await its.let_pass("1h")
+        its.answer = None
+        await its.crash("10s")
+        return await its.statuses()
+
+    assert world.play(story) == [("SUCCESS", None)]
+    assert len(world.keys) == 2
+
+
+@pytest.mark.req("W58")
+@pytest.mark.parametrize("final", [True, False])
+def test_a_failure_that_the_executor_reports_is_not_started_again(workflows, final):
+    workflows.answer = Accepted("r-1")
+
+    async def story(its):
+        await its.with_dag()
+        await its.let_pass("1h")
+        await its.beat.report(its.keys[0], Failed("node send failed", retryable=not final))
+        await its.let_pass("1s", "1s", "1s", "1m")
+        (run,) = await its.runs()
+        return run
+
+    run = workflows.play(story)
+    assert (run["status"], run["error"]) == ("FAILED", "node send failed")
+    assert len(workflows.keys) == 1
+
+
+@pytest.mark.req("W85")
+def test_a_tick_whose_dag_is_not_there_fails_at_once_and_says_so(workflows):
+    async def story(its):
+        await its.upsert()
+        await its.let_pass("1h", "5s")
+        (run,) = await its.runs()
+        return run, its.beat.metrics.failed
+
+    run, failed = workflows.play(story)
+    assert (run["status"], run["reason"]) == ("FAILED", "invalid_target")
+    assert run["error"] == "there is no DAG of report v3"
+    assert (workflows.keys, failed) == ([], {"invalid_target": 1})
+
+
+@pytest.mark.req("W53")
+def test_a_run_has_its_row_before_it_is_handed_over_and_after_that_says_what_came_of_it(workflows):
+    seen = []
+
+    async def story(its):
+        async def look():
+            seen.append(await its.statuses())
+
+        its.answer = lambda _: look()
+        await its.with_dag()
+        await its.let_pass("1h")
+        its.answer = False
+        await its.let_pass("1h")
+        return await its.statuses()
+
+    assert workflows.play(story) == [("SUCCESS", None), ("FAILED", "launch_failed")]
+    assert seen == [[("STARTED", None)]]
+
+
+@pytest.mark.req("W28", "W58")
+def test_the_executor_may_name_the_run_and_tell_that_it_has_begun(workflows):
+    workflows.answer = Accepted()
+
+    async def story(its):
+        await its.with_dag()
+        await its.let_pass("1h")
+        told = []
+        for outcome in (Accepted(), Accepted("r-1"), Accepted("r-1"), Succeeded()):
+            await its.beat.report(its.keys[0], outcome)
+            (run,) = await its.runs()
+            told.append((run["status"], run["run_id"]))
+        names = [type(each.event).__name__ for each in await its.beat.service.events(after=0)]
+        return told, names.count("RunAccepted")
+
+    told, times = workflows.play(story)
+    begun = ("STARTED", "r-1")
+    assert told == [("STARTED", "1"), begun, begun, ("SUCCESS", "r-1")]
+    assert times == 2  # when it was accepted, and when it was named
+
+
+@pytest.mark.req("W28")
+@pytest.mark.parametrize("answer", [Accepted("r-1"), {"run_id": "r-1"}])
+def test_what_the_executor_answers_may_name_the_run(workflows, answer):
+    workflows.answer = answer
+
+    async def story(its):
+        await its.with_dag()
+        await its.let_pass("1h")
+        (run,) = await its.runs()
+        return run["run_id"]
+
+    assert workflows.play(story) == "r-1"
+
+
+@pytest.mark.req("W65", "W66")
+def test_runs_of_workflows_are_counted(workflows):
+    async def story(its):
+        its.answer = Accepted()
+        await its.with_dag(jitter_ms=0)
+        await its.upsert(schedule_id="twice", cron_expr="0,30 * * * *", workflow_id="none")
+        await its.beat.service.define(
+            [read_schedule("long", {"every": "1h", "timeout": "3h", "run": RUN})],
+            source="workflows",
+        )
+        for _ in range(4):
+            await its.let_pass("30m")
+        service = its.beat.service
+        found = await service.overview(), await service.groups(), await service.figures()
+        return render(its.beat.metrics, *found, version="0")
+
+    page = workflows.play(story)
+    figures = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+    assert float(figures["onbeat_runs_emitted_total"]) == 2 + 4 + 1
+    assert float(figures["onbeat_runs_skipped_overlap_total"]) == 1
+    assert float(figures["onbeat_runs_failed_launch_total"]) == 4
+    assert float(figures["onbeat_schedules_due"]) == 0
+    assert any(name.startswith("onbeat_drift") or "drift" in name for name in figures)
+
+
+RUN = {"workflow": "report", "version": 3, "user_id": "ada"}
+
+
+@pytest.mark.req("W64")
+def test_what_becomes_of_runs_is_in_the_log_with_the_reason(workflows, caplog):
+    async def story(its):
+        its.answer = Accepted()
+        await its.beat.service.define(
+            [read_schedule("long", {"every": "1h", "timeout": "3h", "run": RUN})]
+        )
+        await its.workflows.store.save_dag("report", 3, DAG)
+        await its.upsert(schedule_id="missing", workflow_id="none")
+        await its.let_pass("1h", "1h")
+
+    with caplog.at_level("DEBUG", logger="onbeat"):
+        workflows.play(story)
+    lines = [line.getMessage() for line in caplog.records]
+    assert any(line.startswith("run.started") and " long " in line for line in lines)
+    assert any(line.startswith("run.skipped") and "reason=overlap" in line for line in lines)
+    failed = [line for line in lines if line.startswith("run.failed")]
+    assert any('error="there is no DAG of none v3"' in line for line in failed)
+
+
+def test_without_an_executor_runs_wait_and_why_says_for_what():
+    clock = ManualClock("2026-01-01T12:00:00Z")
+
+    async def whole():
+        async with Onbeat(
+            settings=Settings(database="sqlite://", lease=7_200_000), clock=clock
+        ) as beat:
+            workflows = beat.systems.workflows
+            await workflows.registrar.upsert_schedule(REPORT)
+            clock.advance("1h")
+            await beat.settle()
+            (run,) = await workflows.registrar.runs("hourly-report")
+            why = await beat.why("hourly-report")
+            return run["status"], [why.headline, *why.sentences]
+
+    status, sentences = asyncio.run(whole())
+    assert status == "ENQUEUED"
+    assert "it waits for a node that offers workflow" in "; ".join(sentences)
+
+
+def test_only_a_node_that_has_an_executor_offers_to_run_workflows():
+    planning, running = (
+        Onbeat(settings=Settings(database="sqlite://", roles=(role,))) for role in ("plan", "run")
+    )
+    running.executor(lambda dag, meta: None)
+
+    async def offers(beat):
+        async with beat:
+            (node,) = await beat.service.nodes()
+            return "workflow" in node.offers
+
+    assert asyncio.run(offers(planning)) is False
+    assert asyncio.run(offers(running)) is True
+
+
+class TestExecutorOfAProgram:
+    """`@beat.executor`."""
+
+    def test_there_is_one_and_it_is_a_function(self):
+        beat = Onbeat("sqlite://")
+        with pytest.raises(InvalidSchedule, match="executor: 5 is no function"):
+            beat.executor(5)
+
+        @beat.executor
+        def run(dag, meta): ...
+
+        assert beat.executor(run) is run
+        with pytest.raises(InvalidSchedule, match="executor: there is another"):
+            beat.executor(print)
+
+    def test_it_is_named_before_the_program_runs(self):
+        async def whole():
+            async with Onbeat("sqlite://") as beat:
+                with pytest.raises(InvalidSchedule, match="executor: it runs already"):
+                    beat.executor(print)
+
+        asyncio.run(whole())
+
+
+@pytest.mark.parametrize(
+    ("run", "problem"),
+    [
+        ({"workflow": "report", "version": 1}, "run.user_id: None is not a text"),
+        ({"workflow": "report", "version": -1, "user_id": "ada"}, "run.version: -1 is not"),
+        ({"workflow": "", "version": 1, "user_id": "ada"}, "run.workflow: '' is not a text"),
+        (RUN | {"inputs": {"a": 1}}, "run.inputs: no field has this name"),
+        (RUN | {"user_id": "{{ schedule_id }}"}, "run: a workflow has no templates"),
+    ],
+)
+def test_a_target_that_could_never_be_launched_is_refused_when_it_is_defined(
+    workflows, run, problem
+):
+    async def story(its):
+        with pytest.raises(InvalidSchedule) as refused:
+            await its.beat.define(read_schedule("x", {"every": "1h", "run": run}))
+        return str(refused.value)
+
+    assert workflows.play(story).startswith(f"x.{problem}")
+
+
+def test_a_workflow_cannot_be_replaced_as_nobody_could_end_it(workflows):
+    async def story(its):
+        with pytest.raises(InvalidSchedule, match="overlap"):
+            await its.beat.define(
+                read_schedule("x", {"every": "1h", "run": RUN, "overlap": "replace"})
+            )
+
+    workflows.play(story)
+
+
+def test_a_decorated_schedule_and_an_executor_live_in_one_program():
+    clock, seen = ManualClock("2026-01-01T12:00:00Z"), []
+    beat = Onbeat("sqlite://", clock=clock)
+
+    @beat.schedule(cron("0 * * * *"))
+    async def own():
+        seen.append("own")
+
+    @beat.executor
+    def run(dag, meta):
+        seen.append(dag["name"])
+
+    async def whole():
+        async with beat:
+            dag = {"name": "a DAG", "id": "w", "version": 1, "user_id": "ada"}
+            cron_expr = {"cron_expr": "0 * * * *"}
+            trigger = {"id": "hourly", "type": "schedule_based", "schedule": cron_expr}
+            await beat.systems.workflows.deploy(dag | {"triggers": [trigger]})
+            clock.advance("1h")
+            await beat.settle()
+
+    asyncio.run(whole())
+    assert sorted(seen) == ["a DAG", "own"]

@@ -1,0 +1,293 @@
+"""What the pseudo-code of this system falls into: an hour of minutely ticks, 59 of which are seen.
+
+Each case is also played with a crash of the node in the middle, while a run is on its way. The
+executor lives elsewhere: it goes on, and tells of ends to whoever is there then.
+"""
+
+import asyncio
+import itertools
+from hashlib import sha256
+
+import pytest
+
+from onbeat.core.instants import parse_instant
+from onbeat.core.runs import Accepted, Succeeded
+from tests.systems.workflows.conftest import World
+
+MINUTELY = {"schedule_id": "m", "cron_expr": "* * * * *", "end_at": "2026-01-01T12:59:30Z"}
+NOON = parse_instant("2026-01-01T12:00:00Z")
+MINUTES = [NOON + 60 * n for n in range(1, 60)]
+IN_THE_MIDDLE = (NOON + 30 * 60 + 2) * 1000  # two seconds into the thirtieth run
+
+
+def key_of(run_at):
+    return sha256(f"m:{run_at}".encode()).hexdigest()
+
+
+class Hour(World):
+    """A world whose executor begins runs, and tells of their ends if it does so at all."""
+
+    def __init__(self, folder, *, lasts=None, **settings):
+        super().__init__(f"sqlite:///{folder}/onbeat.db", **settings)
+        self.lasts, self.ends, self.begun = lasts, {}, {}
+
+    def begin(self, meta):
+        """Begin a run, unless it is known by its key; it will end `lasts` seconds later."""
+        key = meta["idempotency_key"]
+        if key not in self.begun:
+            self.begun[key] = self.clock.now()
+            if self.lasts is not None:
+                self.ends[key] = self.clock.now() + self.lasts * 1000
+        return Accepted(f"run-{key[:8]}")
+
+    async def tell_ends(self):
+        for key in [key for key, at in self.ends.items() if at <= self.clock.now()]:
+            del self.ends[key]
+            await self.beat.report(key, Succeeded())
+            await self.beat.settle()
+
+    async def go_on_until(self, last, *, crash_at=None, down="0s"):
+        """Stop at every minute and at every end, and have the node crash if that is asked for."""
+        while self.clock.now() < last:
+            now = self.clock.now()
+            moments = [(now // 60_000 + 1) * 60_000, *self.ends.values(), last]
+            moments += [crash_at] if crash_at is not None else []
+            await self.let_pass(min(at for at in moments if at > now) - now)
+            if self.clock.now() == crash_at:
+                await self.crash(down)
+            await self.tell_ends()
+
+
+def play(hour, *, crashes, minutes=60, down="0s", **given):
+    """Play an hour, and return the runs that there are: in order, with `run_at` in seconds."""
+
+    async def story(its):
+        await its.with_dag(**(MINUTELY | given))
+        last = (NOON + 60 * minutes) * 1000
+        await its.go_on_until(last, crash_at=IN_THE_MIDDLE if crashes else None, down=down)
+        return await its.runs("m")
+
+    return hour.play(story)
+
+
+def assert_each_has_its_row(rows):
+    assert [parse_instant(row["run_at"]) for row in rows] == MINUTES
+    assert [row["idempotency_key"] for row in rows] == [key_of(minute) for minute in MINUTES]
+
+
+crashing = pytest.mark.parametrize("crashes", [False, True], ids=["", "crash"])
+
+
+@crashing
+@pytest.mark.req("W5", "W46")
+def test_allow_starts_59_of_59(tmp_path, crashes):
+    hour = Hour(tmp_path)
+    rows = play(hour, crashes=crashes, overlap_policy="allow")
+    assert hour.keys == [key_of(minute) for minute in MINUTES]
+    assert_each_has_its_row(rows)
+    assert {row["status"] for row in rows} == {"SUCCESS"}
+
+
+@crashing
+@pytest.mark.req("W47", "W58", "W83")
+@pytest.mark.parametrize("answer", ["200", "202"])
+def test_skip_starts_59_of_59_if_the_executor_tells_nothing(tmp_path, crashes, answer):
+    hour = Hour(tmp_path)
+    hour.answer = hour.begin if answer == "202" else None
+    rows = play(hour, crashes=crashes)
+    assert hour.keys == [key_of(minute) for minute in MINUTES]
+    assert_each_has_its_row(rows)
+    told = {"SUCCESS"} if answer == "200" else {"FAILED"}  # nobody knows better
+    assert {row["status"] for row in rows[:-1]} == told
+
+
+@crashing
+@pytest.mark.req("W47", "W58")
+def test_skip_starts_59_of_59_that_last_five_seconds_and_are_told_of(tmp_path, crashes):
+    hour = Hour(tmp_path, lasts=5, workflows_feedback=True)
+    hour.answer = hour.begin
+    rows = play(hour, crashes=crashes)
+    assert hour.keys == [key_of(minute) for minute in MINUTES]
+    assert_each_has_its_row(rows)
+    assert {row["status"] for row in rows} == {"SUCCESS"}
+
+
+@crashing
+@pytest.mark.req("W48", "W58")
+def test_queue_starts_59_of_59_that_last_five_seconds(tmp_path, crashes):
+    hour = Hour(tmp_path, lasts=5, workflows_feedback=True)
+    hour.answer = hour.begin
+    rows = play(hour, crashes=crashes, overlap_policy="queue")
+    assert hour.keys == [key_of(minute) for minute in MINUTES]
+    assert_each_has_its_row(rows)
+    assert {row["status"] for row in rows} == {"SUCCESS"}
+
+
+@crashing
+@pytest.mark.req("W48", "W58")
+def test_queue_starts_59_of_59_that_last_90_seconds_one_after_another(tmp_path, crashes):
+    hour = Hour(tmp_path, lasts=90, workflows_feedback=True)
+    hour.answer = hour.begin
+    rows = play(hour, crashes=crashes, overlap_policy="queue", minutes=100)
+    assert hour.keys == [key_of(minute) for minute in MINUTES]
+    assert_each_has_its_row(rows)
+    assert {row["status"] for row in rows} == {"SUCCESS"}
+    begun = list(hour.begun.values())
+    assert {after - before for before, after in itertools.pairwise(begun)} == {90_000}
+
+
+@pytest.mark.req("W5", "W50", "W57")
+@pytest.mark.parametrize("down", ["0s", "10m"])
+@pytest.mark.parametrize("answer", ["200", "202"])
+def test_allow_starts_59_of_59_across_a_crash_with_fire_immediately(tmp_path, down, answer):
+    tells = answer == "202"
+    hour = Hour(tmp_path, lasts=5 if tells else None, workflows_feedback=tells)
+    hour.answer = hour.begin if tells else None
+    given = {"overlap_policy": "allow", "catchup_policy": "fire_immediately"}
+    rows = play(hour, crashes=True, down=down, **given)
+    assert hour.keys == [key_of(minute) for minute in MINUTES]
+    assert_each_has_its_row(rows)
+    assert {row["status"] for row in rows} == {"SUCCESS"}
+
+
+@pytest.mark.req("W5", "W55")
+def test_what_a_node_was_handing_over_as_it_died_is_handed_over_again_under_the_same_key(tmp_path):
+    hour = Hour(tmp_path)
+
+    async def story(its):
+        await its.with_dag(**MINUTELY)
+        for minute in MINUTES:
+            if minute == MINUTES[29]:
+                its.answer = lambda _: asyncio.sleep(3600)  # it is on its way as the node dies
+                its.clock.advance(minute * 1000 - its.clock.now())
+                its.beat.wake()
+                while len(its.keys) < 30:  # noqa: ASYNC110 - the executor tells nobody
+                    await asyncio.sleep(0)
+                its.answer = None
+                await its.crash()
+            await its.let_pass(minute * 1000 - its.clock.now())
+        return await its.runs("m")
+
+    rows = hour.play(story)
+    assert hour.keys == [key_of(minute) for minute in (*MINUTES[:30], *MINUTES[29:])]
+    assert_each_has_its_row(rows)
+    assert {row["status"] for row in rows} == {"SUCCESS"}
+
+
+@pytest.mark.req("W51", "W57")
+def test_what_is_spread_has_the_same_keys_after_a_restart(tmp_path):
+    hour = Hour(tmp_path)
+
+    async def story(its):
+        ten = {"cron_expr": "*/10 * * * *", "catchup_policy": "spread", "overlap_policy": "allow"}
+        await its.with_dag(**(MINUTELY | ten | {"end_at": None}))
+        await its.crash("35m")  # ticks of 12:10, 12:20 and 12:30
+        await its.let_pass("20s")
+        assert len(its.keys) == 2
+        await its.crash()
+        for _ in range(60):
+            await its.let_pass("1s")
+        return [parse_instant(run["run_at"]) for run in await its.runs("m")]
+
+    owed = [NOON + 600, NOON + 1200, NOON + 1800]
+    assert hour.play(story) == owed
+    assert hour.keys == [key_of(run_at) for run_at in owed]
+
+
+@pytest.mark.req("W15")
+def test_six_fields_are_seconds_first(tmp_path):
+    hour = Hour(tmp_path)
+
+    async def story(its):
+        await its.with_dag(**(MINUTELY | {"cron_expr": "0 */5 * * * *", "end_at": None}))
+        for _ in range(16):
+            await its.let_pass("1m")
+
+    hour.play(story)
+    assert [text[11:19] for text in hour.started] == ["12:05:00", "12:10:00", "12:15:00"]
+
+
+@pytest.mark.req("W3", "W87")
+@pytest.mark.parametrize(
+    ("start", "cron", "fired"),
+    [
+        (
+            "2026-10-31T12:00:00Z",
+            "30 1 * * *",
+            ["2026-11-01T05:30:00Z", "2026-11-02T06:30:00Z"],  # once in the hour that comes twice
+        ),
+        (
+            "2026-03-07T12:00:00Z",
+            "30 2 * * *",
+            ["2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"],  # also in the hour that is not there
+        ),
+    ],
+)
+def test_new_york_fires_once_a_day_when_clocks_change(tmp_path, start, cron, fired):
+    hour = Hour(tmp_path, start=start)
+
+    async def story(its):
+        given = {"cron_expr": cron, "timezone": "America/New_York", "end_at": None}
+        await its.with_dag(**(MINUTELY | given))
+        for _ in range(96):
+            await its.let_pass("30m")
+
+    hour.play(story)
+    assert hour.started == fired
+
+
+@pytest.mark.req("W80")
+def test_an_upsert_does_not_let_go_on_what_is_paused(tmp_path):
+    hour = Hour(tmp_path)
+
+    async def story(its):
+        await its.with_dag(**MINUTELY)
+        await its.registrar.pause_schedule("m", True)
+        await its.upsert(**(MINUTELY | {"cron_expr": "*/2 * * * *"}))
+        await its.let_pass("5m")
+        return (await its.get("m"))["paused"]
+
+    assert hour.play(story) is True
+    assert hour.keys == []
+
+
+@pytest.mark.req("W81", "W82")
+def test_an_end_that_has_passed_drops_no_tick_that_was_owed(tmp_path):
+    hour = Hour(tmp_path)
+
+    async def story(its):
+        owing = {"overlap_policy": "allow", "catchup_policy": "fire_immediately"}
+        await its.with_dag(**(MINUTELY | owing | {"end_at": "2026-01-01T12:05:30Z"}))
+        await its.let_pass("1m")
+        await its.crash("30m")  # the end is long past when somebody is there again
+        await its.let_pass("5m")
+        return await its.get("m")
+
+    found = hour.play(story)
+    assert hour.keys == [key_of(minute) for minute in MINUTES[:5]]
+    assert found["next_run_at"] is None
+
+
+@pytest.mark.req("W49")
+def test_a_stall_of_a_second_misses_nothing(tmp_path):
+    hour = Hour(tmp_path)
+
+    async def story(its):
+        await its.with_dag(**MINUTELY)
+        for minute in MINUTES[:5]:
+            await its.let_pass(minute * 1000 + 1_000 - its.clock.now())
+
+    hour.play(story)
+    assert len(hour.keys) == 5
+
+
+def test_the_crash_of_these_tests_is_one_of_which_the_next_node_finds_the_remains(tmp_path):
+    hour = Hour(tmp_path)
+
+    async def story(its):
+        await its.with_dag(**MINUTELY)
+        await its.crash()
+        told = await its.beat.service.events(after=0)
+        return [type(row.event).__name__ for row in told if "Node" in type(row.event).__name__]
+
+    assert hour.play(story) == ["NodeStarted", "NodeLost", "NodeStarted"]
