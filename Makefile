@@ -8,14 +8,18 @@ KILLS ?= 200
 EVERY ?= 1
 EXAMPLES ?= 200
 
-.PHONY: help run test check fix laws sim mutants interleavings chaos fuzz bench load requirements lock
+.PHONY: help run example-services test check fix laws sim mutants interleavings chaos fuzz bench load requirements lock
 
 help:  ## list what can be made
-	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
 
 run: .venv/run.stamp  ## start Onbeat on SQLite with the schedules of examples/onbeat.yaml
 	@mkdir -p .onbeat
 	@$(BIN)/python -m onbeat up --file examples/onbeat.yaml --database sqlite:///.onbeat/onbeat.db
+
+example-services: .venv/run.stamp  ## start the services and timers of examples/services, in .onbeat/services
+	@mkdir -p .onbeat && { test -e .onbeat/services || cp -R examples/services .onbeat/services; }
+	@cd .onbeat/services && ../../$(BIN)/python -m onbeat up
 
 test: .venv/dev.stamp  ## run every test, on all cores; some of them with ARGS="tests/core -k dst"
 	@$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tools/test.py)

@@ -90,21 +90,6 @@ def test_the_python_of_the_workflows_page_defines_what_it_says(tmp_path, monkeyp
     assert all(f"`{name}`" in page for name in found)
 
 
-def test_the_python_of_the_services_page_defines_what_it_says(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    exec(*python_of("docs/services.md"), names)
-
-    async def play():
-        async with names["beat"]:
-            return await names["load"]()
-
-    found = asyncio.run(play())
-    assert [schedule.schedule_id for schedule in found.schedules] == ["nightly"]
-    page = (ROOT / "docs" / "services.md").read_text()
-    assert f"prints `{capsys.readouterr().out.strip()}`" in page
-
-
 def cells(page, columns):
     """Return the rows of the tables of a page that have so many columns, without their headings."""
     text = (ROOT / "docs" / page).read_text()

@@ -57,7 +57,7 @@ PLACEHOLDERS = {
     "...": r".*?",
 }
 LOOKING = re.compile(
-    r"onbeat (list|show|runs|why|logs|status|nodes|groups|notify list|audit)\b|curl |cat |tail "
+    r"onbeat (list|show|runs|why|logs|status|nodes|groups|notify list|audit|timers(?! \w))\b|curl |cat |tail "
 )
 BACKGROUND = re.compile(r"is up in the background: process (\d+)")
 CHANGING = re.compile(r" (--json|-X|-d|--data\S*|-o|-N) ")  # of curl; `-N` is a stream
@@ -332,6 +332,8 @@ def shell_of(page, program):
     with tempfile.TemporaryDirectory() as above, ExitStack() as after:
         folder, places = Path(above) / "you", {}
         folder.mkdir()
+        if " examples/" in page.read_text():  # its reader has a clone
+            (folder / "examples").symlink_to(ROOT / "examples")
         if DATABASE in page.read_text():
             with ONE_SERVER:
                 url = shared_server().new_database()

@@ -9,6 +9,8 @@ from tests.docs.examples import ROOT, Command, shell_of, steps_of
 PAGES = [
     ROOT / "docs" / "tutorial.md",
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
+    ROOT / "docs" / "services.md",
+    ROOT / "docs" / "sessions.md",
     ROOT / "docs" / "reference" / "cli.md",
     ROOT / "docs" / "reference" / "rest.md",
 ]

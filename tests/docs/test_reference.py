@@ -21,6 +21,8 @@ def verbs(group=main, before=()):
     for name in group.list_commands(click.Context(group)):
         found = group.get_command(click.Context(group), name)
         if isinstance(found, click.Group):
+            if found.invoke_without_command:
+                yield " ".join((*before, name)), found
             yield from verbs(found, (*before, name))
         else:
             yield " ".join((*before, name)), found

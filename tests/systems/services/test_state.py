@@ -319,6 +319,16 @@ class TestGoingOn:
             "hourly": 0, "new": 5,
         }  # fmt: skip
 
+    @pytest.mark.req("S81")
+    def test_a_retry_and_what_comes_next_are_not_taken_from_the_file(self, world):
+        world.commands.exit_code = 1
+        world.write()
+        world.play(lambda world: world.let_pass("1h"))
+        world.lose_database()
+        standing = world.play(lambda world: world.standing())
+        assert (standing["last_exit"], standing["retry_at"]) == (1, None)
+        assert standing["next_run_at"] == "2026-01-01T14:00:00.000Z"
+
     def test_no_tick_that_ran_runs_again(self, world):
         async def story(world):
             await world.let_pass("1h")
