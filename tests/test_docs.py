@@ -18,7 +18,6 @@ from onbeat.core.runs import REASONS, Reason
 from onbeat.core.schedules import TARGETS
 from onbeat.core.templates import FILTERS, NAMES
 from onbeat.core.why import SENTENCES
-from onbeat.systems.workflows import Registrar
 from onbeat.testing import ManualClock
 
 ROOT = Path(__file__).parent.parent
@@ -74,20 +73,24 @@ def test_the_python_of_the_testing_page_passes():
     names["test_the_report_runs_hourly"]()
 
 
-def test_the_python_of_the_workflows_page_defines_what_it_says(tmp_path, monkeypatch):
+def test_the_python_of_the_workflows_page_defines_what_it_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(*python_of("docs/workflows.md"), names)
 
     async def play():
         async with names["beat"] as beat:
-            answered = await names["deploy"]()
-            return answered, await Registrar(beat.service).get_schedule("morning-report")
+            workflows = beat.systems.workflows
+            answered = await names["deploy"](workflows)
+            when = answered["next_run_at"]
+            assert await workflows.run_launcher.start("report", 3, "ada", when, "by-hand")
+            return answered, await workflows.registrar.get_schedule("morning-report")
 
     answered, found = asyncio.run(play())
     assert answered == {"schedule_id": "morning-report", "next_run_at": found["preview"][0]}
+    assert "['fetch', 'send'] for ada" in capsys.readouterr().out
     page = (ROOT / "docs" / "workflows.md").read_text()
-    assert all(f"`{name}`" in page for name in found)
+    assert all(f"`{name}`" in page for name in (*found, *found["schedule"]))
 
 
 def cells(page, columns):

@@ -7,6 +7,7 @@ import pytest
 from tests.docs.examples import ROOT, Command, shell_of, steps_of
 
 PAGES = [
+    ROOT / "docs" / "workflows.md",
     ROOT / "docs" / "tutorial.md",
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
     ROOT / "docs" / "services.md",

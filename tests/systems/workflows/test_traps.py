@@ -79,7 +79,7 @@ crashing = pytest.mark.parametrize("crashes", [False, True], ids=["", "crash"])
 
 
 @crashing
-@pytest.mark.req("W5", "W46")
+@pytest.mark.req("W5", "W24", "W46")
 def test_allow_starts_59_of_59(tmp_path, crashes):
     hour = Hour(tmp_path)
     rows = play(hour, crashes=crashes, overlap_policy="allow")

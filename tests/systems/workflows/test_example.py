@@ -1,0 +1,115 @@
+"""The example that the page shows, started as `make example-workflows` does."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import httpx
+import pytest
+
+from onbeat.settings import Settings
+from tests.docs.examples import free_port
+from tests.systems.workflows.conftest import World
+
+ROOT = Path(__file__).parent.parent.parent.parent
+EXAMPLE, PAGE = ROOT / "examples" / "workflows", ROOT / "docs" / "workflows.md"
+PATIENCE = 30  # seconds
+
+
+def shown():
+    return dict(re.findall(r"```\w+ title=(\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
+
+
+def test_the_page_shows_the_example():
+    for name in ("onbeat.toml", "report.json", "executor.py"):
+        assert shown()[name] == (EXAMPLE / name).read_text()
+
+
+def test_one_command_copies_it_and_starts_all_of_it():
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = re.search(
+        r"^example-workflows: \.venv/run\.stamp.*\n((?:\t.*\n)+)", makefile, re.MULTILINE
+    )
+    assert "cp -R examples/workflows .onbeat/workflows" in recipe[1]
+    assert "cd .onbeat/workflows && ../../$(BIN)/python play.py" in recipe[1]
+
+
+@pytest.mark.req("W90")
+def test_the_page_has_an_example_of_an_upsert_that_works_with_every_field():
+    given = json.loads(shown()["upsert.json"])
+
+    async def story(its):
+        answered = await its.registrar.upsert_schedule(given)
+        return answered, await its.get("morning-report")
+
+    answered, found = World().play(story)
+    assert answered == {"schedule_id": "morning-report", "next_run_at": "2026-01-01T14:00:00Z"}
+    assert {name: found[name] for name in given} == given
+    assert found.keys() == given.keys() | {"next_run_at", "paused", "updated_at"}
+
+
+@pytest.mark.req("W73", "W74", "W75", "W76", "W77", "W78")
+def test_the_settings_of_their_environment_count_as_they_are(tmp_path):
+    shutil.copy(EXAMPLE / "onbeat.toml", tmp_path)
+    theirs = dict(
+        re.findall(r"\b([A-Z_]+)=(\w+)", " ".join(re.findall(r"export .*", PAGE.read_text())))
+    )
+    assert theirs.keys() >= {"TICK_MS", "LOOKAHEAD_MS", "MAX_CATCHUP_PER_TICK"}
+    as_they_are = Settings.load(environment=theirs, folder=tmp_path)
+    assert as_they_are == Settings.load(environment={}, folder=tmp_path)  # they are the defaults
+    others = {"TICK_MS": "250", "LOOKAHEAD_MS": "5000", "MAX_CATCHUP_PER_TICK": "7"}
+    found = Settings.load(environment=others, folder=tmp_path)
+    assert (found.lookahead, found.catchup_per_second) == (5000, 7)
+    assert tomllib.loads((tmp_path / "onbeat.toml").read_text())["workflows"]["feedback"] is True
+
+
+@pytest.mark.req("W9", "W10", "W41", "W58")
+def test_it_does_what_the_page_says(tmp_path):
+    folder, (api, executor) = tmp_path / "workflows", (free_port(), free_port())
+    shutil.copytree(EXAMPLE, folder)
+    for name in ("executor.py", "onbeat.toml"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace("9000", str(executor)))
+    environment = {
+        "PATH": os.defpath, "HOME": str(tmp_path), "ONBEAT_LISTEN": f"127.0.0.1:{api}",
+        "ONBEAT_STOP_GRACE": "1s",
+    }  # fmt: skip
+    with (tmp_path / "told").open("wb") as told:
+        playing = subprocess.Popen(
+            [sys.executable, "play.py"], cwd=folder, env=environment, stdout=told, stderr=told
+        )
+    try:
+        runs = until_one_succeeded(folder, api)
+    finally:
+        playing.send_signal(signal.SIGINT)
+        playing.wait(15)
+    latest = next(run for run in runs if run["status"] == "SUCCESS")
+    assert latest["run_id"] == f"run-{latest['idempotency_key'][:8]}"
+    assert "fetch gave 5" in (tmp_path / "told").read_text()
+
+
+def until_one_succeeded(folder, api):
+    url, until = (
+        f"http://127.0.0.1:{api}/schedules/report%2Foften/runs",
+        time.monotonic() + PATIENCE,
+    )
+    while time.monotonic() < until:
+        time.sleep(0.1)
+        token = folder / "onbeat.db.token"
+        if not token.exists():
+            continue
+        headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
+        try:
+            found = httpx.get(url, headers=headers, timeout=5)
+        except httpx.HTTPError:
+            continue
+        if found.status_code == 200 and "SUCCESS" in found.text:
+            return found.json()
+    raise AssertionError((folder.parent / "told").read_text())
