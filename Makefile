@@ -8,7 +8,7 @@ KILLS ?= 200
 EVERY ?= 1
 EXAMPLES ?= 200
 
-.PHONY: help run example-services test check fix laws sim mutants interleavings chaos fuzz bench load requirements lock
+.PHONY: help run example-services example-sessions test check fix laws sim mutants interleavings chaos fuzz bench load requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -20,6 +20,10 @@ run: .venv/run.stamp  ## start Onbeat on SQLite with the schedules of examples/o
 example-services: .venv/run.stamp  ## start the services and timers of examples/services, in .onbeat/services
 	@mkdir -p .onbeat && { test -e .onbeat/services || cp -R examples/services .onbeat/services; }
 	@cd .onbeat/services && ../../$(BIN)/python -m onbeat up
+
+example-sessions: .venv/run.stamp  ## send the prompts of examples/sessions to a chat server that pretends to think, in .onbeat/sessions
+	@mkdir -p .onbeat && { test -e .onbeat/sessions || cp -R examples/sessions .onbeat/sessions; }
+	@cd .onbeat/sessions && { ../../$(BIN)/python session_server.py --folder sessions & trap "kill $$! 2>/dev/null" EXIT; ../../$(BIN)/python -m onbeat up; }
 
 test: .venv/dev.stamp  ## run every test, on all cores; some of them with ARGS="tests/core -k dst"
 	@$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tools/test.py)

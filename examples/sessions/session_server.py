@@ -1,6 +1,6 @@
 """A chat server that only pretends to think: it keeps sessions and says what it was sent.
 
-    python session_server.py --port 53000 --folder ~/.caco/sessions
+    python session_server.py --listen 127.0.0.1:53000 --folder ~/.caco/sessions
 
 POST   /api/sessions                {"cwd", "model", ...}      -> {"sessionId"}
 GET    /api/sessions                                           -> {"sessions": [...]}
@@ -17,6 +17,7 @@ import json
 import shutil
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import ClientSession, web
@@ -52,9 +53,8 @@ class SessionServer:
         """Listen; return the URL."""
         self._runner = web.AppRunner(self.app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
-        return f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+        return "http://{}:{}".format(*self._runner.addresses[0])
 
     async def stop(self):
         """Listen no more, when what is to be reported has been."""
@@ -129,6 +129,7 @@ def answer(status, **fields):
 
 
 async def serve(port, folder):
+    """Serve until it is interrupted, and say what is said."""
     server = SessionServer(folder, says=lambda line: print(line, flush=True))
     print(f"sessions at {await server.start(port)}, in {folder}", flush=True)
     await asyncio.Event().wait()
@@ -136,13 +137,11 @@ async def serve(port, folder):
 
 def main(words):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--port", type=int, default=53000)
+    parser.add_argument("--listen", default="127.0.0.1:53000", help="a port of this machine")
     parser.add_argument("--folder", type=Path, default=Path("~/.caco/sessions").expanduser())
     given = parser.parse_args(words)
-    try:
-        asyncio.run(serve(given.port, given.folder))
-    except KeyboardInterrupt:
-        pass
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(int(given.listen.rpartition(":")[2]), given.folder))
 
 
 if __name__ == "__main__":

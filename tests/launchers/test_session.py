@@ -24,7 +24,7 @@ class Line:
     def __init__(self, *answers):
         self.answers, self.sent = list(answers), []
 
-    async def ask(self, method, url, *, body=None, headers=None, timeout=0, public_only=False):
+    async def ask(self, method, url, *, body=None, headers=None, public_only=False, **_):
         self.sent.append((method, url, body, dict(headers or {}), public_only))
         return self.answers.pop(0)
 
@@ -63,13 +63,13 @@ def launch(line, *attempts, **given):
 
 
 def test_a_success_tells_the_session_and_the_log_what_was_asked():
-    line = Line(made("s-1"), OK)
-    assert launch(line, an_attempt()) == [
-        (
-            Succeeded({"sessionId": "s-1"}),
-            "POST http://127.0.0.1:1/api/sessions\nHTTP 200 OK\n"
-            "POST http://127.0.0.1:1/api/sessions/s-1/messages\nHTTP 200 OK\n",
-        )
+    ((outcome, log),) = launch(Line(made("s-1"), OK), an_attempt())
+    assert outcome == Succeeded({"sessionId": "s-1"})
+    assert log.splitlines() == [
+        "POST http://127.0.0.1:1/api/sessions",
+        "HTTP 200 OK",
+        "POST http://127.0.0.1:1/api/sessions/s-1/messages",
+        "HTTP 200 OK",
     ]
 
 
@@ -163,7 +163,7 @@ def test_a_launch_that_has_no_server_says_so_and_is_not_tried_again():
         ({"prompt": " "}, "session.prompt: it is empty"),
         ({"prompt": 7}, "session.prompt: 7 is not a text"),
         ({"prompt": "x", "persist": 1}, "session.persist: 1 is no answer"),
-        ({"prompt": "x", "modell": "y"}, "session.modell: no field has this name"),
+        ({"prompt": "x", "mode": "y"}, "session.mode: no field has this name"),
         ({"prompt": "x", "url": "ftp://x"}, "session.url: 'ftp://x' is no URL"),
         ({"prompt": "x", "url": "http://u:p@x"}, "session.url: 'x' is no URL"),
     ],

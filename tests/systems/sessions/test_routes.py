@@ -203,7 +203,7 @@ def test_the_crons_of_the_original_are_taken(api, text):
     "slug", ["..%2Fx", "%2E%2E", ".hidden", "a%2Fb", "a%20b", "a" * 101, "%C3%BC", "..", "a%00b"]
 )
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "POST"])
-def test_a_slug_that_could_be_a_path_is_refused_whatever_is_asked(served, slug, method):
+def test_a_slug_such_as_dot_dot_slash_x_is_refused_everywhere(served, slug, method):
     api, _, folder = served
     outside = sorted(folder.parent.iterdir())
     path = f"{AT}/{slug}/run" if method == "POST" else f"{AT}/{slug}"
@@ -284,3 +284,42 @@ def test_where_the_server_reports_the_end_the_run_is_what_it_was_told(tmp_path):
         assert run["status"] == "SUCCESS"
         eventually(lambda: server.sessions == [])
         api.do(server.stop())
+
+
+@pytest.mark.req("C63")
+def test_the_first_page_shows_every_scheduled_prompt_and_how_it_stands(served):
+    api, _, _ = served
+    api.put(f"{AT}/on-the-page", STANDUP)
+    api.put(f"{AT}/off-the-page", STANDUP | {"enabled": False})
+    api.post(f"{AT}/on-the-page/run")
+    eventually(lambda: api.get(f"{AT}/on-the-page").json()["lastResult"] == "success")
+    page = api.get("//").text
+    rows = {
+        row[0]: row
+        for row in (
+            re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line)
+            for line in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+        )
+        if row
+    }
+    on, off = (" ".join(rows[f"{name}-the-page"]) for name in ("on", "off"))
+    assert "at 09:00 on Monday to Friday" in on
+    assert "sessions" in on
+    assert "paused" in off
+    assert "paused" not in on
+    assert api.get(f"{AT}/on-the-page").json()["nextRun"][:16] in on
+
+
+def test_listing_or_reading_schedules_changes_nothing(served):
+    api, _, folder = served
+    api.put(f"{AT}/read", STANDUP)
+
+    def everything():
+        texts = {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+        return texts, api.do(api.beat.service.newest_event())
+
+    time.sleep(0.1)
+    before = everything()
+    for path in (AT, f"{AT}/read", f"{AT}/none"):
+        api.get(path)
+    assert everything() == before

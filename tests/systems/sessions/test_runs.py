@@ -351,7 +351,7 @@ def test_errors_are_told_in_the_log_with_their_prefix_and_stop_nothing(world, to
     ]
 
 
-@pytest.mark.req("C1", "C15", "C28")
+@pytest.mark.req("C1", "C28")
 def test_a_prompt_is_sent_at_its_time_and_not_at_the_next_check(world):
     async def story(world):
         await world.put("daily", schedule={"type": "cron", "expression": "17 9 * * *"})

@@ -31,7 +31,7 @@ from onbeat.systems.sessions.definitions import (
     read_definition,
     told_of,
 )
-from onbeat.systems.sessions.files import DEFINITION, LAST_RUN, Corrupt, Files, Stamp
+from onbeat.systems.sessions.files import DEFINITION, LAST_RUN, Corrupt, Files, Folder, Stamp
 from onbeat.systems.sessions.standing import Known, Standing, read_last_run, standing
 
 log = logging.getLogger("onbeat.sessions")
@@ -122,8 +122,10 @@ class Mirror:
             found["enabled"] = not row.paused
         return found
 
-    async def tell(self, row: ScheduleRow, known: Known | None) -> None:
-        """Have the files of a slug say what the store does."""
+    async def tell(
+        self, row: ScheduleRow, known: Known | None, there: Folder | None = None
+    ) -> None:
+        """Have the files of a slug say what the store does, unless they are not as `there` says."""
         slug, now = row.schedule_id, self._service.clock.now()
         wanted = self.definition(row, known)
         if known is None:
@@ -139,12 +141,16 @@ class Mirror:
         if stands.run != known.run:
             known = replace(known, ran=stands.ran, run=stands.run, awaited=None)
         await self.keep(slug, known)
-        if self.is_on:
-            await asyncio.to_thread(self._write, slug, wanted, last_run)
-            known = replace(known, definition_before=None, told_before=None, is_written=True)
-            await self.keep(slug, known)
-            self._released(slug)
+        self.slugs.add(slug)
         self._seen[slug] = row
+        if not self.is_on:
+            return
+        if not await asyncio.to_thread(self._write, slug, wanted, last_run, there):
+            self._heard.add(slug)  # somebody was quicker: that is looked at first
+            return
+        known = replace(known, definition_before=None, told_before=None, is_written=True)
+        await self.keep(slug, known)
+        self._released(slug)
 
     async def keep(self, slug: str, known: Known) -> None:
         """Keep what is known of a slug; the same again writes nothing."""
@@ -161,6 +167,7 @@ class Mirror:
         await self._service.forget(SESSION, slug)
         self._awaited.pop(slug, None)
         self._seen.pop(slug, None)
+        self.slugs.discard(slug)
         self._released(slug)
 
     async def begins_at(self, row: ScheduleRow | None, before: Fields, given: Fields) -> int:
@@ -196,7 +203,9 @@ class Mirror:
         elif row is None and known is not None and _is_ours(definition, known):
             await self.drop(slug)  # it was deleted, by other means
         else:
-            await self._with_definition(slug, definition, last_run, row, known)
+            known = await self._with_definition(slug, definition, last_run, row, known)
+            if known is not None:
+                await self.tell(await self._service.schedule(slug), known, there)
 
     async def _with_definition(
         self,
@@ -205,7 +214,8 @@ class Mirror:
         last_run: Fields | None,
         row: ScheduleRow | None,
         known: Known | None,
-    ) -> None:
+    ) -> Known | None:
+        """Take over what the files of a slug say; return None if that cannot be."""
         try:
             if row is None or known is None:
                 known = await self._adopt(slug, definition, last_run)
@@ -215,12 +225,11 @@ class Mirror:
                 await self._service.resume(slug)
         except (Refused, InvalidSchedule, NotAllowed) as refused:
             await self._hold(slug, row, Corrupt(DEFINITION, str(refused)))
-            return
+            return None
         row = await self._service.schedule(slug)
         if last_run is not None:
             known = await self._read(row, known, last_run)
-        known = await self._start(row, known)
-        await self.tell(row, known)
+        return await self._start(row, known)
 
     async def _adopt(self, slug: str, definition: Fields, last_run: Fields | None) -> Known:
         """Define what a folder says that was not known: it goes on where its last run left off."""
@@ -328,12 +337,17 @@ class Mirror:
         self.corrupt.pop(slug, None)
         self._warned.pop(slug, None)
 
-    def _write(self, slug: str, definition: Fields, last_run: Fields) -> None:
+    def _write(
+        self, slug: str, definition: Fields, last_run: Fields, before: Folder | None
+    ) -> bool:
         there = self._files.read(slug)
+        if before is not None and there != before:
+            return False
         if there.definition != definition:
             self._files.write(slug, DEFINITION, definition)
         if there.last_run != last_run:
             self._files.write(slug, LAST_RUN, last_run)
+        return True
 
 
 def _known(kept: DocumentRow | None) -> Known | None:
