@@ -197,6 +197,18 @@ class TestWhenItIsWritten:
             "last_exit": 4,
         }
 
+    @pytest.mark.req("S65", "S78")
+    def test_it_is_also_when_a_run_starts_again(self, world):
+        async def story(world):
+            world.commands.exit_code = 1
+            await world.let_pass("1h")
+            world.commands.exit_code = None
+            await world.let_pass("30s")
+            return world.state["timers"]["hourly"]["last_run_at"]
+
+        world.write(backup={"timeout": "1h"})
+        assert world.play(story) == "2026-01-01T13:00:30.000Z"
+
     @pytest.mark.req("S68", "S78")
     def test_it_is_when_a_tick_was_missed_and_says_why(self, world):
         world.write(HOURLY | {"enabled": False})

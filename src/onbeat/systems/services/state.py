@@ -128,7 +128,7 @@ def write_state(timers: Mapping[str, Kept]) -> bytes:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file whole, such that a crash at any moment leaves the old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")  # others may write as well
     try:
         with new.open("wb") as file:
             file.write(content)
