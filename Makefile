@@ -23,7 +23,7 @@ example-services: .venv/run.stamp  ## start the services and timers of examples/
 
 example-sessions: .venv/run.stamp  ## send the prompts of examples/sessions to a chat server that pretends to think, in .onbeat/sessions
 	@mkdir -p .onbeat && { test -e .onbeat/sessions || cp -R examples/sessions .onbeat/sessions; }
-	@cd .onbeat/sessions && { ../../$(BIN)/python session_server.py --folder sessions & trap "kill $$! 2>/dev/null" EXIT; ../../$(BIN)/python -m onbeat up; }
+	@cd .onbeat/sessions && ../../$(BIN)/python play.py
 
 test: .venv/dev.stamp  ## run every test, on all cores; some of them with ARGS="tests/core -k dst"
 	@$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tools/test.py)

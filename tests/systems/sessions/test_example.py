@@ -35,23 +35,17 @@ def test_the_example_sends_its_prompts_at_once_and_the_server_shows_them(tmp_pat
     }
     log = tmp_path / "log"
     with log.open("w") as out:
-        started = [
-            subprocess.Popen(
-                [sys.executable, *words], cwd=folder, stdout=out, stderr=out, env=environment
-            )
-            for words in (
-                ["session_server.py", "--listen", there, "--folder", "sessions"],
-                ["-m", "onbeat", "up"],
-            )
-        ]
+        words = [sys.executable, "play.py", "--listen", there]
+        playing = subprocess.Popen(words, cwd=folder, stdout=out, stderr=out, env=environment)
     try:
         until = time.monotonic() + 40
         while log.read_text().count("[scheduler:") < 2 and time.monotonic() < until:
             time.sleep(0.05)
     finally:
-        for process in reversed(started):
-            process.send_signal(signal.SIGINT)
-            process.wait(20)
+        playing.send_signal(signal.SIGTERM)
+        assert playing.wait(30) == 0, log.read_text()
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(there.split(":")):
+        pass  # nothing is left of it
     told = log.read_text()
     assert "[scheduler:daily-standup] Generate daily standup summary from git commits" in told
     assert "[scheduler:hello] What is worth knowing on " in told
@@ -70,6 +64,5 @@ def test_one_command_starts_it():
     recipe = (ROOT / "Makefile").read_text().partition("\nexample-sessions:")[2]
     recipe = recipe.partition("\n\n")[0]
     assert "cp -R examples/sessions .onbeat/sessions" in recipe
-    assert "session_server.py --folder sessions &" in recipe
-    assert "-m onbeat up" in recipe
+    assert "cd .onbeat/sessions && ../../$(BIN)/python play.py" in recipe
     assert 'url = "http://127.0.0.1:53000"' in (EXAMPLE / "onbeat.toml").read_text()
