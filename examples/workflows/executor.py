@@ -32,12 +32,17 @@ def run(dag, meta, tell):
         tell({"status": "SUCCESS", "result": results})
 
 
+def name_of(key):
+    return f"run-{key[:8]}"
+
+
 def teller(headers):
     """Return what tells Onbeat of a run: it was sent where to, and a token for this run."""
     url, token = headers["Onbeat-Callback"], headers["Onbeat-Callback-Token"]
     given = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     def tell(told):
+        told["run_id"] = name_of(headers["Idempotency-Key"])
         request = urllib.request.Request(url, json.dumps(told).encode(), given)
         for _ in range(60):
             try:
@@ -61,7 +66,7 @@ class Executor(BaseHTTPRequestHandler):
         self.send_response(202)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
-        self.wfile.write(json.dumps({"run_id": f"run-{key[:8]}"}).encode())
+        self.wfile.write(json.dumps({"run_id": name_of(key)}).encode())
 
     def log_message(self, *told):
         pass

@@ -286,9 +286,11 @@ class Onbeat:
         """Have a run end."""
         return await self.service.cancel(run_id, note=note)
 
-    async def report(self, run: int | str, outcome: Succeeded | Failed | Accepted) -> RunRow:
-        """Tell of the end of a run that its target had accepted, or of its name there."""
-        return await self.service.report(run, outcome)
+    async def report(
+        self, run: int | str, outcome: Succeeded | Failed | Accepted, *, external_id: str = ""
+    ) -> RunRow:
+        """Tell of a run that its target had accepted: that it has begun, or its end."""
+        return await self.service.report(run, outcome, external_id=external_id)
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
         """Let a schedule go on from now."""

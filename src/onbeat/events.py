@@ -226,6 +226,15 @@ class RunAccepted(Event, frozen=True, tag="run.accepted"):
     external_id: str = ""
 
 
+class RunNamed(Event, frozen=True, tag="run.named"):
+    """A target told what it calls a run that it has begun."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    external_id: str
+
+
 class RunEndAsked(Event, frozen=True, tag="run.end_asked"):
     """A started run is to end: its node will see to it."""
 
@@ -401,7 +410,7 @@ AnyEvent = (
     | RunHandedBack | RunSucceeded | RunRetrying | RunFailed | RunCanceled | NodeStarted
     | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunEndAsked
     | RunBackfilled | RangeShortened | GroupChanged | TokenCreated | TokenRevoked | SessionOpened
-    | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored | DocumentKept
+    | RunNamed | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored | DocumentKept
     | DocumentForgotten
 )  # fmt: skip
 

@@ -29,6 +29,7 @@ from onbeat.errors import (
 )
 from onbeat.events import Event
 from onbeat.launchers.function import FunctionLauncher
+from onbeat.launchers.function.threads import Threads
 from onbeat.launchers.http import HttpLauncher
 from onbeat.launchers.process import (
     PASSED,
@@ -353,7 +354,7 @@ def _executor(
 ) -> Executor | None:
     """Return who runs DAGs: a function of this program, or else the URL of the settings."""
     if execute is not None:
-        return CallableExecutor(execute)
+        return CallableExecutor(execute, in_thread=Threads(settings.concurrency).call)
     if not settings.workflows_executor:
         return None
     there = settings.public_url or address

@@ -253,11 +253,13 @@ class Store(Protocol):
         One that is over is refused with RunIsOver. Nothing follows from the end of a canceled run.
         """
 
-    async def report(self, run: int | str, outcome: Succeeded | Failed | Accepted) -> RunRow:
+    async def report(
+        self, run: int | str, outcome: Succeeded | Failed | Accepted, *, external_id: str = ""
+    ) -> RunRow:
         """Record what a target tells of the run that has this id, or this key.
 
         The same again changes nothing; anything else about one that is over is refused. `Accepted`
-        says only that it has begun: one that was accepted goes by this name from now on.
+        says only that it has begun. `external_id` is what the target calls it from now on.
         """
 
     async def preview_backfill(

@@ -295,10 +295,12 @@ class Service:
         self._wake()
         return found
 
-    async def report(self, run: int | str, outcome: Succeeded | Failed | Accepted) -> RunRow:
+    async def report(
+        self, run: int | str, outcome: Succeeded | Failed | Accepted, *, external_id: str = ""
+    ) -> RunRow:
         """Record what a target tells of a run that it had accepted, by the run's id or key."""
         self._needs("operate")
-        found = await self._store.report(run, outcome)
+        found = await self._store.report(run, outcome, external_id=external_id)
         self._wake()
         return found
 

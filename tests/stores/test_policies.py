@@ -186,6 +186,33 @@ class TestAccepted:
         with pytest.raises(NoSuchRun):
             await world.store.report("no such key", Succeeded())
 
+    @pytest.mark.req("W28", "W58")
+    async def test_its_target_may_tell_that_it_has_begun_and_what_it_calls_it(self, world):
+        attempt = await world.going()
+        await world.end(attempt, Accepted())
+        before = await world.row()
+        assert (
+            await world.store.report(attempt.run_id, Accepted())
+        ).updated_at == before.updated_at
+        for _ in range(2):  # the same again is no news
+            row = await world.store.report(attempt.run_id, Accepted("x1"))
+            assert (row.status, row.external_id) == ("STARTED", "x1")
+        assert (await world.names_told()).count("run.named") == 1
+        row = await world.store.report(attempt.run_id, Succeeded(), external_id="x2")
+        assert (row.status, row.external_id) == ("SUCCESS", "x2")
+        with pytest.raises(RunIsOver):
+            await world.store.report(attempt.run_id, Accepted("x3"))
+        assert (await world.row()).external_id == "x2"
+
+    @pytest.mark.req("W28")
+    async def test_a_name_that_was_told_before_it_was_accepted_is_kept(self, world):
+        await world.register(offers=frozenset({"http"}))
+        await world.waiting(run={"http": "http://127.0.0.1/run"})
+        attempt = await world.start_one()
+        await world.store.report(run_key("report", at("13:00")), Accepted("x1"))
+        await world.end(attempt, Accepted())
+        assert await world.runs("status external_id") == [("STARTED", "x1")]
+
     async def test_a_failure_that_is_reported_is_tried_again(self, world):
         attempt = await world.going(retry=["1m"])
         await world.end(attempt, Accepted())

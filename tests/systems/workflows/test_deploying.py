@@ -328,11 +328,14 @@ class TestReading:
             await its.beat.define(a_schedule("hourly-report", every="1h", run=run))
             told = await its.get()
             await its.beat.define(a_schedule("hourly-report", every="1h"))
-            return told, row.source, await its.registrar.list_schedules()
+            await its.workflows.deploy(a_dag(trigger()))
+            await its.beat.define(a_schedule("report/morning", every="1h"))
+            again = await its.workflows.deploy(a_dag())
+            return told, row.source, await its.registrar.list_schedules(), again["removed"]
 
-        told, source, listed = workflows.play(story)
+        told, source, listed, removed = workflows.play(story)
         assert (told["cron_expr"], told["catchup_policy"]) == (None, "once")
-        assert (source, listed) == ("workflows", [])
+        assert (source, listed, removed) == ("workflows", [], [])
 
 
 @pytest.mark.req("W76", "W77", "W78")

@@ -6,6 +6,7 @@ import pytest
 
 from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.errors import InvalidSettings
+from onbeat.launchers.function.threads import Threads
 from onbeat.ports import Answer
 from onbeat.systems.workflows import CallableExecutor, HttpExecutor, Meta
 from tests.systems.workflows.conftest import DAG
@@ -97,6 +98,14 @@ def call(function):
     return asyncio.run(CallableExecutor(function).run(DAG, META))
 
 
+def call_in_threads(function):
+    async def whole():
+        executor = CallableExecutor(function, in_thread=Threads(1).call)
+        return await executor.run(DAG, META)
+
+    return asyncio.run(whole())
+
+
 @pytest.mark.req("W86", "W89")
 def test_a_function_is_given_the_same_async_or_plain():
     given = []
@@ -121,11 +130,12 @@ def test_what_a_function_returns_is_what_came_of_it():
     assert "no JSON" in call(lambda *_: object()).error
 
 
-def test_what_a_function_raises_is_a_hand_over_that_failed():
+@pytest.mark.parametrize("error", [ConnectionError, SystemExit, KeyboardInterrupt])
+def test_what_a_function_raises_is_a_hand_over_that_failed(error):
     def broken(*_):
-        raise ConnectionError("nobody there")
+        raise error("nobody there")
 
-    assert call(broken) == Failed("ConnectionError: nobody there", "launch_failed")
+    assert call_in_threads(broken) == Failed(f"{error.__name__}: nobody there", "launch_failed")
 
 
 def test_a_function_that_cancels_itself_ends_nobody_else():

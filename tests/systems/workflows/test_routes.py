@@ -325,7 +325,7 @@ class TestCallback:
             ({"status": "DONE"}, "status"),
             ({"status": "STARTED", "result": 1}, "result"),
             ({"status": "STARTED", "error": "x"}, "error"),
-            ({"status": "SUCCESS", "run_id": "x"}, "run_id"),
+            ({"status": "SUCCESS", "run_id": 5}, "run_id"),
             ({}, "status"),
         ],
     )

@@ -7,7 +7,7 @@ import pytest
 from onbeat import InvalidSchedule, Onbeat, cron
 from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.core.schedules import read_schedule
-from onbeat.errors import InvalidSettings
+from onbeat.errors import InvalidSettings, StoreFailed
 from onbeat.metrics import render
 from onbeat.settings import Settings
 from onbeat.systems.workflows import CallableExecutor, DirectoryStore, RunLauncher
@@ -115,6 +115,17 @@ def test_what_makes_no_sense_is_refused_with_the_name_of_its_field(tmp_path, pla
         launching.start(*asked)
     assert refused.value.field == field
     assert launching.given == []
+
+
+def test_a_database_that_does_not_answer_is_a_hand_over_that_failed(tmp_path):
+    launching = Launching(tmp_path, None)
+
+    async def broken(*_):
+        raise StoreFailed("the database does not answer")
+
+    launching.store.load_dag = broken
+    outcome = asyncio.run(launching.launcher.hand_over("report", 3, "ada", 0, "k"))
+    assert outcome == Failed("the database does not answer", "launch_failed")
 
 
 def test_without_an_executor_it_says_what_is_missing(tmp_path):
@@ -237,12 +248,30 @@ def test_the_executor_may_name_the_run_and_tell_that_it_has_begun(workflows):
             (run,) = await its.runs()
             told.append((run["status"], run["run_id"]))
         names = [type(each.event).__name__ for each in await its.beat.service.events(after=0)]
-        return told, names.count("RunAccepted")
+        return told, names.count("RunNamed")
 
     told, times = workflows.play(story)
     begun = ("STARTED", "r-1")
     assert told == [("STARTED", "1"), begun, begun, ("SUCCESS", "r-1")]
-    assert times == 2  # when it was accepted, and when it was named
+    assert times == 1  # the same again is no news
+
+
+@pytest.mark.req("W28")
+@pytest.mark.parametrize("outcome", [Accepted(), Succeeded(), Failed("no")])
+def test_what_it_tells_before_its_answer_has_come_names_the_run_as_well(workflows, outcome):
+    async def story(its):
+        async def tell(meta):
+            await its.beat.report(meta["idempotency_key"], outcome, external_id="r-1")
+            return Accepted()
+
+        its.answer = tell
+        await its.with_dag()
+        await its.let_pass("1h")
+        (run,) = await its.runs()
+        return run["status"], run["run_id"]
+
+    status = {"Accepted": "STARTED", "Succeeded": "SUCCESS", "Failed": "FAILED"}
+    assert workflows.play(story) == (status[type(outcome).__name__], "r-1")
 
 
 @pytest.mark.req("W28")

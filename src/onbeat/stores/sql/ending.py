@@ -29,6 +29,7 @@ from onbeat.events import (
     RunEndAsked,
     RunFailed,
     RunHandedBack,
+    RunNamed,
     RunRetrying,
     RunSkipped,
     RunSucceeded,
@@ -126,15 +127,14 @@ UPDATE schedule_runs
 
 AWAIT = """
 UPDATE schedule_runs
-   SET deadline_at = ?3, external_id = ?4, log_tail = ?5, updated_at = ?6, leased_by = NULL,
-       fence = fence + 1
+   SET deadline_at = ?3, external_id = coalesce(nullif(?4, ''), external_id), log_tail = ?5,
+       updated_at = ?6, leased_by = NULL, fence = fence + 1
  WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
 """
 
 NAME = """
 UPDATE schedule_runs SET external_id = ?2, updated_at = ?3
- WHERE run_id = ?1 AND status = 'STARTED' AND leased_by IS NULL
-   AND (external_id IS NULL OR external_id <> ?2)
+ WHERE run_id = ?1 AND status = 'STARTED' AND (external_id IS NULL OR external_id <> ?2)
 """
 
 ASK_TO_END = """
@@ -438,23 +438,27 @@ def cancel(tx: Transaction, run_id: int, *, note: str) -> None:
         raise RunIsOver(run_id, run.status)
 
 
-def report(tx: Transaction, run_id: int, outcome: Succeeded | Failed | Accepted) -> None:
+def report(
+    tx: Transaction, run_id: int, outcome: Succeeded | Failed | Accepted, *, external_id: str
+) -> None:
     """Record what a target tells of a run. The contract is `Store.report`."""
     row = _held_run(tx, run_id)
     run, status = as_run(tuple(row[:-1])), Status(row[3])
     has_key = tx.one("SELECT idempotency_key FROM schedule_runs WHERE run_id = ?1", (run_id,))
     if status is Status.STARTED and not run.is_accepted and has_key == (None,):
         raise RunIsHeld(run_id)
-    said = Status.SUCCESS if isinstance(outcome, Succeeded) else Status.FAILED
     if isinstance(outcome, Accepted):
-        said = Status.STARTED
-        name, deadline = plain(outcome.external_id), run.deadline_at
-        if deadline is not None and name and tx.run(NAME, (run_id, name, tx.now)):
-            ids = (row[0], run_id, run.run_at)
-            tx.tell(RunAccepted(*ids, run.attempt, deadline, name))
-    elif status is Status.STARTED:
+        external_id = external_id or outcome.external_id
+    if external_id and tx.run(NAME, (run_id, plain(external_id), tx.now)):
+        tx.tell(RunNamed(row[0], run_id, run.run_at, plain(external_id)))
+    if isinstance(outcome, Accepted):
+        if status is not Status.STARTED:
+            raise RunIsOver(run_id, status)
+        return
+    said = Status.SUCCESS if isinstance(outcome, Succeeded) else Status.FAILED
+    if status is Status.STARTED:
         end(tx, row, outcome)
-    if status not in (said, Status.STARTED):
+    elif status is not said:
         raise RunIsOver(run_id, status)
 
 

@@ -173,10 +173,12 @@ class SqlStore(ABC):
 
         return await self._write(call)
 
-    async def report(self, run: int | str, outcome: Succeeded | Failed | Accepted) -> RunRow:
+    async def report(
+        self, run: int | str, outcome: Succeeded | Failed | Accepted, *, external_id: str = ""
+    ) -> RunRow:
         def call(tx: Transaction) -> RunRow:
             run_id = run if isinstance(run, int) else ending.run_of_key(tx, run)
-            ending.report(tx, run_id, outcome)
+            ending.report(tx, run_id, outcome, external_id=external_id)
             return _there(tx, run_id)
 
         return await self._write(call)

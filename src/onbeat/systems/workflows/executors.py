@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -17,7 +18,8 @@ LONGEST_ANSWER = 60_000  # milliseconds: one that works for longer answers first
 LONGEST_ID = 200
 RETRYABLE = {408, 425, 429}  # besides 5xx
 
-Function = Callable[[Dag, "Meta"], object]
+Function = Callable[..., object]
+InThread = Callable[[Callable[[], object]], Awaitable[object]]
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -92,8 +94,8 @@ class CallableExecutor:
     `Accepted("its id")`, and reports the end by the run's key.
     """
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
+    def __init__(self, function: Function, *, in_thread: InThread = asyncio.to_thread) -> None:
+        self._function, self._in_thread = function, in_thread
 
     async def run(self, dag: Dag, meta: Meta) -> Outcome:
         given = msgspec.to_builtins(meta)
@@ -104,7 +106,7 @@ class CallableExecutor:
             if task is not None and task.cancelling():
                 raise
             return _broken(broken)  # the function's own
-        except Exception as broken:  # noqa: BLE001 - what a function may raise is its own business
+        except BaseException as broken:  # noqa: BLE001 - what a function may raise is its own business
             return _broken(broken)
         if isinstance(found, Outcome):
             return found
@@ -118,7 +120,7 @@ class CallableExecutor:
         call: Callable[..., object] = self._function
         if inspect.iscoroutinefunction(call):
             return await call(dag, meta)
-        found = await asyncio.to_thread(call, dag, meta)
+        found = await self._in_thread(partial(call, dag, meta))
         return await _awaited(found) if inspect.isawaitable(found) else found
 
 

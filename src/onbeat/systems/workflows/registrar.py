@@ -152,7 +152,11 @@ class Registrar:
         while True:
             rows = await self._service.schedules(Which(source=SOURCE), after=after, limit=PAGE)
             own = [row for row in rows if row.schedule_id.startswith(begin)]
-            found += [row.schedule_id for row in own if _told(row)["workflow_id"] == workflow_id]
+            found += [
+                row.schedule_id
+                for row in own
+                if _is_workflow(row) and _told(row)["workflow_id"] == workflow_id
+            ]
             if len(rows) < PAGE or len(own) < len(rows):
                 return found
             after = rows[-1].schedule_id
@@ -236,8 +240,11 @@ def _limit(limit: int) -> int:
 
 def _is_workflow(row: ScheduleRow) -> bool:
     """Whether a schedule is of this system, and has not been made into another since."""
-    run = schedule_fields(row).definition.get("run")
-    return row.source == SOURCE and isinstance(run, dict) and "workflow" in run
+    try:
+        kind = from_definition(row.schedule_id, row.definition).target.kind
+    except InvalidSchedule:  # it cannot be read any more, which is told elsewhere
+        return False
+    return row.source == SOURCE and kind == "workflow"
 
 
 def _told(row: ScheduleRow) -> dict[str, object]:

@@ -68,17 +68,17 @@ class RunLauncher:
         if self._executor is None:
             hint = "workflows_executor, or a function: @beat.executor"
             raise InvalidSettings("workflows_executor", "nobody here runs DAGs", hint=hint)
+        now = rfc3339_ms(self._clock.now())
         try:
             dag = await self.store.load_dag(workflow_id, version)
+            if dag is None:
+                problem = f"there is no DAG of {workflow_id} v{version}"
+                return Failed(problem, "invalid_target", retryable=False)
+            return await self._executor.run(dag, Meta(user_id, rfc3339(run_at), key, now))
         except InvalidSchedule as refused:
             return Failed(str(refused), "invalid_target", retryable=False)
         except OnbeatError as broken:  # the database does not answer
             return Failed(str(broken), "launch_failed")
-        if dag is None:
-            problem = f"there is no DAG of {workflow_id} v{version}"
-            return Failed(problem, "invalid_target", retryable=False)
-        now = rfc3339_ms(self._clock.now())
-        return await self._executor.run(dag, Meta(user_id, rfc3339(run_at), key, now))
 
 
 def check_start(

@@ -110,15 +110,13 @@ async def heard_of(service: Service, key: str, data: Ending) -> RunFields:
         raise InvalidSchedule("error", "only a failure has one", hint="status: FAILED")
     if data.status != "SUCCESS" and data.result is not None:
         raise InvalidSchedule("result", "only a success has one", hint="error")
-    if data.status != "STARTED" and data.run_id:
-        raise InvalidSchedule("run_id", "it is told when it has begun", hint="status: STARTED")
     outcome: Succeeded | Failed | Accepted = Succeeded(data.result)
     if data.status == "STARTED":
-        outcome = Accepted(data.run_id)
+        outcome = Accepted()
     elif data.status == "FAILED":
         outcome = Failed(data.error or "it was reported to have failed", retryable=not data.final)
     which = int(key) if key.isascii() and key.isdigit() and len(key) < 19 else name_of(key)
-    return run_fields(await service.report(which, outcome))
+    return run_fields(await service.report(which, outcome, external_id=data.run_id))
 
 
 ROUTES = [list_runs, get_run, cancel_run, report_run]
