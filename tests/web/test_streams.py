@@ -288,7 +288,8 @@ def test_the_next_attempt_is_followed_where_it_is(elsewhere):
 
 
 def test_a_run_of_another_node_is_followed_with_its_attempts(tmp_path, postgres_url, name):
-    script = f"echo try; [ -e {tmp_path}/1 ] || {{ sleep 0.5; touch {tmp_path}/1; exit 1; }}"
+    heard = tmp_path / "heard"  # the first attempt goes on until then
+    script = f"echo try; [ -e {heard} ] || {{ until [ -e {heard} ]; do sleep 0.05; done; exit 1; }}"
     command = {"every": "1h", "run": {"command": ["sh", "-c", script]}, "retry": ["1s"]}
     with (
         serving(tmp_path / "a", database=postgres_url, roles=("plan", "api")) as asked,
@@ -296,5 +297,10 @@ def test_a_run_of_another_node_is_followed_with_its_attempts(tmp_path, postgres_
     ):
         asked.put(f"/schedules/{name}", command)
         run = asked.post(f"/schedules/{name}/run").json()["run_id"]
-        told = asked.get(f"/runs/{run}/log?follow=true").text
-    assert told.splitlines() == ["try", "[attempt 2]", "try"]
+        headers = {"Authorization": f"Bearer {asked.admin}"}
+        url = f"{asked.url}/api/v1/runs/{run}/log?follow=true"
+        with httpx.stream("GET", url, headers=headers, timeout=10) as answer:
+            lines = answer.iter_lines()
+            first = next(lines)
+            heard.touch()
+            assert [first, *lines] == ["try", "[attempt 2]", "try"]
