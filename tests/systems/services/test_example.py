@@ -30,7 +30,7 @@ def test_one_command_copies_it_and_starts_a_node_in_its_folder():
     assert "cd .onbeat/services && ../../$(BIN)/python -m onbeat up" in recipe[1]
 
 
-@pytest.mark.req("S27", "S56", "S61", "S83", "S88")
+@pytest.mark.req("S56", "S61", "S83")
 def test_it_does_what_the_page_says(tmp_path):
     folder = tmp_path / "services"
     shutil.copytree(EXAMPLE, folder)

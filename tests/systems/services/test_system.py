@@ -1,4 +1,4 @@
-"""Timers at work: what starts, what is skipped and why, what is tried again, and who switches them."""
+"""Timers at work, with their gate open: what starts, what is skipped and why, what is tried again, and who switches them."""
 
 import json
 
@@ -20,7 +20,7 @@ def at(attempt):
     return rfc3339(attempt.run_at)[11:19]
 
 
-@pytest.mark.req("S56")
+@pytest.mark.req("S27", "S56")
 def test_a_timer_starts_its_service_at_its_times(world):
     world.write(backup={"cwd": "/", "env": {"LEVEL": "full"}, "timeout": "30m"})
     world.play(lambda world: world.let_pass("1h", "1h"))
