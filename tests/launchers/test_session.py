@@ -196,3 +196,9 @@ def test_a_prompt_that_was_sent_cannot_be_called_back():
     launcher = SessionLauncher(check_url=CHECKS, url="")
     assert not launcher.can_cancel(Target("session", {"session": {"prompt": "x"}}))
     assert launcher.offers() == ("session",)
+
+
+def test_a_session_that_was_for_one_run_is_never_the_schedule_s_own():
+    line = Line(made("a"), OK, Answer(500, "No"), made("b"), OK)
+    launch(line, an_attempt(persist=False), an_attempt(2))
+    assert line.sent[-1][1].endswith("/api/sessions/b/messages")

@@ -533,3 +533,83 @@ def test_an_edit_that_comes_while_we_are_about_to_write_is_not_lost(world):
 
     assert world.play(story).prompt == "Mine"
     assert world.definition("daily")["prompt"] == "Mine"
+
+
+def test_a_crash_after_a_run_was_started_for_an_edit_starts_no_second_one(world):
+    async def crashes(world):
+        await world.put("daily")
+        world.edit("daily", "last-run.json", nextRun="2026-01-29T07:00:00.000Z")
+        mirror, keep = world.sessions._mirror, world.sessions._mirror.keep
+
+        async def kept(slug, known):
+            if known.awaited is None and await world.service.runs(limit=1):
+                raise OSError("the power is off")
+            await keep(slug, known)
+
+        mirror.keep = kept
+        await world.sessions.look()
+        world.sessions.look = lambda: nothing(world)
+
+    world.play(crashes, nothing, nothing)
+    assert world.messages == ["daily"]
+
+
+def test_a_crash_between_defining_and_writing_deletes_nothing(world):
+    async def crashes(world):
+        write = Files.write
+
+        def broken(self, slug, name, fields):
+            raise OSError("the power is off")
+
+        Files.write = broken
+        try:
+            await world.put("daily")
+        except OSError:
+            pass
+        finally:
+            Files.write = write
+            world.sessions.look = lambda: nothing(world)
+
+    async def again(world):
+        return await world.item("daily")
+
+    assert world.play(nothing, crashes, again).slug == "daily"
+    assert world.definition("daily")["slug"] == "daily"
+
+
+@pytest.mark.req("C45")
+def test_a_crash_while_the_last_run_is_told_to_the_file_is_no_second_run(world):
+    async def crashes(world):
+        await world.put("daily")
+        write = Files.write
+
+        def broken(self, slug, name, fields):
+            raise OSError("the power is off")
+
+        Files.write = broken
+        try:
+            await world.let_pass("1h")
+        finally:
+            Files.write = write
+            world.sessions.look = lambda: nothing(world)
+        assert world.last_run("daily")["nextRun"] == "2026-01-29T09:00:00.000Z", "that is past"
+
+    world.play(crashes, nothing)
+    assert world.messages == ["daily"]
+    assert world.last_run("daily")["lastResult"] == "success"
+
+
+def test_a_run_that_somebody_has_put_earlier_does_not_come_if_it_is_disabled_by_then(world):
+    async def story(world):
+        await world.put("daily")
+        world.edit("daily", "last-run.json", nextRun="2026-01-29T08:30:00.000Z")
+        await world.settled()
+        assert (await world.item("daily")).next_run == "2026-01-29T08:30:00.000Z"
+        await world.beat.pause("daily")
+        await world.let_pass("40m")
+        await world.sessions.patch(world.service, "daily", {"enabled": True})
+        await world.settled()
+        return (await world.item("daily")).next_run
+
+    assert world.play(story) == "2026-01-29T09:00:00.000Z"
+    assert world.messages == []
