@@ -12,7 +12,7 @@ Instant = int | float | datetime  # what a caller may give; inside it is an int
 _TEXT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d))?(?:\.0+)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
 )
-_FRACTION = re.compile(r"(?<=:\d\d)\.(\d{1,9})(?!\d)", re.ASCII)  # of a second
+_FRACTION = re.compile(r"(?<=:\d\d:\d\d)\.(\d{1,9})(?!\d)", re.ASCII)  # of a second
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - zones are taken off before it is used
 
 

@@ -475,3 +475,32 @@ def test_kill_9_after_the_prompt_was_sent_sends_it_no_second_time(world):
     assert world.messages == ["daily"]
     assert (found["lastResult"], found["lastRun"]) == ("error", "2026-01-29T09:00:00.000Z")
     assert [found["sessionId"]] == world.server.sessions, "and it knows its session"
+
+
+@pytest.mark.req("C2", "C5")
+def test_on_postgresql_it_is_the_same(world, postgres_url):
+    world.database = postgres_url
+
+    async def first(world):
+        await world.put("daily")
+        await world.run("daily")
+        await world.sessions.look()
+        world.server.busy.add(world.last_run("daily")["sessionId"])
+        await world.run("daily")
+        await world.sessions.look()
+        return world.last_run("daily")
+
+    async def again(world):
+        world.edit("daily", "last-run.json", nextRun="2026-01-29T07:00:00.000Z")
+        world.server.busy.clear()
+        await world.settled()
+        await world.sessions.look()
+        return world.last_run("daily")
+
+    busy = world.play(first)
+    assert busy["lastError"] == "Session busy - agent currently running"
+    assert busy["nextRun"] == "2026-01-29T09:00:00.000Z"
+    world.restart_server()
+    found = world.play(again)
+    assert world.messages == ["daily"]
+    assert [found["sessionId"]] == world.server.sessions

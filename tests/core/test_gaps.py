@@ -1,0 +1,50 @@
+"""How short the time between two ticks can be, and instants with parts of a second."""
+
+import pytest
+
+from onbeat import cron, every
+from onbeat.core.instants import parse_instant_ms, rfc3339_ms
+from onbeat.core.preview import shortest_gap
+from onbeat.errors import InvalidSchedule
+
+NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
+
+
+@pytest.mark.parametrize(
+    ("trigger", "gap"),
+    [
+        (cron("0 9 * * *"), 86_400),
+        (cron("0 9 * * 1-5"), 86_400),
+        (cron("0 */2 * * *"), 7_200),
+        (cron("0,20 9 * * 1"), 1_200),
+        (cron("0,59 0,23 1,31 1,12 *"), 60),
+        (cron("* * * * *"), 60),
+        (every("90m"), 5_400),
+        (cron("0 0 29 2 *"), None),
+    ],
+    ids=str,
+)
+def test_the_shortest_time_between_two_ticks_of_the_coming_year(trigger, gap):
+    assert shortest_gap(trigger, after=NOON) == gap
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2026-01-01T12:00:00.123Z", 123),
+        ("2026-01-01T12:00:00Z", 0),
+        ("2026-01-01T12:00:00.5Z", 500),
+        ("2026-01-01T13:00:00.123456+01:00", 123),
+    ],
+)
+def test_an_instant_may_have_parts_of_a_second(text, ms):
+    assert parse_instant_ms(text) == NOON * 1000 + ms
+    assert parse_instant_ms(rfc3339_ms(NOON * 1000 + ms)) == NOON * 1000 + ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "now", "2026-01-01T12:00:00.Z", "2026-01-01T12:00.5Z", None, 7]
+)
+def test_what_is_no_instant_is_refused(text):
+    with pytest.raises(InvalidSchedule):
+        parse_instant_ms(text)
