@@ -30,11 +30,18 @@ def deploy():
 
 programs = [["executor.py"], ["-m", "onbeat", "up"]]
 running = [subprocess.Popen([sys.executable, *program]) for program in programs]
+
+
+def are_up():
+    return all(program.poll() is None for program in running)
+
+
 try:
-    while not is_ready() and all(program.poll() is None for program in running):
+    while are_up() and not is_ready():
         time.sleep(0.1)
-    deploy()
-    while all(program.poll() is None for program in running):
+    if are_up():
+        deploy()
+    while are_up():
         time.sleep(0.5)
 except KeyboardInterrupt:
     pass
