@@ -61,6 +61,7 @@ class Dispatcher:
         self.in_doubt_since: float | None = None
         self._stopping, self._ending = False, False
         self._backlog, self._records_no_more = False, False
+        self.has_looked = False  # whether there was a place when it was last to claim
         self._claimed_at = clock.monotonic()
         self._later: asyncio.TimerHandle | None = None
         self._wake, self._to_record = asyncio.Event(), asyncio.Event()
@@ -146,6 +147,7 @@ class Dispatcher:
     async def claim_once(self) -> int:
         """Claim a batch no larger than what can be launched at once; launch it."""
         with self.reserved(BATCH) as slots:
+            self.has_looked = slots > 0
             if not slots:
                 self._backlog = True  # nobody has looked: something may wait
                 return 0

@@ -136,6 +136,8 @@ class Engine:
             claimed = await self.dispatcher.claim_once()
             due = await self._store.next_due(after=before)
             moved = planned.ticks or claimed or recorded != self.dispatcher.recorded
+            if self.dispatcher.concurrency and not self.dispatcher.has_looked:
+                continue  # another had the last place, and gives it back
             if moved or not self.dispatcher.is_idle or (due and due <= self._clock.now()):
                 continue
             return
