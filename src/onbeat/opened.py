@@ -286,6 +286,7 @@ def _prompts(settings: Settings, requests: HttpLauncher, store: SqlStore) -> Ses
         busy_delay=settings.sessions_busy_delay,
         most=settings.sessions_most,
         callback=Tokens(store).callback(settings.public_url),
+        public_only=settings.http_targets == "public",
     )
 
 

@@ -129,6 +129,14 @@ def test_with_feedback_the_server_is_told_where_to_report_and_the_run_is_awaited
     assert line.sent[-1][3]["Onbeat-Callback"].startswith("http://here/")
 
 
+def test_an_operator_who_wants_public_addresses_only_still_has_a_server_of_their_own():
+    line = Line(made("a"), OK, Answer(404, "Not Found"), made("b"), OK)
+    mine = an_attempt(2, url="http://chat.example", persist=False)
+    launch(line, an_attempt(persist=False), mine, public_only=True)
+    asked = {(url.partition("/api")[0], public_only) for _, url, _, _, public_only in line.sent}
+    assert asked == {("http://127.0.0.1:1", False), ("http://chat.example", True)}
+
+
 def test_only_a_url_of_the_target_s_own_has_to_be_public():
     line = Line(made("s"), OK, OK)
     mine = an_attempt(url="http://chat.example", public_only=True)

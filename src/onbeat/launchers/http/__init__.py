@@ -76,8 +76,8 @@ class HttpLauncher:
         timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as a policy has them
         public_only: bool = False,
     ) -> Answer | Failed:
-        """Send one request for another launcher. The contract is `Ask`."""
-        sender = self._opened(self._public_only or public_only)
+        """Send one request for another launcher, which says where to. The contract is `Ask`."""
+        sender = self._opened(public_only)
         return await sender.ask(method, url, body=body, headers=headers, longest=timeout)
 
     def kill(self, run_ids: Collection[int]) -> None:

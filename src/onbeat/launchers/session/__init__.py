@@ -29,7 +29,8 @@ class SessionLauncher:
     """Sends one prompt for each attempt.
 
     `url` is the operator's server, for targets that name none, and `check_url` refuses an `http`
-    target that could never be asked. One without a store and a way to ask only checks.
+    target that could never be asked. With `public_only` no private address is asked but that one.
+    One without a store and a way to ask only checks.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class SessionLauncher:
         busy_delay: int = 3_600_000,
         most: int = 100,
         callback: Callback | None = None,
+        public_only: bool = False,
     ) -> None:
         self._check_url, self._url, self._ask, self._store = check_url, url, ask, store
         self._cwd, self._busy_delay, self._most, self._callback = cwd, busy_delay, most, callback
+        self._public_only = public_only
 
     def check(self, target: Target) -> None:
         prompt = read_prompt(target)
@@ -105,7 +108,7 @@ class SessionLauncher:
         made = Made(
             attempt.schedule_id,
             url,
-            prompt.public_only and bool(prompt.url),
+            bool(prompt.url) and (prompt.public_only or self._public_only),
             book.now(),
             is_ephemeral=not prompt.persist,
             run_id=attempt.run_id if prompt.feedback else None,
