@@ -170,11 +170,21 @@ def a_launcher(kind, **given):
     return ProcessLauncher(Path("unused"), environment={}, **given)
 
 
+def test_a_bearer_s_secret_is_looked_up_and_hidden(tmp_path):
+    (tmp_path / "token").write_text("hush-hush\n")
+    hidden = Hidden()
+    filled = References({}, str(tmp_path)).fill("A", "Bearer secret://token", hidden)
+    assert filled == "Bearer hush-hush"
+    assert hidden.hide(filled) == "Bearer ***"
+
+
 @pytest.mark.parametrize("kind", [http, command])
 def test_a_secret_is_the_whole_value_of_a_header_or_a_variable(kind):
-    a_launcher(kind.__name__).check(kind(A="secret://token"))
+    for text in ("secret://token", "Bearer secret://token"):  # but for what such a header needs
+        a_launcher(kind.__name__).check(kind(A=text))
     for text in (
-        "Bearer secret://token",
+        "Bearer  secret://token",
+        "Token secret://token",
         "secret://token ",
         "secret://a/b",
         "SECRET://token",

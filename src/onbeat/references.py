@@ -29,7 +29,7 @@ def check_reference(field: str, text: str) -> None:
         raise InvalidSchedule(field, problem, hint="${env:NAME} before or after {{ name }}")
     if SCHEME not in text.lower():
         return
-    if not SECRET.fullmatch(text):
+    if not SECRET.fullmatch(text.removeprefix(BEARER)):
         hint = "secret://name as the whole text: letters, digits and . _ -, no dot first"
         raise InvalidSchedule(field, "this names no secret", hint=hint)
 
@@ -69,10 +69,10 @@ class References:
 
     def fill(self, field: str, text: str, hidden: "Hidden") -> str:
         """Return what a text stands for, or refuse it; what was looked up is hidden from now on."""
-        if match := SECRET.fullmatch(text):
+        if match := SECRET.fullmatch(text.removeprefix(BEARER)):
             found = read_secret(self._folder, match[1], field=field)
             hidden.keep(found)
-            return found
+            return f"{BEARER}{found}" if text.startswith(BEARER) else found
         for variable in REFERENCE.findall(text) if "${" in text else ():
             if variable not in self._environment:
                 problem = f"this node does not pass the variable {variable} on"
@@ -158,5 +158,6 @@ def _plain(text: str) -> list[str]:
 
 
 HIDDEN = "***"
+BEARER = "Bearer "  # what an Authorization header begins with
 WHERE = "in a header of a request, or in env of a command"
 LIKE_ONE = re.compile(r"(?<=\$)(?=\{)|(?<=secret)(?=://)", re.IGNORECASE)

@@ -139,7 +139,7 @@ def check_token(token: str) -> str:
     if not token.startswith(("${env:", "secret://")):
         hint = "secret://name, whose file has 'Bearer ...' in it, or ${env:NAME}"
         raise InvalidSettings("workflows_token", "it is no reference to a secret", hint=hint)
-    return f"Bearer {token}" if token.startswith("${env:") else token
+    return f"Bearer {token}"
 
 
 def external_id(body: object) -> str:
