@@ -50,7 +50,7 @@ async def test_to_an_owner_there_is_nothing_but_their_own(world):
     assert (await world.store.kept("dag", "report")).body == 1
 
 
-@pytest.mark.parametrize("body", ["x" * 2**20, {"a": float("nan")}, {1: 2}])
+@pytest.mark.parametrize("body", ["x" * 2**20, "\N{SNOWMAN}" * 2**19, {"a": float("nan")}, {1: 2}])
 async def test_what_is_too_long_or_no_json_is_refused(world, body):
     with pytest.raises(InvalidSchedule):
         await world.store.keep("dag", "report", body)

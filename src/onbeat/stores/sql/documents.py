@@ -24,8 +24,8 @@ def keep(tx: Transaction, kind: str, name: str, body: object, *, user_id: str) -
     if not json_can_say(body):
         hint = "texts, finite numbers, lists, and names that are texts"
         raise InvalidSchedule(name, "it holds more than JSON can say", hint=hint)
-    text = msgspec.json.encode(body).decode()
-    if len(text) > LONGEST:
+    text = (encoded := msgspec.json.encode(body)).decode()
+    if len(encoded) > LONGEST:
         raise InvalidSchedule(name, "it is too long", hint="1 MiB at most")
     sql = "SELECT user_id FROM documents WHERE kind = ?1 AND name = ?2 AND body = ?3"
     same = tx.one(sql, (kind, name, text))
