@@ -708,6 +708,17 @@ class TestBackfill:
 
 
 class TestWhy:
+    async def test_a_start_by_hand_is_told_of_at_its_instant_and_as_the_latest(self, world):
+        await world.define(every="1h")
+        world.clock.advance("30m")
+        await world.store.enqueue("report", request_id="me")
+        for when in (at("12:30"), None):
+            found = explain(await world.store.facts("report", when))
+            assert (found.kind, found.run.triggered_by) == ("waiting", "manual")
+        await world.tick("30m")
+        found = explain(await world.store.facts("report", None))
+        assert (found.at, found.run.triggered_by) == (at("13:00"), "timer")
+
     async def test_a_tick_is_explained_by_the_definition_that_decided_it(self, world):
         await world.going()
         await world.tick()

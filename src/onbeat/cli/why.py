@@ -23,7 +23,7 @@ from onbeat.telling import why_fields
 def why(settings: Settings, name: str, time: str | None, as_json: bool) -> None:
     """Say why a schedule ran, or did not, at TIME: an instant, or a local time in its zone.
 
-    Without TIME it is the latest tick.
+    Without TIME it is the latest tick, or start by hand.
     """
 
     async def work(service: Service) -> Why:

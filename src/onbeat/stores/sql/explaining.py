@@ -24,9 +24,12 @@ SELECT revision, {RUN_FACTS} FROM schedule_runs
  ORDER BY run_at LIMIT 1
 """
 
-LATEST = """
-SELECT max(run_at) FROM schedule_runs WHERE schedule_id = ?1 AND request_id = '' AND run_at <= ?2
+BY_HAND = f"""
+SELECT revision, {RUN_FACTS} FROM schedule_runs
+ WHERE run_at = ?2 AND schedule_id = ?1 AND request_id <> '' ORDER BY run_id DESC LIMIT 1
 """
+
+LATEST = "SELECT max(run_at) FROM schedule_runs WHERE schedule_id = ?1 AND run_at <= ?2"
 
 ONE = f"SELECT {RUN_FACTS} FROM schedule_runs WHERE run_id = ?1"
 
@@ -70,6 +73,8 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
     row = tx.one(OWN, (schedule_id, at))
     if row is None and _is_tick(schedule, at, known):  # a range is of ticks, not of all instants
         row = tx.one(RANGE, (schedule_id, at))
+    elif row is None:
+        row = tx.one(BY_HAND, (schedule_id, at))
     run = None if row is None else _run(row[1:])
     if row is not None:
         schedule = _as_decided(tx, known, row[0])
@@ -112,7 +117,7 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
 
 
 def _latest(tx: Transaction, known: Known) -> int:
-    """Return the latest tick that has a row, else the next, else now."""
+    """Return the latest tick that has a row, or start by hand, else the next tick, else now."""
     row = tx.one(LATEST, (known.schedule_id, tx.now // 1000))
     if row is not None and row[0] is not None:
         return int(row[0])
