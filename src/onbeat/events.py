@@ -67,6 +67,13 @@ class ScheduleResumed(Event, frozen=True, tag="schedule.resumed"):
     run_at: int | None = None
 
 
+class ScheduleArmed(Event, frozen=True, tag="schedule.armed"):
+    """A schedule that had come to rest has a tick again, which follows its last success."""
+
+    schedule_id: str
+    run_at: int
+
+
 class ScheduleDeleted(Event, frozen=True, tag="schedule.deleted"):
     """A schedule is gone; its started runs finish."""
 
@@ -411,7 +418,7 @@ AnyEvent = (
     | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunEndAsked
     | RunBackfilled | RangeShortened | GroupChanged | TokenCreated | TokenRevoked | SessionOpened
     | RunNamed | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored | DocumentKept
-    | DocumentForgotten
+    | DocumentForgotten | ScheduleArmed
 )  # fmt: skip
 
 

@@ -221,7 +221,8 @@ class Store(Protocol):
         `source` is kept with what it said, as long as others only edit that, who have none. An id
         of another owner than `only_of` is refused with NotAllowed. Where a revision is `expected`,
         and there is another, or none where there should be, it is refused with ChangedSince; an
-        expected None is that it is not there. `beginnings` are of those that are new.
+        expected None is that it is not there. `beginnings` are of those that are new; one
+        that has come to rest, and has no tick, is armed anew by its last success.
         """
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:

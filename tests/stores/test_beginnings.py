@@ -1,5 +1,6 @@
 """What every store promises of schedules that were kept elsewhere before."""
 
+from onbeat.core.runs import Failed
 from onbeat.core.why import explain
 from onbeat.ports import Beginning
 from onbeat.testing import a_schedule
@@ -74,6 +75,37 @@ async def test_no_tick_that_has_its_row_is_planned_again(world):
     before = Beginning(ticked_at=world.clock.now() - 5 * HOUR)
     await world.store.upsert([a_schedule("a", every="1h")], beginnings={"a": before})
     assert (await world.store.schedule("a")).next_run_at == ran
+
+
+async def test_one_that_has_come_to_rest_follows_its_last_success_again(world):
+    now, schedule = world.clock.now(), a_schedule("a", after={"success": "2h"})
+    await world.store.upsert([schedule])
+    before = {"a": Beginning(last_success_at=now - HOUR)}
+    await world.store.upsert([schedule], beginnings=before)
+    assert (await world.store.schedule("a")).next_run_at * 1000 == now + HOUR
+    assert await world.names_told() == ["schedule.created", "schedule.armed"]
+    await world.store.upsert([schedule], beginnings=before)
+    assert await world.names_told() == []  # it has its tick
+
+
+async def test_what_should_have_followed_by_now_is_due_at_once(world):
+    now, schedule = world.clock.now(), a_schedule("a", after={"success": "2h"}, catchup="none")
+    await world.store.upsert([schedule])
+    await world.store.upsert(
+        [schedule], beginnings={"a": Beginning(last_success_at=now - 9 * HOUR)}
+    )
+    assert (await world.store.schedule("a")).next_run_at * 1000 == now + 1000
+
+
+async def test_what_is_paused_or_runs_is_not_armed(world):
+    schedule, before = a_schedule("a", after={"success": "2h"}), {"a": Beginning(last_success_at=0)}
+    await world.store.upsert([schedule])
+    await world.store.enqueue("a", request_id="me")
+    await world.store.upsert([schedule], beginnings=before)
+    await world.end(await world.start_one(), Failed("no"))
+    await world.store.pause("a")
+    await world.store.upsert([schedule], beginnings=before)
+    assert "schedule.armed" not in await world.names_told()
 
 
 async def test_one_can_begin_paused(world):

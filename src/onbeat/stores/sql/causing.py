@@ -51,7 +51,7 @@ def cause(tx: Transaction, schedule_id: str, status: Status) -> None:
         for name in (*own, schedule_id):
             happened = ended(schedule.trigger, past, name, status, now=tx.now, until=until)
             past = replace(past, happened=happened)
-        _happen(tx, known, schedule, past.happened)
+        happen(tx, known, schedule, past.happened)
 
 
 def cause_startup(tx: Transaction) -> None:
@@ -63,10 +63,10 @@ def cause_startup(tx: Transaction) -> None:
         if schedule is not None and not known.deleted:
             until = known.state.decided_until
             happened = started(schedule.trigger, known.state.past, now=tx.now, until=until)
-            _happen(tx, known, schedule, happened)
+            happen(tx, known, schedule, happened)
 
 
-def _happen(
+def happen(
     tx: Transaction, known: Known, schedule: Schedule, happened: Mapping[str, Happened]
 ) -> None:
     """Keep what has happened, and move the due row if its tick is sooner."""

@@ -27,13 +27,14 @@ from onbeat.events import (
     GateChanged,
     GroupChanged,
     RunEnqueued,
+    ScheduleArmed,
     ScheduleChanged,
     ScheduleCreated,
     ScheduleDeleted,
     ScheduleResumed,
 )
 from onbeat.ports import NO_BEGINNINGS, NOTHING_EXPECTED, Beginning, Upserted
-from onbeat.stores.sql.causing import keep_follows
+from onbeat.stores.sql.causing import happen, keep_follows
 from onbeat.stores.sql.deciding import Decided, carry_out
 from onbeat.stores.sql.known import Known, existing, find, find_all, held, is_foreign, put_to_rest
 from onbeat.stores.sql.rows import (
@@ -117,6 +118,10 @@ def upsert(
         _upsert(tx, schedule, source, user_id, beginnings.get(schedule.schedule_id))
         for schedule in schedules
     ]
+    for schedule, each in zip(schedules, done, strict=True):
+        beginning = beginnings.get(schedule.schedule_id)
+        if beginning is not None and each.change != "created":
+            _arm_anew(tx, schedule, beginning)
     pairs = zip(schedules, done, strict=True)
     changed = [schedule for schedule, each in pairs if each.change != "unchanged"]
     keep_follows(tx, changed)
@@ -255,6 +260,22 @@ def _begin_with(tx: Transaction, schedule: Schedule, state: State, beginning: Be
          beginning.last_exit, beginning.last_missed_at, beginning.last_miss_reason, happened),
     )  # fmt: skip
     return replace(state, happened=happened)
+
+
+def _arm_anew(tx: Transaction, schedule: Schedule, beginning: Beginning) -> None:
+    """Give a schedule that has come to rest the tick that follows its last success."""
+    known, succeeded = existing(tx, schedule.schedule_id), beginning.last_success_at
+    if known.paused or known.run_at is not None or succeeded is None:
+        return
+    if not schedule.trigger.needs_past or unfinished_of(tx, [schedule.schedule_id]):
+        return
+    until = max(known.state.decided_until, tx.now // 1000)  # what is past by now is due at once
+    trigger, past = schedule.trigger, known.state.past
+    happened = ended(trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
+    happen(tx, known, schedule, happened)
+    armed = existing(tx, schedule.schedule_id)
+    if armed.run_at is not None:
+        tx.tell(ScheduleArmed(schedule.schedule_id, armed.run_at))
 
 
 def _keep_for_later(tx: Transaction, known: Known, text: str, until: int) -> None:
