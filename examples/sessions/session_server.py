@@ -17,7 +17,6 @@ import json
 import shutil
 import sys
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import ClientSession, web
@@ -140,8 +139,12 @@ def main(words):
     parser.add_argument("--listen", default="127.0.0.1:53000", help="a port of this machine")
     parser.add_argument("--folder", type=Path, default=Path("~/.caco/sessions").expanduser())
     given = parser.parse_args(words)
-    with suppress(KeyboardInterrupt):
+    try:
         asyncio.run(serve(int(given.listen.rpartition(":")[2]), given.folder))
+    except KeyboardInterrupt:
+        pass
+    except OSError as broken:
+        sys.exit(f"session_server: {given.listen} is not free: {broken.strerror} (--listen)")
 
 
 if __name__ == "__main__":
