@@ -185,6 +185,8 @@ def _last(row: ScheduleRow, now: int) -> str:
         return f"{row.last_miss_reason} {_ago(missed, now)}" if missed is not None else "-"
     ok = row.last_success_at == row.last_run_at
     told = "ok" if ok else f"failed x{row.consecutive_failures}"
+    if not ok and not row.consecutive_failures:
+        told = "ran"  # elsewhere, and nobody has told how that ended
     return f"{told} {_ago(row.last_run_at, now)}"
 
 
