@@ -1,0 +1,44 @@
+"""Files that are replaced whole: after whatever crash, one has the old content or the new."""
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+OF_ITS_OWNER = 0o600
+
+
+def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None:
+    """Replace a file, or make it; a crash at any moment leaves the old content or the new.
+
+    One that is there keeps its mode, else it has `mode`, or is for its owner only. A link stays
+    one: what it leads to is replaced. What fails leaves nothing behind; a crash may leave a file
+    beside it whose name begins with a dot.
+    """
+    path = Path(os.path.realpath(path))
+    mode = _mode_of(path) or mode or OF_ITS_OWNER
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:50]}.", dir=path.parent)
+    new = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # else the new name could be of a file without content
+        new.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            new.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # else a loss of power could take the new name back
+    finally:
+        os.close(folder)
+
+
+def _mode_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_mode & 0o777
+    except FileNotFoundError:
+        return None
