@@ -16,7 +16,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from onbeat.core.endings import holds
-from onbeat.core.runs import Canceled, Failed, Lost, Outcome
+from onbeat.core.runs import Accepted, Canceled, Failed, Lost, Outcome
 from onbeat.core.schedules import Target
 from onbeat.engine.leases import Lease
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
@@ -267,8 +267,7 @@ class Dispatcher:
             self._recording = []
             self._unrecorded -= len(batch)
             if len(held) < len(batch):
-                for run_id in {each.attempt.run_id for each in batch} - held:
-                    log.warning("run %d was not this node's any more", run_id)
+                _tell_of_lost([each for each in batch if each.attempt.run_id not in held])
         self.recorded += 1
         if any(each.attempt.group is not None for each in batch):
             self.wake()  # somebody may wait for just this place
@@ -442,3 +441,12 @@ def _told(broken: BaseException) -> str:
         return f"{type(broken).__name__}: {broken}"
     except Exception:  # noqa: BLE001 - its own text may fail in any way
         return type(broken).__name__
+
+
+def _tell_of_lost(finished: Sequence[Finished]) -> None:
+    """Tell of runs that somebody else has decided about since."""
+    for each in finished:
+        if isinstance(each.outcome, Accepted):  # its target was quicker to tell of its end
+            log.debug("run %d was reported before its answer was read", each.attempt.run_id)
+        else:
+            log.warning("run %d was not this node's any more", each.attempt.run_id)
