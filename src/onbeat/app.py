@@ -256,17 +256,21 @@ class Onbeat:
             await define()
 
     async def close(self) -> None:
-        """Stop in good order."""
+        """Stop in good order: the node, then the systems, which tell what it did last."""
         if self._taking_over is not None:
             self._taking_over.cancel()
             await asyncio.wait([self._taking_over])
             self._taking_over = None
-        if self._hosted is not None:
-            await self._hosted.end()
-            self._hosted = None
-        if self._open is not None:
-            await self._open.close()
-            self._open = None
+        opened = self._open
+        if opened is None:
+            return
+        try:
+            await opened.stop()
+            if self._hosted is not None:
+                await self._hosted.end()
+        finally:
+            self._hosted = self._open = None
+            await opened.close()
 
     async def define(self, *schedules: Schedule) -> list[Upserted]:
         """Define schedules; what changes nothing writes nothing."""

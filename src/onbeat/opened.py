@@ -145,7 +145,7 @@ class Opened:
             "command": commands,
             "python": functions,
             "http": requests,
-            "session": _prompts(settings, requests, store),
+            "session": _prompts(settings, requests, store, address),
             "workflow": WorkflowLauncher(RunLauncher(dags, executor, clock=store.clock)),
             **own,
         }
@@ -260,23 +260,29 @@ class Opened:
         if self.engine is not None:
             self.engine.look_again()
 
+    async def stop(self) -> None:
+        """Stop the node, if there is one, when what it runs has ended or its grace is over."""
+        if self._minding is not None:
+            if self.engine is not None:  # else it is stopping already
+                self._minding.cancel()
+            await asyncio.wait([self._minding])
+        if self.engine is not None:
+            await self.engine.stop(self._settings.stop_grace / 1000)
+
     async def close(self) -> None:
+        """Close the store, and what else is open. The node has stopped."""
         try:
-            if self._minding is not None:
-                if self.engine is not None:  # else it is stopping already
-                    self._minding.cancel()
-                await asyncio.wait([self._minding])
-            if self.engine is not None:
-                await self.engine.stop(self._settings.stop_grace / 1000)
-        finally:
             for launcher in self._launchers.values():
                 await launcher.close()
+        finally:
             await self._store.close()
             if self._settings.output_folder is None:  # what is in memory leaves nothing behind
                 shutil.rmtree(self._output, ignore_errors=True)
 
 
-def _prompts(settings: Settings, requests: HttpLauncher, store: SqlStore) -> SessionLauncher:
+def _prompts(
+    settings: Settings, requests: HttpLauncher, store: SqlStore, address: str
+) -> SessionLauncher:
     return SessionLauncher(
         check_url=requests.check,
         url=settings.sessions_url,
@@ -285,7 +291,7 @@ def _prompts(settings: Settings, requests: HttpLauncher, store: SqlStore) -> Ses
         cwd=settings.sessions_cwd or str(Path.cwd()),
         busy_delay=settings.sessions_busy_delay,
         most=settings.sessions_most,
-        callback=Tokens(store).callback(settings.public_url),
+        callback=Tokens(store).callback(settings.public_url or address),
         public_only=settings.http_targets == "public",
     )
 

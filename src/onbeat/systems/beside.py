@@ -28,13 +28,15 @@ class Beside(Protocol):
 class Keeper:
     """Does a step again and again: when it is woken, and after `every` seconds at the latest.
 
-    A step that fails is told in the log, and is done again: each has to be one that may be.
+    A step that fails is told in the log, once for each reason, and is done again: each has to be
+    one that may be.
     """
 
     def __init__(self, name: str, step: Callable[[], Awaitable[None]], *, every: float) -> None:
         self._name, self._step, self._every = name, step, every
         self._woken = asyncio.Event()
         self._at_work: asyncio.Task[None] | None = None
+        self._told = ""
 
     def begin(self) -> None:
         """Begin, unless it has."""
@@ -52,6 +54,12 @@ class Keeper:
             self._woken.set()
             await asyncio.wait([task])
 
+    async def abandon(self) -> None:
+        """Stop, in the middle of a step if there is one."""
+        if self._at_work is not None:
+            self._at_work.cancel()
+            await self.end()
+
     async def _work(self) -> None:
         while self._at_work is not None:
             with suppress(TimeoutError):
@@ -62,7 +70,11 @@ class Keeper:
                 return
             try:
                 await self._step()
+                self._told = ""
             except (OnbeatError, OSError) as failed:
-                log.warning("%s: %s (tried again in %g s)", self._name, failed, self._every)
+                if str(failed) != self._told:
+                    self._told = str(failed)
+                    told = "%s: %s (tried again every %g s)"
+                    log.warning(told, self._name, failed, self._every)
             except Exception:
                 log.exception("%s: this is a defect", self._name)
