@@ -1,19 +1,22 @@
 """The systems of a process: made as its settings say, and at work beside its node."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from onbeat.errors import InvalidSettings
+from onbeat.errors import InvalidSettings, OnbeatError
 from onbeat.events import Event
 from onbeat.opened import Opened, workflow_store, zone_of_machine
 from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.sources.fields import FieldsFile
-from onbeat.systems.beside import Beside
+from onbeat.systems.beside import Beside, Keeper
 from onbeat.systems.services import TimerSystem, is_open
+from onbeat.systems.sessions import TIDIED_EVERY, Sessions
 from onbeat.systems.sessions import Defaults as SessionDefaults
-from onbeat.systems.sessions import Sessions
 from onbeat.systems.workflows import DatabaseStore, Defaults, RunLauncher, Workflows
+
+log = logging.getLogger("onbeat.systems")
 
 
 class Hosted:
@@ -24,7 +27,9 @@ class Hosted:
         self.workflows = _workflows(settings, opened)
         self.timers = timers_of(settings, opened.service)
         self.sessions = _sessions(settings, opened)  # None: there is no chat server
-        beside = (self.timers, self.sessions)
+        # Without that system, too, there may be prompts that leave chat sessions behind.
+        prompts = self.sessions or Tidying(opened.tidy_sessions)
+        beside = (self.timers, prompts)
         self._beside: list[Beside] = [each for each in beside if each is not None]
         self._begun: list[Beside] = []
         opened.listeners.append(self._heard)
@@ -37,13 +42,32 @@ class Hosted:
                 self._begun.append(each)
 
     async def end(self) -> None:
-        """Have each end that has begun, the last one first."""
+        """Have each end that has begun, the last one first; one that cannot is told in the log."""
         while self._begun:
-            await self._begun.pop().end()
+            try:
+                await self._begun.pop().end()
+            except (OnbeatError, OSError) as failed:
+                log.warning("a system has not ended well: %s", failed)
 
     def _heard(self, at: int, events: Sequence[Event]) -> None:
         for each in self._begun:
             each.heard(at, events)
+
+
+class Tidying:
+    """Has something tidied every minute, beside a node."""
+
+    def __init__(self, tidy: Callable[[], Awaitable[None]]) -> None:
+        self._keeper = Keeper("chat sessions", tidy, every=TIDIED_EVERY)
+
+    async def begin(self) -> None:
+        self._keeper.begin()
+
+    def heard(self, at: int, events: Sequence[Event]) -> None:
+        """Hear nothing: a minute is soon enough."""
+
+    async def end(self) -> None:
+        await self._keeper.abandon()
 
 
 def timers_of(settings: Settings, service: Service) -> TimerSystem | None:
@@ -86,6 +110,7 @@ def _sessions(settings: Settings, opened: Opened) -> Sessions | None:
         opened.service,
         folder=Path(settings.sessions_folder).expanduser(),
         store_id=opened.store_id,
+        url=settings.sessions_url,
         defaults=SessionDefaults(settings.sessions_check, settings.sessions_minimum),
         tidy=opened.tidy_sessions,
     )

@@ -47,7 +47,7 @@ def an_attempt(n=1, *, public_only=None, **fields):
     )
 
 
-def launch(line, *attempts, **given):
+def launch(line, *attempts, tidies=False, **given):
     """Return what came of attempts, one after the other, with one book."""
 
     async def whole():
@@ -55,7 +55,10 @@ def launch(line, *attempts, **given):
         known = {"url": "http://127.0.0.1:1", "cwd": "/srv", "busy_delay": 7, **given}
         launcher = SessionLauncher(check_url=CHECKS, ask=line.ask, store=store, **known)
         try:
-            return [await launcher.launch(each) for each in attempts]
+            found = [await launcher.launch(each) for each in attempts]
+            if tidies:
+                await launcher.tidy()
+            return found
         finally:
             await store.close()
 
@@ -95,6 +98,8 @@ def test_what_the_answer_to_a_message_means(answer, outcome):
         (Answer(503, "Service Unavailable"), "HTTP 503: Service Unavailable"),
         (Answer(200, "OK", {"id": 7}), "the server has made no session"),
         (Answer(200, "OK", {"sessionId": "a\nb"}), "the server has made no session"),
+        (Answer(200, "OK", {"sessionId": ".."}), "the server has made no session"),
+        (Answer(200, "OK", {"sessionId": "."}), "the server has made no session"),
         (Answer(200, "OK", "hello"), "the server has made no session"),
         (Failed("nobody is there"), "nobody is there"),
     ],
@@ -130,7 +135,7 @@ def test_with_feedback_the_server_is_told_where_to_report_and_the_run_is_awaited
 
 
 def test_an_operator_who_wants_public_addresses_only_still_has_a_server_of_their_own():
-    line = Line(made("a"), OK, Answer(404, "Not Found"), made("b"), OK)
+    line = Line(made("a"), OK, made("b"), OK)
     mine = an_attempt(2, url="http://chat.example", persist=False)
     launch(line, an_attempt(persist=False), mine, public_only=True)
     asked = {(url.partition("/api")[0], public_only) for _, url, _, _, public_only in line.sent}
@@ -138,24 +143,56 @@ def test_an_operator_who_wants_public_addresses_only_still_has_a_server_of_their
 
 
 def test_only_a_url_of_the_target_s_own_has_to_be_public():
-    line = Line(made("s"), OK, OK)
+    line = Line(made("s"), OK, made("t"), OK)
     mine = an_attempt(url="http://chat.example", public_only=True)
     launch(line, an_attempt(public_only=True), mine)
-    assert [public for *_, public in line.sent] == [False, False, True]
+    assert [public for *_, public in line.sent] == [False, False, True, True]
     assert line.sent[-1][1].startswith("http://chat.example/api/sessions/")
 
 
-def test_a_schedule_s_next_run_deletes_what_the_last_was_alone_with():
+def test_a_session_of_one_server_is_never_spoken_to_on_another():
+    line = Line(made("s"), OK, made("s"), OK, OK)
+    mine = an_attempt(url="http://chat.example")
+    launch(line, mine, an_attempt(2), an_attempt(3))
+    assert [url for _, url, *_ in line.sent] == [
+        "http://chat.example/api/sessions",
+        "http://chat.example/api/sessions/s/messages",
+        "http://127.0.0.1:1/api/sessions",
+        "http://127.0.0.1:1/api/sessions/s/messages",
+        "http://127.0.0.1:1/api/sessions/s/messages",
+    ]
+
+
+def test_sessions_of_two_servers_that_have_the_same_id_are_two():
+    gone = Answer(200, "OK")
+    line = Line(made("s"), OK, made("s"), OK, gone, gone)
+    mine = an_attempt(2, url="http://chat.example", persist=False, feedback=True)
+    launch(line, an_attempt(persist=False, feedback=True), mine, tidies=True)
+    assert [f"{method} {url}" for method, url, *_ in line.sent[4:]] == [
+        "DELETE http://127.0.0.1:1/api/sessions/s",
+        "DELETE http://chat.example/api/sessions/s",
+    ]
+
+
+def test_what_a_run_was_alone_with_is_deleted_when_the_next_has_its_own():
     gone = Answer(404, "Not Found")
-    line = Line(made("a"), OK, gone, made("b"), OK)
-    launch(line, an_attempt(persist=False), an_attempt(2, persist=False))
+    line = Line(made("a"), OK, made("b"), OK, gone)
+    launch(line, an_attempt(persist=False), an_attempt(2, persist=False), tidies=True)
     assert [f"{method} {url.rpartition('1/')[2]}" for method, url, *_ in line.sent] == [
         "POST api/sessions",
         "POST api/sessions/a/messages",
-        "DELETE api/sessions/a",
         "POST api/sessions",
         "POST api/sessions/b/messages",
+        "DELETE api/sessions/a",
     ]
+
+
+def test_of_a_server_that_does_not_answer_only_one_session_is_tidied_and_no_run_waits_for_it():
+    line = Line(made("a"), OK, made("b"), OK, made("c"), OK, Failed("no answer"))
+    attempts = [an_attempt(n, persist=False, feedback=True) for n in (1, 2, 3)]
+    found = launch(line, *attempts, tidies=True)
+    assert [outcome for outcome, _ in found] == [Accepted("a"), Accepted("b"), Accepted("c")]
+    assert [method for method, *_ in line.sent] == ["POST"] * 6 + ["DELETE"]
 
 
 def test_a_launch_that_has_no_server_says_so_and_is_not_tried_again():
@@ -203,10 +240,18 @@ def test_without_a_server_in_the_settings_a_target_has_to_name_one():
 def test_a_prompt_that_was_sent_cannot_be_called_back():
     launcher = SessionLauncher(check_url=CHECKS, url="")
     assert not launcher.can_cancel(Target("session", {"session": {"prompt": "x"}}))
-    assert launcher.offers() == ("session",)
+
+
+def test_a_node_without_a_server_offers_to_send_only_to_those_that_targets_name():
+    assert SessionLauncher(check_url=CHECKS, url="").offers() == ("session:url",)
+    with_one = SessionLauncher(check_url=CHECKS, url="http://127.0.0.1:1")
+    assert with_one.offers() == ("session", "session:url")
+    assert read_target({"session": {"prompt": "x"}}).needs == "session"
+    own = read_target({"session": {"prompt": "x", "url": "http://chat.example"}})
+    assert own.needs == "session:url"
 
 
 def test_a_session_that_was_for_one_run_is_never_the_schedule_s_own():
-    line = Line(made("a"), OK, Answer(500, "No"), made("b"), OK)
+    line = Line(made("a"), OK, made("b"), OK)
     launch(line, an_attempt(persist=False), an_attempt(2))
     assert line.sent[-1][1].endswith("/api/sessions/b/messages")

@@ -34,7 +34,8 @@ class Target:
     kind: str
     fields: Mapping[str, object]
     is_enabled: bool = True
-    # What a node has to offer for it: the kind, and the name of a registered function.
+    # What a node has to offer for it: the kind; more of a registered function, which has a name,
+    # and of a prompt to a server of its own, which every node can send.
     needs: str = field(init=False, repr=False, compare=False)
     # What is passed to it, as JSON: kept with a run from the moment it is decided.
     inputs_text: str | None = field(init=False, repr=False, compare=False)
@@ -42,10 +43,9 @@ class Target:
     starts_directly: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        name, inputs = str(self.fields.get(self.kind)), self.fields.get("inputs")
-        registered = self.kind == "python" and ":" not in name
+        inputs = self.fields.get("inputs")
         text = msgspec.json.encode(inputs).decode() if inputs else None
-        object.__setattr__(self, "needs", f"python:{name}" if registered else self.kind)
+        object.__setattr__(self, "needs", _needs(self.kind, self.fields.get(self.kind)))
         object.__setattr__(self, "inputs_text", text)
         templates = has_templates(self.fields)
         object.__setattr__(self, "has_templates", templates)
@@ -61,6 +61,14 @@ class Target:
     def inputs(self) -> dict[str, object]:
         """What is passed to it: another copy each time, which whoever gets it may change."""
         return read_inputs(self.inputs_text)
+
+
+def _needs(kind: str, own: object) -> str:
+    if kind == "python" and ":" not in str(own):
+        return f"python:{own}"
+    return (
+        "session:url" if kind == "session" and isinstance(own, Mapping) and own.get("url") else kind
+    )
 
 
 def read_inputs(text: str | None) -> dict[str, object]:
@@ -123,7 +131,7 @@ def _check_trigger(trigger: Trigger) -> None:
 
 
 def _check_probe(probe: Target) -> None:
-    if probe.needs != probe.kind:
+    if probe.kind == "python" and probe.needs != probe.kind:
         problem = "a condition cannot be a registered function: any node may have to ask it"
         raise InvalidSchedule("when.python", problem, hint="module:function")
     if probe.has_templates:

@@ -72,7 +72,7 @@ class World:
         self.server = Server(folder / "sessions")
         self.database = f"sqlite:///{folder}/onbeat.db"
         self.settings, self.url = {}, ""
-        self.beat = None
+        self.beat = self._stopped = None
 
     @property
     def sessions(self):
@@ -85,12 +85,16 @@ class World:
     def play(self, *stories):
         """Run stories one after the other, each with a start of the scheduler of its own."""
 
+        if self.server is self._stopped:
+            self.restart_server()
+
         async def whole():
-            self.url = await self.server.start()
+            self.url = await self.server.start(int(self.url.rpartition(":")[2] or 0))
             found = None
             for story in stories:
                 found = await self.live(story)
             await self.server.stop()
+            self._stopped = self.server
             return found
 
         return asyncio.run(asyncio.wait_for(whole(), 30))

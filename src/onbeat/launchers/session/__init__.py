@@ -2,12 +2,15 @@
 
 A server makes sessions (`POST /api/sessions`) and takes messages (`.../ID/messages`). The session
 of a schedule is in the book before the first message goes there: whatever breaks later, the next
-attempt finds it, and there is no second one. What is made for one run is deleted after it.
+attempt finds it, and there is no second one. What is made for one run is deleted after it, by
+`tidy`: no run waits for that.
 """
 
 import logging
 from collections.abc import Callable, Collection, Mapping
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from onbeat.core.runs import Accepted, Busy, Failed, Outcome, Succeeded
 from onbeat.core.schedules import Target
@@ -22,6 +25,7 @@ BUSY = "Session busy - agent currently running"
 LONGEST_ANSWER = 5 * 60_000  # milliseconds for one request
 LONGEST_DELETE = 10_000
 LONGEST_USE = 30 * 60_000  # how long a session for one run is left to it, if nobody tells its end
+TRIES = 2  # sessions of a schedule that a run is sent to, before it has a new one
 GIVEN_UP = 7 * 86_400_000  # one that could not be deleted for so long is forgotten
 
 
@@ -63,7 +67,8 @@ class SessionLauncher:
                 raise InvalidSchedule("session.url", refused.problem, hint=refused.hint) from None
 
     def offers(self) -> tuple[str, ...]:
-        return ("session",)
+        """Return what it can send: without a server of the operator's, only to those of targets."""
+        return ("session", "session:url") if self._url else ("session:url",)
 
     def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
         """Return False: a prompt that was sent cannot be called back."""
@@ -81,14 +86,17 @@ class SessionLauncher:
 
     async def tidy(self) -> None:
         """Delete sessions that were for one run, and are not needed for it any more."""
-        book = self._book
-        for session_id, made in (await book.all()).items():
+        book, silent = self._book, set[str]()
+        found = await book.all()
+        latest = {made.schedule_id: made for made in found}  # the last of each is the latest
+        for made in found:
             is_old = made.used_at + LONGEST_USE <= book.now()
-            is_told = made.run_id is not None and await book.is_over(made.run_id)
-            if made.is_ephemeral and (is_old or is_told):
-                answer = await self._delete(session_id, made)
+            is_followed = latest[made.schedule_id] is not made
+            is_over = made.is_ephemeral and (is_old or is_followed or made.reports)
+            if is_over and made.url not in silent and not await book.is_in_use(made):
+                answer = await self._delete(made)
                 if isinstance(answer, Failed):
-                    return  # nobody is there
+                    silent.add(made.url)  # nobody is there
 
     def kill(self, run_ids: Collection[int]) -> None:
         """Nothing more can be done: the request was aborted when its launch was cancelled."""
@@ -107,32 +115,37 @@ class SessionLauncher:
             raise InvalidSchedule("session.url", "there is no chat server", hint="sessions_url")
         made = Made(
             attempt.schedule_id,
+            await book.since(attempt.schedule_id),
             url,
             bool(prompt.url) and (prompt.public_only or self._public_only),
             book.now(),
+            attempt.run_id,
             is_ephemeral=not prompt.persist,
-            run_id=attempt.run_id if prompt.feedback else None,
+            reports=prompt.feedback,
         )
-        await self._clean_up_after(attempt.schedule_id)
-        session_id = await book.session_of(attempt.schedule_id) if prompt.persist else None
-        if session_id is not None:
-            await book.enter(session_id, made)
-            answer = await self._say(session_id, made, prompt, attempt, lines)
+        # One that is gone may have been replaced by somebody meanwhile; else there is none then.
+        for _ in range(TRIES if prompt.persist else 0):
+            session_id = await book.session_of(made)
+            if session_id is None:
+                break
+            known = replace(made, session_id=session_id)
+            await book.touch(known)
+            answer = await self._say(known, prompt, attempt, lines)
             if not isinstance(answer, Answer) or answer.status != 404:
-                return self._outcome(answer, session_id, prompt)
-            await book.strike(session_id, attempt.schedule_id)
+                return self._outcome(answer, known, prompt)
+            await book.strike(known)
         await self._make_room()
         new = await self._make(made, prompt, attempt, lines)
         if isinstance(new, Failed):
             return new
-        await book.enter(new, made)  # before anything is said there
-        answer = await self._say(new, made, prompt, attempt, lines)
+        await book.enter(new)  # before anything is said there
+        answer = await self._say(new, prompt, attempt, lines)
         return self._outcome(answer, new, prompt)
 
     async def _make(
         self, made: Made, prompt: Prompt, attempt: Attempt, lines: list[str]
-    ) -> str | Failed:
-        """Have the server make a session; return its id."""
+    ) -> Made | Failed:
+        """Have the server make a session."""
         body = {"cwd": prompt.cwd or self._cwd, "description": attempt.schedule_id}
         body |= {"kind": "scheduled"} | ({"model": prompt.model} if prompt.model else {})
         answer = await self._post(made, "/api/sessions", body, attempt, lines)
@@ -141,18 +154,19 @@ class SessionLauncher:
         if not 200 <= answer.status < 300:
             return Failed(answer.error)
         found = session_id_of(answer.body)
-        return found or Failed(
-            "the server has made no session: there is no sessionId in its answer"
-        )
+        if found is None:
+            problem = "the server has made no session: there is no sessionId in its answer"
+            return Failed(problem)
+        return replace(made, session_id=found)
 
     async def _say(
-        self, session_id: str, made: Made, prompt: Prompt, attempt: Attempt, lines: list[str]
+        self, made: Made, prompt: Prompt, attempt: Attempt, lines: list[str]
     ) -> Answer | Failed:
         body = {"prompt": prompt.text, "source": "scheduler", "scheduleSlug": attempt.schedule_id}
         headers = {"Idempotency-Key": attempt.key}
         if prompt.feedback and self._callback is not None:
             headers |= await self._callback(attempt.key)
-        at = f"/api/sessions/{quote(session_id, safe='')}/messages"
+        at = f"/api/sessions/{quote(made.session_id, safe='')}/messages"
         return await self._post(made, at, body, attempt, lines, headers=headers)
 
     async def _post(
@@ -182,7 +196,7 @@ class SessionLauncher:
         )
         return answer
 
-    def _outcome(self, answer: Answer | Failed, session_id: str, prompt: Prompt) -> Outcome:
+    def _outcome(self, answer: Answer | Failed, made: Made, prompt: Prompt) -> Outcome:
         """Return what the answer to a message means."""
         if isinstance(answer, Failed):
             return answer
@@ -190,13 +204,8 @@ class SessionLauncher:
             return Busy(BUSY, self._busy_delay)
         if not 200 <= answer.status < 300:
             return Failed(answer.error)
-        return Accepted(session_id) if prompt.feedback else Succeeded({"sessionId": session_id})
-
-    async def _clean_up_after(self, schedule_id: str) -> None:
-        """Delete what a schedule had for its last run only."""
-        for session_id, made in (await self._book.all()).items():
-            if made.is_ephemeral and made.schedule_id == schedule_id:
-                await self._delete(session_id, made)
+        told = made.session_id
+        return Accepted(told) if prompt.feedback else Succeeded({"sessionId": told})
 
     async def _make_room(self) -> None:
         """Delete the least recently used sessions, so that there is a place for another.
@@ -205,27 +214,30 @@ class SessionLauncher:
         """
         found = await self._book.all()
         excess = len(found) + 1 - self._most
-        for session_id, made in found.items():
+        for made in found:
             if excess <= 0:
                 return
-            answer = await self._delete(session_id, made)
+            if await self._book.is_in_use(made):
+                continue
+            answer = await self._delete(made)
             if isinstance(answer, Failed):
                 return  # nobody is there: a run does not wait for each of them
             excess -= _is_gone(answer)
 
-    async def _delete(self, session_id: str, made: Made) -> Answer | Failed:
+    async def _delete(self, made: Made) -> Answer | Failed:
         """Have a session deleted; return what its server says of that."""
         assert self._ask is not None, "it can do more than check"
         answer = await self._ask(
             "DELETE",
-            f"{made.url}/api/sessions/{quote(session_id, safe='')}",
+            f"{made.url}/api/sessions/{quote(made.session_id, safe='')}",
             timeout=LONGEST_DELETE,
             public_only=made.public_only,
         )
         if _is_gone(answer) or made.used_at + GIVEN_UP <= self._book.now():
-            await self._book.strike(session_id, made.schedule_id)
+            await self._book.strike(made)
         else:
-            log.info("[SCHEDULER] session %s is not cleaned up yet: %s", session_id, answer.error)
+            told = "[SCHEDULER] session %s is not cleaned up yet: %s"
+            log.info(told, made.session_id, answer.error)
         return answer
 
     @property

@@ -1,25 +1,38 @@
 """The book of sessions: which one a schedule has, and all that were made and are not gone yet.
 
-It is kept in the store, so that every node knows it and a crash forgets nothing of it.
+It is kept in the store, so that every node knows it and a crash forgets nothing of it. A session is
+of one server: the same id at another one is somebody else's.
 """
 
-import msgspec
+from hashlib import sha256
 
+import msgspec
+from msgspec.structs import replace
+
+from onbeat.core.runs import Status
 from onbeat.ports import Store
 
 OF_SCHEDULE = "session"  # by schedule: the session that its runs share
-MADE = "session-made"  # by session: all that were made
+MADE = "session-made"  # all that were made
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A session that was made, or used, and how to be rid of it."""
+    """A session that was made, and how to be rid of it."""
 
     schedule_id: str
+    since: int | None  # when that schedule was made: a later one of the same id is another
     url: str  # of its server
     public_only: bool
     used_at: int  # milliseconds: the last time
-    is_ephemeral: bool = False  # it is for one run only
-    run_id: int | None = None  # whose end the server reports
+    run_id: int  # which run used it then
+    is_ephemeral: bool = False  # it is for that run only
+    reports: bool = False  # the server reports the end of that run
+    session_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the book."""
+        return sha256(f"{self.url}\n{self.session_id}".encode()).hexdigest()
 
 
 class Book:
@@ -32,33 +45,55 @@ class Book:
         """Return the time, in milliseconds."""
         return self._store.clock.now()
 
-    async def session_of(self, schedule_id: str) -> str | None:
-        """Return the session that the runs of a schedule share."""
-        row = await self._store.kept(OF_SCHEDULE, schedule_id)
-        found = (
-            row.body.get("sessionId") if row is not None and isinstance(row.body, dict) else None
-        )
+    async def since(self, schedule_id: str) -> int | None:
+        """Return when a schedule was made, if it is there."""
+        row = await self._store.schedule(schedule_id)
+        return None if row is None else row.created_at
+
+    async def session_of(self, made: Made) -> str | None:
+        """Return the session that the runs of a schedule share, on the server that it has now."""
+        row = await self._store.kept(OF_SCHEDULE, made.schedule_id)
+        body = row.body if row is not None and isinstance(row.body, dict) else {}
+        is_its_own = body.get("since") == made.since and body.get("url") == made.url
+        found = body.get("sessionId") if is_its_own else None
         return found if isinstance(found, str) else None
 
-    async def enter(self, session_id: str, made: Made) -> None:
+    async def enter(self, made: Made) -> None:
         """Remember a session, and that it is its schedule's own unless it is for one run."""
-        await self._store.keep(MADE, session_id, msgspec.to_builtins(made))
+        await self._store.keep(MADE, made.name, msgspec.to_builtins(made))
         if not made.is_ephemeral:
-            await self._store.keep(OF_SCHEDULE, made.schedule_id, {"sessionId": session_id})
+            own = {"sessionId": made.session_id, "url": made.url, "since": made.since}
+            await self._store.keep(OF_SCHEDULE, made.schedule_id, own)
 
-    async def strike(self, session_id: str, schedule_id: str) -> None:
+    async def touch(self, made: Made) -> None:
+        """Remember that a session is used, if it is one that was made here."""
+        row = await self._store.kept(MADE, made.name)
+        known = None if row is None else _made(row.body)
+        if known is not None:
+            used = replace(known, used_at=made.used_at, run_id=made.run_id, reports=made.reports)
+            await self._store.keep(MADE, made.name, msgspec.to_builtins(used))
+
+    async def strike(self, made: Made) -> None:
         """Forget a session that is no more."""
-        await self._store.forget(MADE, session_id)
-        if await self.session_of(schedule_id) == session_id:
-            await self._store.forget(OF_SCHEDULE, schedule_id)
+        await self._store.forget(MADE, made.name)
+        if await self.session_of(made) == made.session_id:
+            await self._store.forget(OF_SCHEDULE, made.schedule_id)
 
-    async def all(self) -> dict[str, Made]:
-        """Return all sessions by id, the least recently used first."""
+    async def all(self) -> list[Made]:
+        """Return all sessions, the least recently used first."""
         rows = await self._store.kept_all(MADE)
-        found = {row.name: msgspec.convert(row.body, Made) for row in rows}
-        return dict(sorted(found.items(), key=lambda item: item[1].used_at))
+        found = [made for row in rows if (made := _made(row.body)) is not None]
+        return sorted(found, key=lambda made: (made.used_at, made.run_id))
 
-    async def is_over(self, run_id: int) -> bool:
-        """Return whether a run has ended."""
-        run = await self._store.run(run_id)
-        return run is None or run.finished_at is not None
+    async def is_in_use(self, made: Made) -> bool:
+        """Return whether the run that used a session last is still at it."""
+        run = await self._store.run(made.run_id)
+        return run is not None and run.finished_at is None and run.status != Status.ENQUEUED
+
+
+def _made(body: object) -> Made | None:
+    """Return a session of the book; one that is not written as it is now is nobody's to delete."""
+    try:
+        return msgspec.convert(body, Made)
+    except msgspec.ValidationError:
+        return None

@@ -50,7 +50,7 @@ def session_id_of(body: object) -> str | None:
     """Return the id of the session that a server says it has made."""
     found = body.get("sessionId") if isinstance(body, Mapping) else None
     is_one = isinstance(found, str) and 0 < len(found) <= LONGEST_ID and found.isprintable()
-    return str(found) if is_one else None
+    return str(found) if is_one and found not in {".", ".."} else None  # they are paths
 
 
 def _text(name: str, value: object) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -44,7 +45,7 @@ from onbeat.systems.sessions.files import DEFINITION, Files
 from onbeat.systems.sessions.mirror import SESSION, Mirror
 from onbeat.systems.sessions.standing import Known
 
-__all__ = ["SLUG", "Defaults", "Item", "Refused", "Sessions"]
+__all__ = ["SLUG", "TIDIED_EVERY", "Defaults", "Item", "Refused", "Sessions"]
 
 log = logging.getLogger("onbeat.sessions")
 
@@ -75,8 +76,8 @@ class Item(msgspec.Struct, frozen=True, rename="camel"):
 class Sessions:
     """The system, beside a node: its calls, and what keeps its files in step with the store.
 
-    `tidy` deletes sessions that were made for one run. Each call is for whoever asks: `service` is
-    that of the caller.
+    `url` is where prompts are sent to, and `tidy` deletes sessions that were made for one run. Each
+    call is for whoever asks: `service` is that of the caller.
     """
 
     def __init__(
@@ -85,11 +86,14 @@ class Sessions:
         *,
         folder: Path,
         store_id: str,
+        url: str,
         defaults: Defaults,
         tidy: Callable[[], Awaitable[None]],
     ) -> None:
         self._service, self._defaults, self._folder = service, defaults, folder
-        self._mirror = Mirror(service, Files(folder), defaults, store_id=store_id)
+        self._mirror = Mirror(
+            service, Files(folder), defaults, store_id=store_id, url=url.rstrip("/")
+        )
         self._keeper = Keeper("sessions", self.look, every=EVERY)
         self._tidying = Keeper("chat sessions", tidy, every=TIDIED_EVERY)
         self._one_at_a_time = asyncio.Lock()
@@ -98,7 +102,7 @@ class Sessions:
 
     async def begin(self) -> None:
         """Have the store be as the files say."""
-        self._mirror.is_on = True
+        self._mirror.begin()
         try:
             await self.look()
         except OSError as broken:
@@ -131,10 +135,12 @@ class Sessions:
 
     async def end(self) -> None:
         """Bring the files up to date, and stop."""
-        await self._tidying.end()
+        await self._tidying.abandon()
         await self._keeper.end()
-        await self.look()
-        self._mirror.is_on = False
+        try:
+            await self.look()
+        finally:
+            self._mirror.is_on = False
 
     async def look(self) -> None:
         """Look at what has changed in the files and in the store, and bring them in step."""
@@ -151,13 +157,14 @@ class Sessions:
         """Return one."""
         row = await self._find(service, check_slug(slug))
         if row is None:
-            self._refuse_corrupt(slug, "cannot be shown")
-            raise Refused(404, f"Schedule not found: {slug}")
+            self._refuse_corrupt(service, row, slug, "cannot be shown")
+            raise _not_found(slug)
         return await self._item(row)
 
     async def put(self, service: Service, slug: str, given: Fields) -> Fields:
         """Define a slug, or give it another definition: all of it is replaced."""
         check_slug(slug)
+        _check_scope(service, "define")
         async with self._one_at_a_time:
             row = await self._mirror.refresh(slug)
             if row is None and (other := await service.find(slug)) is not None:
@@ -170,23 +177,26 @@ class Sessions:
     async def patch(self, service: Service, slug: str, given: Fields) -> Fields:
         """Change some of a definition; who may operate may enable and disable it."""
         check_slug(slug)
+        given = {name: value for name, value in given.items() if name in DEFINED}
+        _check_scope(service, "define" if given.keys() - {"enabled"} else "operate")
+        if not given:
+            raise Refused(400, "there is nothing to change", hint=", ".join(DEFINED))
         async with self._one_at_a_time:
             await self._mirror.refresh(slug)
             row = await self._find(service, slug)
-            self._refuse_corrupt(slug, "refusing partial update")
+            self._refuse_corrupt(service, row, slug, "refusing partial update")
             if row is None:
-                raise Refused(404, f"Schedule not found: {slug}")
+                raise _not_found(slug)
             enabled = is_enabled(given)
             if enabled and "enabled" in given and slug in self._mirror.corrupt:
                 state = "Schedule last-run state is corrupt; cannot re-enable"
                 raise Refused(409, f"{state}: {slug}")
-            given = {name: value for name, value in given.items() if name in DEFINED}
+            known = await self._mirror.known(slug)
             if given.keys() - {"enabled"}:
-                known = await self._mirror.known(slug)
                 now_said = self._mirror.definition(row, known)
                 await self._define(service, slug, row, _merged(now_said, given))
-            elif given:
-                await self._mirror.set_enabled(service, row, enabled)
+            else:
+                await self._mirror.set_enabled(service, row, known, enabled=enabled)
                 await self._mirror.refresh(slug)
             item = await self.item(service, slug)
         return {"slug": slug, "enabled": item.enabled, "nextRun": item.next_run}
@@ -194,8 +204,7 @@ class Sessions:
     async def delete(self, service: Service, slug: str) -> Fields:
         """Take one away, with its files; one that is not there is gone already."""
         check_slug(slug)
-        if not service.caller.may("define"):
-            raise NotAllowed("this needs scope define", hint="a token with scope define")
+        _check_scope(service, "define")
         async with self._one_at_a_time:
             is_there = await self._find(service, slug) is not None
             if is_there:
@@ -209,14 +218,15 @@ class Sessions:
     async def run(self, service: Service, slug: str) -> Fields:
         """Start a run now, whatever the time is, and whether it is enabled or not."""
         check_slug(slug)
+        _check_scope(service, "operate")
         async with self._one_at_a_time:
             await self._mirror.refresh(slug)
         row = await self._find(service, slug)
-        self._refuse_corrupt(slug, "refusing to run")
+        self._refuse_corrupt(service, row, slug, "refusing to run")
         if slug in self._mirror.corrupt:
             raise Refused(409, f"Schedule last-run state is corrupt; refusing to run: {slug}")
         if row is None:
-            raise Refused(404, f"Schedule not found: {slug}")
+            raise _not_found(slug)
         run = await service.start(slug)
         return {"slug": slug, "status": "running", "sessionId": await self._session_of(row, run)}
 
@@ -253,11 +263,11 @@ class Sessions:
             expected={slug: None} if row is None else {},
         )
         found = await service.schedule(slug)
-        await self._mirror.set_enabled(service, found, enabled)
+        await self._mirror.set_enabled(service, found, known, enabled=enabled)
         if known is None or row is None:
             known = Known(definition)
         else:
-            known = replace(known, definition=definition, definition_before=known.definition)
+            known = replace(known.with_definition(definition), held=None)
         await self._mirror.keep(slug, known)
         self._mirror.slugs.add(slug)
         await self._mirror.tell(await service.schedule(slug), known)
@@ -290,7 +300,12 @@ class Sessions:
             updated_at=edited if isinstance(edited, str) else None,
         )
 
-    def _refuse_corrupt(self, slug: str, what: str) -> None:
+    def _refuse_corrupt(
+        self, service: Service, row: ScheduleRow | None, slug: str, what: str
+    ) -> None:
+        """Refuse what is corrupt; to an owner there is nothing but what is theirs."""
+        if row is None and service.caller.only_of is not None:
+            raise _not_found(slug)
         corrupt = self._mirror.corrupt.get(slug)
         if corrupt is not None and corrupt.name == DEFINITION:
             error = f"Schedule definition is corrupt; {what}: {slug}"
@@ -301,7 +316,7 @@ class Sessions:
         definition = self._mirror.definition(row, await self._mirror.known(row.schedule_id))
         for _ in range(LOOKS):
             if is_persistent(definition):
-                found = await self._mirror.session_of(row.schedule_id)
+                found = await self._mirror.session_of(row)
                 if found is not None:
                     return found
             run = await self._service.run(run.run_id)
@@ -311,6 +326,16 @@ class Sessions:
         result = run.result if isinstance(run.result, dict) else {}
         told = result.get("sessionId", run.external_id)
         return told if isinstance(told, str) else None
+
+
+def _not_found(slug: str) -> Refused:
+    return Refused(404, f"Schedule not found: {slug}")
+
+
+def _check_scope(service: Service, scope: Literal["operate", "define"]) -> None:
+    """Refuse who may not, before anything is looked at or done for them."""
+    if not service.caller.may(scope):
+        raise NotAllowed(f"this needs scope {scope}", hint=f"a token with scope {scope}")
 
 
 def _config(definition: Fields) -> dict[str, object]:

@@ -7,12 +7,13 @@ What is not known here is kept as it is. Refusals are in the words of that syste
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
-from onbeat.core.codec import encode
+from onbeat.core.codec import decode, encode
 from onbeat.core.durations import parse_duration
 from onbeat.core.instants import parse_instant, rfc3339
 from onbeat.core.preview import shortest_gap
@@ -26,7 +27,9 @@ SLUGS = "letters, digits, '.', '_' and '-', at most 100, and no '.' first"
 LONGEST_INTERVAL = 525_600  # minutes: a year
 LONGEST, DEEPEST = 256 * 1024, 24  # of a definition: bytes, and levels
 RETRIES = 48  # after an error: a day of them, half an hour apart
-CRON = re.compile(r" *@[a-z]+ *| *\S+( +\S+){4} *")  # five fields, or a macro
+CRON = re.compile(
+    r"[ \t]*@[A-Za-z]+[ \t]*|[ \t]*\S+([ \t]+\S+){4}[ \t]*"
+)  # five fields, or a macro
 NO_SCHEDULE = "schedule with type and expression/intervalMinutes is required"
 NO_CRON = "Invalid cron expression"
 
@@ -80,8 +83,11 @@ def read_definition(
     `begins_at` is the second that the times of an interval are counted from.
     """
     check_slug(slug)
-    if not json_can_say(given, DEEPEST) or len(msgspec.json.encode(given)) > LONGEST:
-        raise Refused(400, "the definition is too long or too deep", hint="256 KiB at most")
+    if not json_can_say(given, DEEPEST):
+        hint = f"numbers of 64 bits, and {DEEPEST} levels at most"
+        raise Refused(400, "the definition holds a number or a depth that is too large", hint=hint)
+    if len(msgspec.json.encode(given)) > LONGEST:
+        raise Refused(400, "the definition is too long", hint="256 KiB at most")
     prompt = given.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         raise Refused(400, "prompt is required")
@@ -103,8 +109,19 @@ def read_definition(
         if refused.field.startswith("cron"):
             raise Refused(400, NO_CRON, hint=str(refused)) from None
         raise Refused(400, str(refused).removeprefix("run.session.")) from None
-    _check_minimum(found, defaults, now)
+    check_minimum(found, defaults, now)
     return found
+
+
+def check_minimum(schedule: Schedule, defaults: Defaults, now: int) -> None:
+    """Refuse what would run more often than an operator wants to pay for."""
+    gap = shortest_gap(schedule.trigger, after=now // 1000)
+    if gap is None or gap * 1000 >= defaults.minimum:
+        return
+    least = f"Minimum interval is {_minutes(defaults.minimum // 60_000)}"
+    if encode(schedule.trigger).get("cron") is None:
+        raise Refused(400, least)
+    raise Refused(400, f"Cron expression runs every {gap // 60} minutes. {least}")
 
 
 def told_of(definition: str, known: Fields) -> Fields:
@@ -156,7 +173,7 @@ def _timing(given: object, begins_at: int) -> Fields:
     """Return the trigger that a schedule's `type` asks for."""
     match given:
         case {"type": "cron", "expression": str(text)} if text.strip():
-            if CRON.fullmatch(text) is None:
+            if CRON.fullmatch(text.strip()) is None:
                 raise Refused(400, NO_CRON, hint="minute hour day month day-of-week")
             return {"cron": text.strip(), "timezone": "UTC"}
         case {"type": "interval", "intervalMinutes": int(minutes) | float(minutes)}:
@@ -167,17 +184,6 @@ def _timing(given: object, begins_at: int) -> Fields:
             return {"every": f"{int(minutes)}m", "start_at": rfc3339(begins_at)}
         case _:
             raise Refused(400, NO_SCHEDULE)
-
-
-def _check_minimum(schedule: Schedule, defaults: Defaults, now: int) -> None:
-    """Refuse what would run more often than an operator wants to pay for."""
-    gap = shortest_gap(schedule.trigger, after=now // 1000)
-    if gap is None or gap * 1000 >= defaults.minimum:
-        return
-    least = f"Minimum interval is {_minutes(defaults.minimum // 60_000)}"
-    if encode(schedule.trigger).get("cron") is None:
-        raise Refused(400, least)
-    raise Refused(400, f"Cron expression runs every {gap // 60} minutes. {least}")
 
 
 def _minutes(count: int) -> str:
@@ -217,7 +223,10 @@ def _schedule_of(said: Fields) -> Fields | None:
 def _in_one_spelling(given: object) -> Fields:
     match given:
         case {"type": "cron", "expression": str(text)}:
-            return {"type": "cron", "expression": " ".join(text.split())}
+            with suppress(InvalidSchedule):
+                trigger = decode({"cron": text}, timezone="UTC", key="any")
+                return {"type": "cron", "expression": encode(trigger).get("cron")}
+            return {"type": "cron", "expression": text}
         case {"type": "interval", "intervalMinutes": minutes}:
             return {"type": "interval", "intervalMinutes": minutes}
         case _:

@@ -6,7 +6,6 @@ text or the new one, whole. Nothing here knows what they mean.
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from onbeat.systems.sessions.definitions import SLUG, Fields
+from onbeat.systems.whole import replace_file
 
 DEFINITION, LAST_RUN, MARKER = "definition.json", "last-run.json", ".onbeat"
 LARGEST = 512 * 1024  # bytes of a file
@@ -69,28 +69,31 @@ class Files:
         if not there.is_dir():
             there.mkdir(parents=True, exist_ok=True)
             _sync_folder(self.folder)
-        _write(there / name, text)
+        replace_file(there / name, text)
 
     def remove(self, slug: str) -> None:
         """Remove the files of a slug, and its folder unless somebody else has files there."""
         there = self.folder / slug
         for name in (DEFINITION, LAST_RUN):
-            (there / name).unlink(missing_ok=True)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                (there / name).unlink()
         with suppress(OSError):
             there.rmdir()
             _sync_folder(self.folder)
 
-    def is_of(self, store_id: str) -> bool:
-        """Return whether this is the folder that a store has written to: not an empty one."""
-        with suppress(OSError, UnicodeDecodeError):
-            return (self.folder / MARKER).read_text("utf-8").strip() == store_id
-        return False
-
-    def mark(self, store_id: str) -> None:
-        """Have the folder be there, and be a store's."""
+    def make(self) -> None:
+        """Have the folder be there."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self.is_of(store_id):
-            _write(self.folder / MARKER, f"{store_id}\n".encode())
+
+    def mark(self) -> str:
+        """Return what is written on the folder: whose it is."""
+        with suppress(OSError, UnicodeDecodeError):
+            return (self.folder / MARKER).read_text("utf-8").strip()
+        return ""
+
+    def set_mark(self, text: str) -> None:
+        """Write on the folder whose it is."""
+        replace_file(self.folder / MARKER, f"{text}\n".encode())
 
     def _slugs(self) -> Iterator[str]:
         try:
@@ -133,22 +136,6 @@ def _without(found: re.Match[str]) -> str:
     return found[0] if found[0].startswith('"') else " "
 
 
-def _write(path: Path, text: bytes) -> None:
-    """Put a text in the place of a file, in one step that survives a crash."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
 def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -157,5 +144,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-# A text, which may have slashes in it; or a comment.
-COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"|//[^\n]*+|/\*.*?\*/', re.DOTALL)
+# A text, which may have slashes in it; or a comment. One that does not end goes to the end of all:
+# nothing is looked at twice, however much of a file is missing.
+COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*+|/\*.*?(?:\*/|\Z)', re.DOTALL)

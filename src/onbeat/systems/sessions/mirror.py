@@ -8,13 +8,15 @@ before that, and neither is taken for somebody's edit.
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from hashlib import sha256
+from uuid import uuid4
 
 import msgspec
 from msgspec.structs import replace
 
 from onbeat.core.instants import parse_instant_ms, rfc3339_ms
+from onbeat.core.schedules import from_definition
 from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError
 from onbeat.ports import Beginning
 from onbeat.records import DocumentRow, ScheduleRow, Which, WhichRuns
@@ -25,6 +27,7 @@ from onbeat.systems.sessions.definitions import (
     Fields,
     Refused,
     begins_at,
+    check_minimum,
     is_enabled,
     is_persistent,
     is_same_interval,
@@ -38,27 +41,40 @@ log = logging.getLogger("onbeat.sessions")
 
 KIND = "sessions"  # of what is kept of a slug beside its schedule
 SESSION = "session"  # of what the launcher keeps: the session of a schedule
-HELD = "held: "  # how the note of a pause begins that is ours
+MIRROR = "sessions-folder"  # of what says which folder is kept in step
 LATEST = 50  # runs that are looked at
+LONGEST_NOTE = 200  # characters
 
 
 class Mirror:
-    """Keeps the files of slugs and the store in step, one slug after the other."""
+    """Keeps the files of slugs and the store in step, one slug after the other.
+
+    One folder is: a document in the store names it, by what is written on the folder. Any other is
+    filled from the store first. What it has of slugs that are unknown is taken over, but nothing of
+    those that are known, and what it does not have is not deleted.
+    """
 
     def __init__(
-        self, service: Service, files: Files, defaults: Defaults, *, store_id: str
+        self, service: Service, files: Files, defaults: Defaults, *, store_id: str, url: str
     ) -> None:
         self._service, self._files = service, files
-        self._defaults, self._store_id = defaults, store_id
+        self._defaults, self._store_id, self._url = defaults, store_id, url
         self.is_on = False  # whether the files are this process's to write
         self.slugs: set[str] = set()  # those that there are
         self.corrupt: dict[str, Corrupt] = {}
-        self._warned: dict[str, Corrupt] = {}
+        self._folder_id: str | None = None
+        self._filled: set[str] | None = None  # what this folder has; None: it is kept in step
+        self._warned: dict[str, Corrupt | str] = {}
         self._heard: set[str] = set()
         self._seen: dict[str, object] = {}  # the rows that were told to the files
         self._stamps: dict[str, Stamp] = {}
         self._awaited: dict[str, int] = {}
+        self._too_often: dict[str, tuple[str, str | None]] = {}
         self._newest = -1
+
+    def begin(self) -> None:
+        """Have the files be this process's to write, unless another's are later."""
+        self.is_on, self._folder_id, self._filled = True, None, None
 
     def hear(self, slugs: Collection[str]) -> None:
         """Have slugs looked at whatever else has changed."""
@@ -66,12 +82,19 @@ class Mirror:
 
     async def look(self) -> None:
         """Look at all slugs whose files or schedules have changed since."""
-        stamps = await asyncio.to_thread(self._files.stamps)
         newest, now = await self._service.newest_event(), self._service.clock.now()
+        if not await self._has_folder():
+            if newest != self._newest:
+                found = await self._service.schedules(Which(SOURCE))
+                self.slugs, self._newest = {row.schedule_id for row in found}, newest
+            return
+        if self._filled is not None:
+            await asyncio.to_thread(self._files.make)
+        stamps = await asyncio.to_thread(self._files.stamps)
         heard, self._heard = self._heard, set()
         heard |= {slug for slug, at in self._awaited.items() if at <= now}
         heard |= {slug for slug, _ in stamps.items() ^ self._stamps.items()}
-        if newest == self._newest and not heard:
+        if newest == self._newest and not heard and self._filled is None:
             return
         rows = {row.schedule_id: row for row in await self._service.schedules(Which(SOURCE))}
         known = {row.name: row for row in await self._service.kept_all(KIND)}
@@ -79,17 +102,59 @@ class Mirror:
         for slug in sorted({*rows, *known, *stamps}):
             row = rows.get(slug)
             is_news = self._service.is_shared or self._seen.get(slug) != row
-            if slug in heard or is_news or (row is None and slug in known):
-                await self._try(slug, row, _known(known.get(slug)))
-        if self.is_on:
-            await asyncio.to_thread(self._files.mark, self._store_id)
+            is_news = is_news or (row is None and slug in known) or self._is_to_fill(slug, row)
+            if slug in heard or is_news:
+                await self._try(slug, self._one(slug, row, _known(known.get(slug))))
+        now = self._service.clock.now()
+        for _, slug in sorted((at, slug) for slug, at in self._awaited.items() if at <= now):
+            await self._try(slug, self._start(slug))
+        if self._filled is not None and self._filled >= set(rows):
+            await self._claim()
         self._newest, self._stamps = newest, stamps
 
     async def refresh(self, slug: str) -> ScheduleRow | None:
         """Look at one slug now; return its schedule."""
-        if self.is_on:
-            await self._one(slug, await self.row(slug), await self.known(slug))
+        if await self._has_folder():
+            try:
+                await self._one(slug, await self.row(slug), await self.known(slug))
+            except OSError as broken:
+                self._put_off(slug, broken)
         return await self.row(slug)
+
+    # -- the folder
+
+    async def _has_folder(self) -> bool:
+        """Return whether there are files to keep in step: not if another node's are by now."""
+        if not self.is_on:
+            return False
+        kept = await self._service.kept(MIRROR, "folder")
+        named = kept.body.get("id") if kept is not None and isinstance(kept.body, dict) else None
+        if self._folder_id is not None and named != self._folder_id:
+            self.is_on = False
+            told = "[SCHEDULER] another folder is kept in step now: %s is left as it is"
+            log.warning(told, self._files.folder)
+            return False
+        mark = await asyncio.to_thread(self._files.mark)
+        if named is not None and mark == f"{self._store_id} {named}":
+            self._folder_id, self._filled = str(named), None
+        elif self._filled is None:
+            self._filled = set()
+        return True
+
+    async def _claim(self) -> None:
+        """Have this folder be the one, now that it has all there is."""
+        if not await self._has_folder() or self._filled is None:
+            return  # somebody else has, for the same folder
+        folder_id = self._folder_id or uuid4().hex
+        await asyncio.to_thread(self._files.set_mark, f"{self._store_id} {folder_id}")
+        await self._service.keep(MIRROR, "folder", {"id": folder_id})
+        self._folder_id, self._filled = folder_id, None
+
+    def _is_to_fill(self, slug: str, row: ScheduleRow | None) -> bool:
+        """Return whether the folder has yet to be told of a schedule, whatever it says."""
+        return row is not None and self._filled is not None and slug not in self._filled
+
+    # -- what there is
 
     async def row(self, slug: str) -> ScheduleRow | None:
         """Return the schedule of a slug, if it is one of ours."""
@@ -104,53 +169,31 @@ class Mirror:
         """Return where a schedule stands."""
         slug = row.schedule_id
         runs = await self._service.runs(WhichRuns(slug), limit=LATEST)
-        session_id = await self.session_of(slug)
+        session_id = await self.session_of(row)
         return standing(row, runs, known, session_id, now=self._service.clock.now())
 
-    async def session_of(self, slug: str) -> str | None:
-        """Return the session that the runs of a slug share."""
-        kept = await self._service.kept(SESSION, slug)
-        found = kept.body.get("sessionId") if kept and isinstance(kept.body, dict) else None
+    async def session_of(self, row: ScheduleRow) -> str | None:
+        """Return the session that the runs of a schedule share."""
+        kept = await self._service.kept(SESSION, row.schedule_id)
+        body = kept.body if kept is not None and isinstance(kept.body, dict) else {}
+        found = body.get("sessionId") if body.get("since") == row.created_at else None
         return found if isinstance(found, str) else None
 
     def definition(self, row: ScheduleRow, known: Known | None) -> Fields:
         """Return the definition of a slug as the store has it."""
         before = known.definition if known is not None else _fresh(row)
         found = told_of(row.definition, before)
-        is_held = row.paused and row.pause_note.startswith(HELD)
+        is_held = known is not None and known.is_held(row)
         if not is_held and is_enabled(found) == row.paused:
             found["enabled"] = not row.paused
         return found
 
-    async def tell(
-        self, row: ScheduleRow, known: Known | None, there: Folder | None = None
-    ) -> None:
-        """Have the files of a slug say what the store does, unless they are not as `there` says."""
-        slug, now = row.schedule_id, self._service.clock.now()
-        wanted = self.definition(row, known)
-        if known is None:
-            known = Known(wanted)
-        elif wanted != known.definition:
-            wanted["updatedAt"] = rfc3339_ms(now)
-            known = replace(known, definition=wanted, definition_before=known.definition)
-        stands = await self.standing(row, known)
-        last_run = stands.as_last_run(persists=is_persistent(wanted))
-        told = {"sessionId": last_run.get("sessionId"), "nextRun": last_run["nextRun"]}
-        if told != known.told:
-            known = replace(known, told=told, told_before=known.told)
-        if stands.run != known.run:
-            known = replace(known, ran=stands.ran, run=stands.run, awaited=None)
-        await self.keep(slug, known)
-        self.slugs.add(slug)
-        self._seen[slug] = row
-        if not self.is_on:
-            return
-        if not await asyncio.to_thread(self._write, slug, wanted, last_run, there):
-            self._heard.add(slug)  # somebody was quicker: that is looked at first
-            return
-        known = replace(known, definition_before=None, told_before=None, is_written=True)
-        await self.keep(slug, known)
-        self._released(slug)
+    async def tell(self, row: ScheduleRow, known: Known) -> None:
+        """Have the files of a slug say what the store does; later, if they cannot be written."""
+        try:
+            await self._tell(row, known)
+        except OSError as broken:
+            self._put_off(row.schedule_id, broken)
 
     async def keep(self, slug: str, known: Known) -> None:
         """Keep what is known of a slug; the same again writes nothing."""
@@ -160,13 +203,49 @@ class Mirror:
             self._awaited[slug] = parse_instant_ms(known.awaited)
 
     async def drop(self, slug: str) -> None:
-        """Forget a slug that has no schedule any more, and remove its files."""
+        """Forget a slug that has no schedule any more, and remove its files; later, if need be."""
+        try:
+            await self._drop(slug)
+        except OSError as broken:
+            self._put_off(slug, broken)
+
+    async def _tell(
+        self, row: ScheduleRow, known: Known | None, there: Folder | None = None
+    ) -> None:
+        """Have the files say what the store does, unless they are not as `there` says any more."""
+        slug, now = row.schedule_id, self._service.clock.now()
+        self.slugs.add(slug)
+        if not self.is_on:
+            return
+        wanted = self.definition(row, known)
+        if known is None:
+            known = Known(wanted)
+        elif wanted != known.definition:
+            wanted["updatedAt"] = rfc3339_ms(now)
+            known = known.with_definition(wanted)
+        stands = await self.standing(row, known)
+        last_run = stands.as_last_run(persists=is_persistent(wanted))
+        told = {"sessionId": last_run.get("sessionId"), "nextRun": last_run["nextRun"]}
+        known = replace(known.with_told(told), ran=stands.ran, run=stands.run)
+        known = replace(known, awaited=stands.awaited)
+        await self.keep(slug, known)
+        self._seen[slug] = row
+        if not await asyncio.to_thread(self._write, slug, wanted, last_run, there):
+            self._heard.add(slug)  # somebody was quicker: that is looked at first
+            return
+        await self.keep(slug, replace(known, before=(), told_before=(), is_written=True))
+        if self._filled is not None:
+            self._filled.add(slug)
+        if self._why_too_often(row) is None:
+            self._released(slug)
+
+    async def _drop(self, slug: str) -> None:
         if self.is_on:
             await asyncio.to_thread(self._files.remove, slug)
         await self._service.forget(KIND, slug)
         await self._service.forget(SESSION, slug)
-        self._awaited.pop(slug, None)
-        self._seen.pop(slug, None)
+        for each in (self._awaited, self._seen, self._too_often):
+            each.pop(slug, None)
         self.slugs.discard(slug)
         self._released(slug)
 
@@ -178,12 +257,18 @@ class Mirror:
 
     # -- what somebody has written
 
-    async def _try(self, slug: str, row: ScheduleRow | None, known: Known | None) -> None:
-        """Look at a slug; what goes wrong with it keeps no other from its turn."""
+    async def _try(self, slug: str, step: Awaitable[None]) -> None:
+        """Do something about a slug; what goes wrong with it keeps no other from its turn."""
         try:
-            await self._one(slug, row, known)
+            await step
         except (OnbeatError, OSError) as failed:
-            self._heard.add(slug)
+            self._put_off(slug, failed)
+
+    def _put_off(self, slug: str, failed: Exception) -> None:
+        """Have a slug looked at again, and say why, once."""
+        self._heard.add(slug)
+        if self._warned.get(slug) != str(failed):
+            self._warned[slug] = str(failed)
             log.warning("[SCHEDULER] %s: %s (tried again)", slug, failed)
 
     async def _one(self, slug: str, row: ScheduleRow | None, known: Known | None) -> None:
@@ -194,18 +279,24 @@ class Mirror:
                 last_run = read_last_run(last_run)
             except InvalidSchedule as refused:
                 last_run = Corrupt(LAST_RUN, str(refused))
-        if isinstance(definition, Corrupt):
+        if row is not None and self._is_to_fill(slug, row):
+            await self._tell(row, known, there)
+        elif isinstance(definition, Corrupt):
             await self._hold(slug, row, definition)
         elif isinstance(last_run, Corrupt):
             await self._hold(slug, row, last_run)
         elif definition is None:
-            await self._without_definition(slug, row, known)
-        elif row is None and known is not None and _is_ours(definition, known):
-            await self.drop(slug)  # it was deleted, by other means
+            await self._without_definition(slug, row, known, there)
+        elif row is None and known is not None and known.is_ours(definition):
+            await self._drop(slug)  # it was deleted, by other means
         else:
             known = await self._with_definition(slug, definition, last_run, row, known)
             if known is not None:
-                await self.tell(await self._service.schedule(slug), known, there)
+                await self._tell(await self._service.schedule(slug), known, there)
+        row = await self.row(slug)
+        why = None if row is None or slug in self.corrupt else self._why_too_often(row)
+        if why is not None:
+            await self._hold(slug, row, Corrupt(DEFINITION, why))
 
     async def _with_definition(
         self,
@@ -219,17 +310,15 @@ class Mirror:
         try:
             if row is None or known is None:
                 known = await self._adopt(slug, definition, last_run)
-            elif not _is_ours(definition, known):
+            elif not known.is_ours(definition):
                 known = await self._edit(row, definition, known)
-            elif row.paused and row.pause_note.startswith(HELD) and is_enabled(definition):
-                await self._service.resume(slug)
+            elif known.held is not None and self._why_too_often(row) is None:
+                known = await self._let_go(row, known)
         except (Refused, InvalidSchedule, NotAllowed) as refused:
             await self._hold(slug, row, Corrupt(DEFINITION, str(refused)))
             return None
         row = await self._service.schedule(slug)
-        if last_run is not None:
-            known = await self._read(row, known, last_run)
-        return await self._start(row, known)
+        return known if last_run is None else await self._read(row, known, last_run)
 
     async def _adopt(self, slug: str, definition: Fields, last_run: Fields | None) -> Known:
         """Define what a folder says that was not known: it goes on where its last run left off."""
@@ -250,9 +339,9 @@ class Mirror:
             ran = {name: last_run[name] for name in known.ran}
             known = replace(known, told=told, ran=ran)
             if persists and last_run["sessionId"] is not None:
-                await self._service.keep(SESSION, slug, {"sessionId": last_run["sessionId"]})
+                await self._keep_session(row, last_run["sessionId"])
         if _comes_first(row, due_at):
-            known = replace(known, awaited=rfc3339_ms(due_at))
+            known = known.awaiting(rfc3339_ms(due_at), now)
         await self.keep(slug, known)
         return known
 
@@ -262,66 +351,85 @@ class Mirror:
         first = await self.begins_at(row, known.definition, definition)
         schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
         await self._service.define([schedule], source=SOURCE, user_id=row.user_id)
-        await self.set_enabled(self._service, row, is_enabled(definition))
-        known = replace(known, definition=definition, definition_before=None)
+        await self.set_enabled(self._service, row, known, enabled=is_enabled(definition))
+        known = replace(known, definition=definition, before=(), held=None)
         await self.keep(slug, known)
         return known
 
-    async def set_enabled(self, service: Service, row: ScheduleRow, enabled: bool) -> None:  # noqa: FBT001 - it is what is set
+    async def set_enabled(
+        self, service: Service, row: ScheduleRow, known: Known | None, *, enabled: bool
+    ) -> None:
         """Let a schedule run by itself, from now on, or not."""
+        is_held = known is not None and known.is_held(row)
         if enabled and row.paused:
             await service.resume(row.schedule_id)
-        if not enabled and (not row.paused or row.pause_note.startswith(HELD)):
+        if not enabled and (not row.paused or is_held):
             await service.pause(row.schedule_id, note="disabled")
+
+    async def _let_go(self, row: ScheduleRow, known: Known) -> Known:
+        """Let a schedule go on that was held here, now that its files are repaired."""
+        if known.is_held(row) and is_enabled(known.definition):
+            await self._service.resume(row.schedule_id)
+        known = replace(known, held=None)
+        await self.keep(row.schedule_id, known)
+        return known
 
     async def _read(self, row: ScheduleRow, known: Known, last_run: Fields) -> Known:
         """Take over what somebody has written to last-run.json: the session, and the next run."""
         seen = {name: last_run[name] for name in ("sessionId", "nextRun")}
-        if seen in (known.told, known.told_before):
+        before = [each for each in (known.told, *known.told_before) if each is not None]
+        if seen in before:
             return known
-        slug, both = row.schedule_id, (known.told, known.told_before)
-        before = [each for each in both if each is not None]
+        slug, now = row.schedule_id, self._service.clock.now()
         session_id, next_run = last_run["sessionId"], last_run["nextRun"]
         is_other = all(session_id != each["sessionId"] for each in before)
         if is_other and is_persistent(known.definition):
             if session_id is None:
                 await self._service.forget(SESSION, slug)
             else:
-                await self._service.keep(SESSION, slug, {"sessionId": session_id})
-        known = replace(known, told=seen, told_before=None)
+                await self._keep_session(row, session_id)
+        known = replace(known, told=seen, told_before=())
         if next_run is not None and all(next_run != each["nextRun"] for each in before):
             first = _comes_first(row, parse_instant_ms(next_run))
-            known = replace(known, awaited=str(next_run) if first else None)
+            known = known.awaiting(str(next_run) if first else None, now)
         await self.keep(slug, known)
         return known
 
-    async def _start(self, row: ScheduleRow, known: Known) -> Known:
-        """Start the run that somebody has put the next run for, if it is time."""
-        if known.awaited is None:
-            return known
-        is_due = parse_instant_ms(known.awaited) <= self._service.clock.now()
-        if is_due and not row.paused:
+    async def _keep_session(self, row: ScheduleRow, session_id: object) -> None:
+        """Have the next runs of a schedule go to a session: one that is not ours to delete."""
+        own = {"sessionId": session_id, "url": self._url, "since": row.created_at}
+        await self._service.keep(SESSION, row.schedule_id, own)
+
+    async def _start(self, slug: str) -> None:
+        """Start the run that somebody has put the next run for: it is time."""
+        row, known = await self.row(slug), await self.known(slug)
+        if row is None or known is None or known.awaited is None:
+            self._awaited.pop(slug, None)
+            return
+        if slug in self.corrupt:
+            return
+        if not row.paused:
             # The same edit is the same run, whatever breaks before the next line.
-            asked = sha256(f"{row.schedule_id}\n{known.awaited}\n{known.run}".encode()).hexdigest()
-            await self._service.start(row.schedule_id, request_id=f"next-run-{asked[:32]}")
-        if is_due or row.paused:
-            known = replace(known, awaited=None)
-            await self.keep(row.schedule_id, known)
-        return known
+            edit = f"{slug}\n{row.created_at}\n{known.awaited}\n{known.awaited_count}"
+            asked = sha256(edit.encode()).hexdigest()[:32]
+            await self._service.start(slug, request_id=f"next-run-{asked}")
+        await self.keep(slug, replace(known, awaited=None))
+        self._heard.add(slug)
 
     async def _without_definition(
-        self, slug: str, row: ScheduleRow | None, known: Known | None
+        self, slug: str, row: ScheduleRow | None, known: Known | None, there: Folder
     ) -> None:
         if row is None:
-            await self.drop(slug)
+            if known is not None:
+                await self._drop(slug)
             return
         is_removed = known is not None and known.is_written and not self._files.has(slug)
-        if is_removed and self._files.is_of(self._store_id):
+        if is_removed and await self._has_folder() and self._filled is None:
             log.info("[SCHEDULER] %s: its folder was removed, so it is deleted", slug)
             await self._service.delete(slug)
-            await self.drop(slug)
+            await self._drop(slug)
             return
-        await self.tell(row, known)
+        await self._tell(row, known, there)
 
     async def _hold(self, slug: str, row: ScheduleRow | None, why: Corrupt) -> None:
         """Have nothing run of a slug whose files cannot be read, and leave these alone."""
@@ -330,8 +438,23 @@ class Mirror:
             self._warned[slug] = why
             log.warning("[SCHEDULER] %s: %s is corrupt, skipped: %s", slug, why.name, why.why)
         if row is not None and not row.paused:
-            await self._service.pause(slug, note=f"{HELD}{why.name} is corrupt")
+            held, known = f"{why.name}: {why.why}"[:LONGEST_NOTE], await self.known(slug)
+            known = Known(self.definition(row, None)) if known is None else known
+            await self.keep(slug, replace(known, held=held))
+            await self._service.pause(slug, note=held)
         self._seen[slug] = row and await self._service.find(slug)
+
+    def _why_too_often(self, row: ScheduleRow) -> str | None:
+        """Return what is wrong with a schedule that an operator would not have any more."""
+        slug, said = row.schedule_id, row.definition
+        if self._too_often.get(slug, ("", None))[0] != said:
+            found, now = from_definition(slug, said), self._service.clock.now()
+            try:
+                check_minimum(found, self._defaults, now)
+                self._too_often[slug] = (said, None)
+            except Refused as refused:
+                self._too_often[slug] = (said, str(refused))
+        return self._too_often[slug][1]
 
     def _released(self, slug: str) -> None:
         self.corrupt.pop(slug, None)
@@ -352,10 +475,6 @@ class Mirror:
 
 def _known(kept: DocumentRow | None) -> Known | None:
     return None if kept is None else msgspec.convert(kept.body, Known)
-
-
-def _is_ours(definition: Fields, known: Known) -> bool:
-    return definition in (known.definition, known.definition_before)
 
 
 def _comes_first(row: ScheduleRow, at: int) -> bool:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 
 import msgspec
+from msgspec.structs import replace
 
 from onbeat.core.instants import parse_instant_ms, rfc3339_ms
 from onbeat.core.runs import Status
@@ -19,17 +21,51 @@ class Known(msgspec.Struct, frozen=True):
     """What is kept of a slug beside its schedule, so that edits of its files can be told from ours.
 
     `definition` and `told` are what the files last said that both sides agree on; while ours are on
-    the way to a file, `definition_before` and `told_before` are what it says until then.
+    the way to a file, `before` and `told_before` are all that it may say until then.
     """
 
     definition: Fields
-    definition_before: Fields | None = None
+    before: tuple[str, ...] = ()  # digests of definitions
     told: Fields | None = None  # sessionId and nextRun of last-run.json
-    told_before: Fields | None = None
+    told_before: tuple[Fields, ...] = ()
     ran: Fields = msgspec.field(default_factory=lambda: dict(NOT_RUN))
     run: tuple[int, int] | None = None  # the run and attempt that `ran` is of
     awaited: str | None = None  # somebody has put the next run there
+    awaited_since: int = 0  # when that was seen, in milliseconds
+    awaited_count: int = 0  # how often somebody has
     is_written: bool = False  # there have been files: if they are gone, somebody removed them
+    held: str | None = None  # the note of the pause that is ours, not somebody's
+
+    def with_definition(self, definition: Fields) -> "Known":
+        """Return this with another definition, which is on its way to the file."""
+        before = dict.fromkeys((*self.before, digest_of(self.definition)))
+        return replace(self, definition=definition, before=tuple(before))
+
+    def with_told(self, told: Fields) -> "Known":
+        """Return this with other words in last-run.json, which are on their way there."""
+        if told == self.told:
+            return self
+        is_new = self.told is not None and self.told not in self.told_before
+        before = (*self.told_before, self.told) if is_new else self.told_before
+        return replace(self, told=told, told_before=tuple(each for each in before if each))
+
+    def awaiting(self, text: str | None, now: int) -> "Known":
+        """Return this with the next run where somebody has put it."""
+        count = self.awaited_count + 1
+        return replace(self, awaited=text, awaited_since=now, awaited_count=count)
+
+    def is_ours(self, definition: Fields) -> bool:
+        """Return whether nobody else has written what the file says."""
+        return definition == self.definition or digest_of(definition) in self.before
+
+    def is_held(self, row: ScheduleRow) -> bool:
+        """Return whether a schedule is paused by us, until its files are repaired."""
+        return row.paused and self.held is not None and row.pause_note == self.held
+
+
+def digest_of(definition: Fields) -> str:
+    """Return what tells a definition from any other."""
+    return sha256(msgspec.json.encode(definition, order="sorted")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +76,7 @@ class Standing:
     run: tuple[int, int] | None
     next_run: str | None
     session_id: str | None
+    awaited: str | None  # what somebody has put the next run to, if it is still to come
 
     def as_last_run(self, *, persists: bool) -> Fields:
         """Return what last-run.json says."""
@@ -51,17 +88,31 @@ def standing(
     row: ScheduleRow, runs: Iterable[RunRow], known: Known, session_id: str | None, *, now: int
 ) -> Standing:
     """Return where a schedule stands, given the latest of its runs."""
-    ran, which = known.ran, known.run
+    ran, which, awaited = known.ran, known.run, known.awaited
     tried = [run for run in runs if _was_tried(run)]
-    last = max(tried, key=lambda run: run.started_at or 0, default=None)
-    if last is not None and (last.run_id, last.attempt) != which:
+    last = max(tried, key=lambda run: (run.started_at or 0, run.run_id), default=None)
+    if last is not None and _is_news(last, known):
         ran, which = _told(last), (last.run_id, last.attempt)
+        if (last.started_at or 0) > known.awaited_since:
+            awaited = None
     waiting = [run.due_at for run in tried if run.status == Status.ENQUEUED]
-    if known.awaited is not None:
-        waiting.append(parse_instant_ms(known.awaited))
+    if awaited is not None:
+        waiting.append(parse_instant_ms(awaited))
     tick = _next_tick(row, now)
     first = min([*waiting, *([] if tick is None else [tick])], default=None)
-    return Standing(ran, which, None if first is None else rfc3339_ms(first), session_id)
+    next_run = None if first is None else rfc3339_ms(first)
+    return Standing(ran, which, next_run, session_id, awaited)
+
+
+def _is_news(run: RunRow, known: Known) -> bool:
+    """Return whether nothing is known of a run yet, and of none that began later.
+
+    While a run is tried again it has no end: the one before it is not the latest for that.
+    """
+    if known.run is None or known.ran["lastRun"] is None:
+        return True
+    is_older = (run.started_at or 0) < parse_instant_ms(str(known.ran["lastRun"]))
+    return not is_older and (run.run_id, run.attempt) != known.run
 
 
 def read_last_run(given: Fields) -> Fields:
@@ -73,6 +124,8 @@ def read_last_run(given: Fields) -> Fields:
     for name in ("lastRun", "nextRun"):
         if found[name] is not None:
             parse_instant_ms(found[name])
+    if found["sessionId"] in {".", ".."}:
+        raise InvalidSchedule("sessionId", "it is a path", hint="an id, or null")
     if found["sessionId"] == "":
         found["sessionId"] = None
     return found
