@@ -37,7 +37,7 @@ SessionServer = load_server().SessionServer
 class Server(SessionServer):
     """The server of the example, which can be slow, or break in the middle."""
 
-    before_message = after_create = None
+    before_message = after_create = before_delete = None
     deletes = True
 
     def __init__(self, folder):
@@ -58,6 +58,8 @@ class Server(SessionServer):
         return answered
 
     async def _delete(self, request):
+        if self.before_delete is not None:
+            await self.before_delete()
         if not self.deletes:
             return web.json_response({"error": "not now"}, status=500)
         return await super()._delete(request)

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from onbeat.core.schedules import read_schedule
+from onbeat.service import Service
 from onbeat.systems.sessions.definitions import Refused
 from onbeat.systems.sessions.files import Files
 from tests.systems.sessions.conftest import ROOT, STANDUP
@@ -107,12 +108,19 @@ def test_a_folder_without_a_last_run_is_due_now_and_once(world):
 
 
 @pytest.mark.req("C31", "C44", "C57")
-def test_what_was_overdue_elsewhere_runs_at_the_start_and_once(world):
+def test_what_was_overdue_elsewhere_runs_at_the_start_in_order_and_once(world, monkeypatch):
+    start = Service.start
+
+    async def started(self, *given, **named):
+        world.clock.advance(1)  # no two are asked for at the same moment
+        return await start(self, *given, **named)
+
+    monkeypatch.setattr(Service, "start", started)
     for n, slug in enumerate(("b", "a")):
         world.define(slug)
         world.write(slug, "last-run.json", BEFORE | {"nextRun": f"2026-01-2{n + 6}T09:00:00.000Z"})
     world.play(nothing, nothing)
-    assert sorted(world.messages) == ["a", "b"]
+    assert world.messages == ["b", "a"], "it is older"
     assert len(world.made) == 2, "the session abc-123 is not on this server"
 
 

@@ -135,6 +135,25 @@ def test_a_pause_of_somebody_s_is_not_undone_whatever_its_note_says(world):
     assert world.play(story) is True
 
 
+def test_a_pause_of_somebody_s_outlasts_the_repair_of_a_file(world):
+    async def story(world):
+        await world.put("daily")
+        path = world.folder / "daily" / "definition.json"
+        text = path.read_text()
+        path.write_text("{")
+        await world.settled()
+        held = (await world.service.schedule("daily")).pause_note
+        await world.beat.pause("daily", note="until Monday")
+        path.write_text(text)
+        await world.settled()
+        row = await world.service.schedule("daily")
+        return held, row.paused, row.pause_note
+
+    held, *found = world.play(story)
+    assert held.startswith("definition.json: it is not JSON")
+    assert found == [True, "until Monday"]
+
+
 def test_while_a_run_is_tried_again_the_last_one_is_still_the_last(world):
     seen = []
 
@@ -173,6 +192,7 @@ def test_a_folder_that_is_no_folder_any_more_does_not_keep_a_node_from_ending(wo
 def test_a_next_run_that_is_put_after_a_run_ended_comes_although_that_is_told_later(world):
     async def story(world):
         await world.put("daily")
+        await world.sessions._keeper.end()  # it does not come before the edit
         await world.service.start("daily")
         await world.beat.settle()
         world.edit("daily", "last-run.json", nextRun="2026-01-29T08:30:00.000Z")

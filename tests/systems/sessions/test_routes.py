@@ -258,6 +258,45 @@ def test_to_an_owner_there_are_only_their_own(api):
     assert api.get(f"{AT}/ann-s", token=ann).json()["enabled"] is True
 
 
+def test_to_an_owner_what_is_corrupt_of_another_s_is_not_there(served):
+    api, _, folder = served
+    ann, bob = api.token("define", "ann"), api.token("define", "bob")
+    api.put(f"{AT}/ann-broken", STANDUP, token=ann)
+    (folder / "ann-broken" / "definition.json").write_text('{"prompt": "secret"')
+    (folder / "nobody-s").mkdir()
+    (folder / "nobody-s" / "definition.json").write_text("{")
+    eventually(lambda: api.get(f"{AT}/nobody-s").status_code == 409)
+    assert api.patch(f"{AT}/ann-broken", {"enabled": True}, token=ann).status_code == 409
+    for slug in ("ann-broken", "nobody-s"):
+        not_found = (404, f"Schedule not found: {slug}")
+        assert refusal(api.get(f"{AT}/{slug}", token=bob)) == not_found
+        assert refusal(api.patch(f"{AT}/{slug}", {"enabled": True}, token=bob)) == not_found
+        assert refusal(api.post(f"{AT}/{slug}/run", token=bob)) == not_found
+    api.put(f"{AT}/ann-broken", STANDUP, token=ann)
+    api.delete(f"{AT}/nobody-s")
+
+
+def test_who_may_only_read_has_nothing_done_for_them(served):
+    api, _, folder = served
+    read_only, operating = api.token("read"), api.token("operate")
+    api.put(f"{AT}/scoped", STANDUP)
+    (folder / "left").mkdir()
+    (folder / "left" / "last-run.json").write_text('{"sessionId": "abc"}')
+    for slug in ("scoped", "left", "none"):
+        for given in ({}, {"enabled": True}, {"prompt": "x"}, {"enabld": True}):
+            assert api.patch(f"{AT}/{slug}", given, token=read_only).status_code == 403
+        assert api.post(f"{AT}/{slug}/run", token=read_only).status_code == 403
+        assert api.put(f"{AT}/{slug}", STANDUP, token=operating).status_code == 403
+    assert api.patch(f"{AT}/left", {"enabled": True}, token=operating).status_code == 404
+    assert (folder / "left" / "last-run.json").exists()
+
+
+@pytest.mark.parametrize("given", [{}, {"enabld": False}])
+def test_a_change_of_nothing_is_refused(api, given):
+    api.put(f"{AT}/unchanged", STANDUP)
+    assert refusal(api.patch(f"{AT}/unchanged", given)) == (400, "there is nothing to change")
+
+
 def test_without_a_chat_server_there_is_no_such_system(tmp_path):
     with serving(tmp_path, sessions_url="") as api:
         off = (404, "the sessions system is off: set sessions_url")
@@ -265,7 +304,8 @@ def test_without_a_chat_server_there_is_no_such_system(tmp_path):
         assert refusal(api.put(f"{AT}/a", STANDUP)) == off
 
 
-def test_where_the_server_reports_the_end_the_run_is_what_it_was_told(tmp_path):
+@pytest.mark.parametrize("has_public_url", [True, False])
+def test_where_the_server_reports_the_end_the_run_is_what_it_was_told(tmp_path, has_public_url):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -273,7 +313,7 @@ def test_where_the_server_reports_the_end_the_run_is_what_it_was_told(tmp_path):
         free.bind(("127.0.0.1", 0))
         ours = free.getsockname()[1]
     server, url = Server(tmp_path / "sessions"), f"http://127.0.0.1:{ours}"
-    where = {"listen": f"127.0.0.1:{ours}", "public_url": url}
+    where = {"listen": f"127.0.0.1:{ours}", "public_url": url if has_public_url else ""}
     with serving(tmp_path, sessions_url=f"http://127.0.0.1:{port}", **where) as api:
         api.do(server.start(port))
         config = {"feedback": True, "persistSession": False}

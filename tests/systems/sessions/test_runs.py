@@ -2,9 +2,11 @@
 
 import asyncio
 import shutil
+import time
 
 import pytest
 
+from onbeat.core.schedules import read_schedule
 from onbeat.testing import ManualClock
 
 
@@ -208,6 +210,93 @@ def test_beyond_the_most_sessions_the_least_recently_used_are_cleaned_up(world):
 
 
 @pytest.mark.req("C50")
+def test_what_is_still_in_use_or_was_not_made_here_is_not_cleaned_up(world):
+    world.settings = {"sessions_most": 1}
+
+    async def story(world):
+        own = world.server.folder / "my-own-chat"
+        own.mkdir(parents=True)
+        (own / "messages.jsonl").touch()
+        await world.put("mine")
+        world.edit("mine", "last-run.json", sessionId="my-own-chat")
+        await world.settled()
+        await world.run("mine")
+        await world.put("long", sessionConfig={"feedback": True, "persistSession": False})
+        await world.service.start("long")
+        await world.beat.settle()
+        (used,) = set(world.server.sessions) - {"my-own-chat"}
+        world.clock.advance("1m")
+        fields = {"every": "1d", "run": {"session": {"prompt": "Hi", "persist": False}}}
+        await world.service.define([read_schedule("native", fields)])
+        await world.service.start("native")
+        await world.beat.settle()
+        await world.tidy()
+        return used
+
+    used = world.play(story)
+    assert {"my-own-chat", used} < set(world.server.sessions)
+
+
+def test_a_schedule_that_is_made_again_by_the_same_name_begins_anew(world):
+    async def story(world):
+        for prompt in ("Old", "New"):
+            fields = {"every": "1d", "run": {"session": {"prompt": prompt}}}
+            await world.service.define([read_schedule("notes", fields)])
+            await world.service.start("notes")
+            await world.settled()
+            await world.service.delete("notes")
+            world.clock.advance("1s")
+
+    world.play(story)
+    found = sorted(texts for texts in world.said().values())
+    assert found == [["[scheduler:notes] New"], ["[scheduler:notes] Old"]]
+
+
+def test_a_session_that_somebody_has_named_meanwhile_is_used_before_a_new_one_is_made(world):
+    async def story(world):
+        own = world.server.folder / "mine"
+        own.mkdir(parents=True)
+        (own / "messages.jsonl").touch()
+        await world.put("daily")
+        await world.run("daily")
+        shutil.rmtree(world.server.folder / world.last_run("daily")["sessionId"])
+
+        async def meanwhile():
+            world.server.before_message = None
+            world.edit("daily", "last-run.json", sessionId="mine")
+            await world.sessions.look()
+
+        world.server.before_message = meanwhile
+        await world.run("daily")
+        return world.last_run("daily")["sessionId"]
+
+    assert world.play(story) == "mine"
+    assert len(world.server.said_in("mine")) == 1
+    assert len(world.made) == 1
+
+
+def test_a_server_that_does_not_answer_a_deletion_holds_up_neither_runs_nor_the_end(world):
+    async def story(world):
+        asked = asyncio.Event()
+
+        async def never():
+            asked.set()
+            await asyncio.sleep(60)
+
+        await world.put("fresh", sessionConfig={"persistSession": False})
+        await world.run("fresh")
+        world.clock.advance("31m")
+        world.server.before_delete = never
+        await world.run("fresh")
+        await asyncio.wait_for(asked.wait(), 5)
+        world.began = time.monotonic()
+
+    world.play(story)
+    assert world.messages == ["fresh", "fresh"]
+    assert time.monotonic() - world.began < 5
+
+
+@pytest.mark.req("C50")
 def test_a_server_that_cleans_nothing_up_fails_no_run(world):
     world.settings = {"sessions_most": 1}
 
@@ -246,17 +335,18 @@ def test_no_two_are_sent_at_the_same_time(world):
 @pytest.mark.req("C4", "C31", "C44", "C51")
 def test_after_a_day_offline_each_that_was_missed_runs_once_one_after_the_other(world):
     async def first(world):
-        for slug in ("a", "b"):
+        for slug in ("b", "a"):
             await world.put(slug, schedule={"type": "interval", "intervalMinutes": 60})
+            world.clock.advance("1m")
         await world.put("later", schedule={"type": "cron", "expression": "0 9 1 3 *"})
         world.clock.advance("24h")
 
     async def again(world):
-        assert sorted(world.messages) == ["a", "b"]
+        assert world.messages == ["b", "a"], "it was due before"
         await world.let_pass("30m")
 
     world.play(first, again)
-    assert sorted(world.messages) == ["a", "b"]
+    assert world.messages == ["b", "a"]
 
 
 @pytest.mark.req("C4")
@@ -376,16 +466,18 @@ def test_a_session_lives_in_a_folder_that_has_its_id(world):
 @pytest.mark.req("C52")
 def test_what_still_runs_is_not_queued_again(world):
     async def story(world):
-        config = {"feedback": True}
-        await world.put(
-            "long", sessionConfig=config, schedule={"type": "interval", "intervalMinutes": 60}
-        )
-        await world.let_pass("1h")
-        before = len(world.messages)
+        every = {"type": "interval", "intervalMinutes": 20}
+        await world.put("long", sessionConfig={"feedback": True}, schedule=every)
         await world.let_pass("20m")
-        return before, len(world.messages)
+        (running,) = await world.service.runs()
+        await world.let_pass("20m")  # its next time comes
+        return running, await world.service.runs()
 
-    assert world.play(story) == (1, 1)
+    world.settings = {"sessions_minimum": 20 * 60_000}
+    running, runs = world.play(story)
+    assert running.status == "STARTED"
+    assert [(run.status, run.reason) for run in runs] == [("SKIPPED", "overlap"), ("STARTED", None)]
+    assert world.messages == ["long"]
 
 
 @pytest.mark.req("C21")
@@ -412,7 +504,33 @@ def test_the_next_run_of_a_weekday_morning_is_the_next_weekday(world):
     assert world.play(story) == "2026-01-30T09:00:00.000Z"
 
 
-@pytest.mark.req("C11", "C53")
+@pytest.mark.req("C53", "C56")
+def test_all_times_are_of_utc_whatever_zone_the_machine_is_in_and_comes_to_be_in(
+    world, monkeypatch
+):
+    async def first(world):
+        await world.put("daily")
+        await world.put("off", enabled=False)
+        await world.let_pass("1h")
+        return await again(world)
+
+    async def again(world):
+        return [(await world.item(slug)).next_run for slug in ("daily", "off")]
+
+    found = []
+    for story, zone in ((first, "Europe/Berlin"), (again, "America/New_York"), (again, "UTC")):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        computed = world.play(story)
+        last = world.last_run("daily")
+        found.append([last["lastRun"], last["nextRun"], *computed])
+    monkeypatch.undo()
+    time.tzset()
+    ran, following = "2026-01-29T09:00:00.000Z", "2026-01-30T09:00:00.000Z"
+    assert found == [[ran, following, following, following]] * 3
+
+
+@pytest.mark.req("C11")
 def test_an_interval_is_counted_from_when_it_was_defined_and_goes_on_so_after_an_edit(world):
     hourly = {"type": "interval", "intervalMinutes": 90}
 

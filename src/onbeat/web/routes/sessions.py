@@ -226,6 +226,7 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
             "title": "Some of a scheduled prompt",
             "type": "object",
             "properties": _FIELDS,
+            "anyOf": [{"required": [name]} for name in _FIELDS],
             "additionalProperties": True,
         },
     ),
