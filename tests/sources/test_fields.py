@@ -77,6 +77,12 @@ class TestZoneOfTheMachine:
         (tmp_path / "timezone").write_text("America/New_York\n")
         assert local_zone(variable, tmp_path) == zone
 
+    def test_one_that_names_no_zone_is_told_once(self, tmp_path, caplog):
+        for variable in ("EST5EDT4,M3.2.0", "EST5EDT4,M3.2.0", "", "Asia/Tokyo"):
+            local_zone(variable, tmp_path)
+        (told,) = caplog.records
+        assert "TZ: 'EST5EDT4,M3.2.0' names no zone" in told.getMessage()
+
     def test_then_the_file_that_names_it(self, tmp_path):
         (tmp_path / "timezone").write_text("America/New_York\n")
         (tmp_path / "localtime").symlink_to("/usr/share/zoneinfo/Asia/Tokyo")
