@@ -72,6 +72,12 @@ class Timed(World):
             await self.system.step()
         await self.beat.settle()
 
+    async def switch(self, timer_id, *, on):
+        """Switch a timer, and let the node take that up."""
+        changed = await self.system.switch(timer_id, on=on)
+        await self.look()
+        return changed
+
     @property
     def system(self):
         return self.beat.systems.timers

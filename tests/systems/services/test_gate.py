@@ -14,7 +14,9 @@ import pytest
 
 import onbeat.systems.services
 from onbeat import Onbeat
+from onbeat.hosting import timers_of
 from onbeat.settings import Settings
+from onbeat.systems.services.timers import Services
 from onbeat.testing import a_schedule
 from tests.systems.services.conftest import HOURLY, a_file
 
@@ -164,6 +166,50 @@ class TestFromOnToOff:
         assert statuses == [("SUCCESS", None)]
         assert world.state_path.read_bytes() == written
 
+    @pytest.mark.req("S20", "S21")
+    def test_a_timer_that_somebody_defines_behind_the_gate_is_taken_away(self, world):
+        # Such as a process that had read the file just before the gate was closed.
+        async def story(world):
+            timer = Services(a_file()).timers().right["hourly"]
+            await world.edit(timers_enabled=False)
+            await world.beat.service.define([timer.schedule], source="services")
+            await world.system.step()
+            await world.let_pass("1h")
+            return await world.rows()
+
+        world.write()
+        assert world.play(story) == {}
+        assert world.started == []
+
+    @pytest.mark.parametrize("on", [True, False])
+    @pytest.mark.req("S20", "S92")
+    def test_switching_one_while_the_gate_closes_starts_nothing(self, world, on):
+        timer = HOURLY | {"enabled": not on}
+
+        async def story(world):
+            service = world.beat.service
+
+            class Closing:
+                """A store's use cases, of which each comes after the gate was closed."""
+
+                def __getattr__(self, name):
+                    async def call(*given, **named):
+                        await world.edit(timer, timers_enabled=False)
+                        return await getattr(service, name)(*given, **named)
+
+                    known = getattr(service, name)
+                    return call if asyncio.iscoroutinefunction(known) else known
+
+            other = timers_of(world.beat.systems.settings, Closing())
+            assert await other.switch("hourly", on=on)
+            rows = await world.rows()
+            await world.let_pass("1h")
+            return rows
+
+        world.write(timer)
+        assert world.play(story) == {}
+        assert world.started == []
+
     def test_schedules_that_are_no_timers_go_on(self, world):
         async def story(world):
             await world.beat.define(a_schedule("own", every="1h"))
@@ -222,6 +268,22 @@ class TestByItself:
 
         asyncio.run(story())
 
+    def test_what_is_wrong_with_the_whole_is_told_once_with_the_name_of_the_file(
+        self, world, caplog
+    ):
+        async def story(world):
+            await world.edit(retry="soon")
+            await world.beat.service.delete("hourly")  # which cannot be made good just now
+            await world.look()
+            await world.edit()
+            return list(await world.rows())
+
+        world.write()
+        with caplog.at_level(logging.ERROR, "onbeat.systems"):
+            assert world.play(story) == ["hourly"]
+        (told,) = [record.getMessage() for record in caplog.records]
+        assert f"{world.path}: retry: 'soon' is no list of delays" in told
+
     def test_a_file_that_cannot_be_read_leaves_all_as_it_is_and_is_told(self, world, caplog):
         async def story(world):
             world.path.write_text("{")
@@ -271,11 +333,25 @@ class TestBoundary:
 
     @pytest.mark.req("S11")
     def test_the_gate_is_asked_in_one_place(self):
-        places = [
-            (path.name, line.strip())
-            for path in PACKAGE.rglob("*.py")
-            for line in path.read_text().splitlines()
-            if "are_timers_on" in line and "def " not in line and "import" not in line
+        asked = [
+            (str(path.relative_to(PACKAGE)), function.name)
+            for path in sorted(PACKAGE.rglob("*.py"))
+            for function in ast.walk(ast.parse(path.read_text()))
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for node in ast.walk(function)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+            if node.attr == "are_timers_on"
         ]
-        asked = [place for place in places if place[0] not in ("timers.py", "hosting.py")]
-        assert asked == [("system.py", "return services if services.are_timers_on else None")]
+        assert asked == [("systems/services/system.py", "_behind_gate")]
+        through = [path.name for path, _, names in self.imports_of_timers() if "is_open" in names]
+        assert through == ["hosting.py"], "whoever else asks, asks this"
+        users = [
+            str(path.relative_to(PACKAGE))
+            for path in PACKAGE.rglob("*.py")
+            if "timers_enabled" in path.read_text()
+        ]
+        assert sorted(users) == [
+            "cli/timers.py", "systems/services/spelling.py", "systems/services/timers.py",
+        ]  # fmt: skip
+        told = (PACKAGE / "cli" / "timers.py").read_text().count("timers_enabled")
+        assert told == 1, "where it only says how to open it"

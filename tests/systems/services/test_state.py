@@ -1,16 +1,19 @@
 """The file that keeps what became of timers: what is in it, when it is written, and that no crash harms it."""
 
+import asyncio
 import json
 import logging
-import os
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onbeat import Onbeat
 from onbeat.core.runs import Failed
-from onbeat.systems.services.state import Kept, StateFile, read_state, replace_file, write_state
+from onbeat.settings import Settings
+from onbeat.systems.services.state import Kept, StateFile, read_state, write_state
 from tests.systems.services.conftest import HOURLY
 
 NOON = 1_767_268_800_000
@@ -32,7 +35,7 @@ class TestContent:
     def test_what_is_written_is_read_again(self, timers):
         assert read_state(write_state(timers)) == timers
 
-    @pytest.mark.req("S80", "S65", "S66", "S68", "S69")
+    @pytest.mark.req("S80", "S65", "S66", "S68")
     def test_it_keeps_what_is_to_last_and_nothing_else(self):
         everything = Kept(NOON, NOON + 1, NOON + 2, 3, NOON + 4, "overlap")
         assert json.loads(write_state({"b": everything, "a": Kept()})) == {
@@ -63,62 +66,18 @@ class TestContent:
 
 
 class TestWriting:
-    @pytest.mark.req("S79")
-    def test_it_is_on_the_disk_before_it_takes_the_place_of_the_old_one(
-        self, tmp_path, monkeypatch
-    ):
-        done = []
-        real_fsync, real_replace = os.fsync, Path.replace
-
-        def fsync(number):
-            is_folder = Path(f"/proc/self/fd/{number}").resolve().is_dir()
-            done.append("fsync of the folder" if is_folder else "fsync")
-            real_fsync(number)
-
-        def replace(path, other):
-            done.append("rename")
-            return real_replace(path, other)
-
-        monkeypatch.setattr(os, "fsync", fsync)
-        monkeypatch.setattr(Path, "replace", replace)
-        replace_file(tmp_path / "state.json", b"new")
-        assert done == ["fsync", "rename", "fsync of the folder"]
-        assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
-
-    @pytest.mark.parametrize("step", range(1, 8))
     @pytest.mark.req("S79", "S90")
-    def test_a_crash_at_any_step_leaves_the_old_content_or_the_new(
-        self, tmp_path, monkeypatch, step
-    ):
-        path = tmp_path / "state.json"
-        old, new = A_STATE, {"hourly": Kept(last_run_at=NOON + 3_600_000, last_exit=1)}
-        replace_file(path, write_state(old))
-        left = {"steps": step}
+    def test_a_crash_while_it_is_written_leaves_the_old_content(self, tmp_path, monkeypatch):
+        file = StateFile(tmp_path / "state.json")
+        file.save(A_STATE)
 
-        def counted(module, name):
-            real = getattr(module, name)
+        def crash(path, other):
+            raise Crash
 
-            def call(*given, **named):
-                left["steps"] -= 1
-                if left["steps"] == 0:
-                    raise Crash
-                return real(*given, **named)
-
-            monkeypatch.setattr(module, name, call)
-
-        for module, name in ((Path, "mkdir"), (Path, "open"), (os, "fsync"), (Path, "replace"),
-                             (os, "open"), (os, "close")):  # fmt: skip
-            counted(module, name)
+        monkeypatch.setattr(Path, "replace", crash)
         with pytest.raises(Crash):
-            replace_file(path, write_state(new))
-        monkeypatch.undo()
-        found = StateFile(path).load()
-        assert found == (new if step > 4 else old)
-        again = StateFile(path)
-        again.load()
-        again.save(new)
-        assert StateFile(path).load() == new
-        assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+            file.save({"hourly": Kept(last_run_at=NOON + 3_600_000, last_exit=1)})
+        assert StateFile(file.path).load() == A_STATE
 
     def test_what_it_says_already_is_not_written_again(self, tmp_path):
         file = StateFile(tmp_path / "state.json")
@@ -148,7 +107,7 @@ class TestReading:
     @pytest.mark.parametrize(
         "content",
         [b"", b"{", b"[]", b"{}", b'"text"', b"\xff\xfe", b'{"version": 1}', b'{"version": 0, "timers": {}}',
-         b'{"version": 1, "timers": []}', b'{"version": 1, "timers": {"a": 5}}', b"[" * 100_000],
+         b'{"version": 1, "timers": []}', b'{"version": 1, "timers": {"hourly": 5}}', b"[" * 100_000],
         ids=lambda content: content[:24],
     )  # fmt: skip
     @pytest.mark.req("S90")
@@ -174,9 +133,112 @@ class TestReading:
         assert world.state_path.read_text() == newer
         assert "2 is newer than this program" in caplog.records[0].getMessage()
 
+    @pytest.mark.req("S90")
+    def test_one_of_a_newer_version_that_appears_is_let_be_until_it_is_gone(self, world, caplog):
+        newer = '{"version": 2, "timers": {"hourly": {"last_result": "x"}}}'
+
+        async def story(world):
+            await world.let_pass("1h")
+            world.state_path.write_text(newer)
+            await world.let_pass("1h", "1h")
+            assert world.state_path.read_text() == newer
+            world.state_path.unlink()
+            await world.let_pass("1h")
+
+        world.write()
+        with caplog.at_level(logging.ERROR, "onbeat.systems"):
+            world.play(story)
+        assert world.state["timers"]["hourly"]["last_run_at"] == "2026-01-01T16:00:00.000Z"
+        (told,) = [record.getMessage() for record in caplog.records]
+        assert "2 is newer than this program" in told
+
+    @pytest.mark.req("S90")
+    def test_one_wrong_entry_leaves_out_only_itself(self, world, caplog):
+        kept = {"hourly": {"last_run_at": "2026-01-01T09:00:00Z"}, "zzz": 5}
+        world.write()
+        world.state_path.write_text(json.dumps({"version": 1, "timers": kept}))
+        with caplog.at_level(logging.ERROR, "onbeat.systems"):
+            world.play(lambda world: world.let_pass("1s"))
+        assert world.started == ["hourly"], "what was missed since nine is caught up"
+        assert "timers.zzz: 5 is no set of fields" in caplog.records[0].getMessage()
+
+    @pytest.mark.req("S77", "S90")
+    def test_one_that_cannot_be_read_for_a_while_is_not_lost(self, world, monkeypatch, caplog):
+        kept = {
+            "hourly": {"last_run_at": "2026-01-01T09:00:00Z", "last_exit": 4,
+                       "last_failure_at": "2026-01-01T09:00:01Z"},
+            "wrong": {"last_run_at": "2026-01-01T08:00:00Z"},
+        }  # fmt: skip
+        old = json.dumps({"version": 1, "timers": kept})
+        real = Path.open
+
+        def fail(path, *given, **named):
+            if path == world.state_path and given == ("rb",):
+                raise OSError(24, "Too many open files")
+            return real(path, *given, **named)
+
+        async def story(world):
+            await world.look()
+            assert world.state_path.read_text() == old
+            monkeypatch.setattr(Path, "open", real)
+            await world.let_pass("1h")
+
+        world.write(HOURLY, HOURLY | {"id": "wrong", "target": "nope"})
+        world.state_path.write_text(old)
+        monkeypatch.setattr(Path, "open", fail)
+        with caplog.at_level(logging.ERROR, "onbeat.systems"):
+            world.play(story)
+        assert world.state["timers"]["wrong"] == {"last_run_at": "2026-01-01T08:00:00.000Z"}
+        assert world.state["timers"]["hourly"] == {
+            "last_run_at": "2026-01-01T13:00:00.000Z",
+            "last_success_at": "2026-01-01T13:00:00.000Z",
+            "last_failure_at": "2026-01-01T09:00:01.000Z",
+            "last_exit": 0,
+        }
+        (told,) = [record.getMessage() for record in caplog.records]
+        assert "cannot be read, nor written: Too many open files" in told
+
+    def test_a_link_stays_one(self, world):
+        (world.folder / "elsewhere").mkdir()
+        real = world.folder / "elsewhere" / "real.json"
+        real.write_text('{"version": 1, "timers": {}}')
+        world.state_path.symlink_to(real)
+        world.write()
+        world.play(lambda world: world.let_pass("1h"))
+        assert world.state_path.is_symlink()
+        assert "hourly" in json.loads(real.read_text())["timers"]
+
+
+class TestSince:
+    """What is known is not forgotten for what the store tells later, which may be less."""
+
+    def test_the_later_of_each_is_kept_and_the_exit_code_of_the_later_end(self):
+        known = Kept(NOON, NOON - 9, NOON + 1, 3, NOON - 5, "overlap")
+        told = Kept(NOON + 30, NOON - 9, None, 0)
+        assert told.since(known, now=NOON + 60) == Kept(
+            NOON + 30, NOON - 9, NOON + 1, 3, NOON - 5, "overlap"
+        )
+        ended = Kept(NOON + 30, NOON + 40, None, 0, NOON + 2, "missed")
+        assert ended.since(known, now=NOON + 60) == Kept(
+            NOON + 30, NOON + 40, NOON + 1, 0, NOON + 2, "missed"
+        )
+
+    @given(KEPT, INSTANTS.filter(lambda at: at is not None))
+    def test_what_is_yet_to_come_does_not_count(self, known, now):
+        told = Kept().since(known, now=now)
+        for each in ("last_run_at", "last_success_at", "last_failure_at", "last_missed_at"):
+            at = getattr(known, each)
+            assert getattr(told, each) == (at if at is not None and at <= now else None)
+
+    @given(KEPT, KEPT)
+    def test_what_is_told_twice_is_the_same(self, one, other):
+        once = one.since(other, now=NOON)
+        assert once.since(other, now=NOON) == once
+        assert one.since(one, now=NOON) == one
+
 
 class TestWhenItIsWritten:
-    @pytest.mark.req("S65", "S66", "S69", "S78")
+    @pytest.mark.req("S65", "S66", "S78")
     def test_it_is_when_a_run_starts_and_when_it_has_ended(self, world):
         async def story(world):
             world.commands.exit_code = None
@@ -228,6 +290,55 @@ class TestWhenItIsWritten:
         retry_at, kept = world.play(story)
         assert retry_at is not None
         assert kept.keys() == {"last_run_at", "last_failure_at", "last_exit"}
+
+    @pytest.mark.req("S69", "S78")
+    def test_it_says_when_a_timer_last_succeeded_and_when_it_last_failed(self, world):
+        async def story(world):
+            await world.let_pass("1h")
+            world.commands.exit_code = -15
+            await world.let_pass("1h")
+            failed = world.state["timers"]["hourly"]
+            world.commands.exit_code = 0
+            await world.let_pass("1h")
+            return failed, world.state["timers"]["hourly"]
+
+        world.write()
+        failed, over = world.play(story)
+        assert failed == {
+            "last_run_at": "2026-01-01T14:00:00.000Z",
+            "last_success_at": "2026-01-01T13:00:00.000Z",
+            "last_failure_at": "2026-01-01T14:00:00.000Z",
+            "last_exit": -15,
+        }
+        assert over == {
+            "last_run_at": "2026-01-01T15:00:00.000Z",
+            "last_success_at": "2026-01-01T15:00:00.000Z",
+            "last_failure_at": "2026-01-01T14:00:00.000Z",
+            "last_exit": 0,
+        }
+
+    @pytest.mark.req("S78")
+    def test_an_end_at_a_stop_of_the_node_is_in_it(self, tmp_path):
+        path = tmp_path / "services.json"
+        services = {"slow": {"argv": ["sh", "-c", "sleep 0.5"]}}
+        timers = [{"id": "slow", "target": "slow", "on_startup_sec": 3600}]
+        path.write_text(
+            json.dumps({"timers_enabled": True, "services": services, "timers": timers})
+        )
+        settings = Settings(database=f"sqlite:///{tmp_path}/onbeat.db", services_file=str(path))
+
+        async def story():
+            async with Onbeat(settings=settings) as beat:
+                run = await beat.start("slow")
+                until = time.monotonic() + 10
+                while (await beat.service.run(run.run_id)).status != "STARTED":
+                    assert time.monotonic() < until
+                    await asyncio.sleep(0.01)
+
+        asyncio.run(story())
+        kept = json.loads((tmp_path / "timer-state.json").read_text())["timers"]["slow"]
+        assert kept["last_exit"] == 0
+        assert kept["last_run_at"] < kept["last_success_at"]
 
     @pytest.mark.req("S78")
     def test_a_node_writes_it_by_itself(self, world):

@@ -6,8 +6,8 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.core.instants import parse_instant, rfc3339
-from onbeat.core.runs import Failed
-from onbeat.errors import NoSuchSchedule
+from onbeat.core.runs import Failed, Succeeded
+from onbeat.errors import InvalidSchedule, NoSuchSchedule
 from onbeat.settings import Settings
 from onbeat.testing import a_schedule
 from tests.systems.services.conftest import HOURLY, Timed, run
@@ -108,18 +108,6 @@ class TestTriggers:
         assert world.play(story) == []
         assert world.started == ["alone", "alone"]
 
-    @pytest.mark.req("S31", "S91")
-    def test_a_failure_is_no_success_to_follow(self, world):
-        both = {"id": "both", "target": "backup", "on_startup_sec": 10, "on_unit_active_sec": 60}
-
-        async def story(world):
-            world.commands.exit_code = -15
-            await world.let_pass("10s", "10m")
-
-        world.write(both)
-        world.play(story)
-        assert world.started == ["both"]
-
     @pytest.mark.req("S60")
     def test_those_that_are_due_at_the_same_time_start_in_one_order(self, tmp_path):
         names = ["d", "a", "c", "b"]
@@ -144,6 +132,185 @@ class TestTriggers:
         first, second = world.play(story)
         assert first == ["2026-01-01T13:00:00.000Z", "2026-01-02T03:30:00.000Z"]
         assert second == "2026-01-01T14:00:00.000Z"
+
+
+UNIT = {"id": "unit", "target": "backup", "on_startup_sec": 1, "on_unit_active_sec": 3600}
+
+
+class TestAfterASuccess:
+    """`on_unit_active_sec`: a timer goes on after its last success, whatever has kept it from that."""
+
+    async def first(self, world):
+        await world.let_pass("1s", "1h")
+        assert world.started == ["unit", "unit"]
+        world.commands.attempts.clear()
+
+    @pytest.mark.req("S31")
+    def test_it_starts_so_many_seconds_after_each_success_and_not_sooner(self, world):
+        async def story(world):
+            world.commands.exit_code = None
+            await world.let_pass("1s", "10m")
+            (run,) = await world.beat.runs()
+            world.commands.exit_code = 0
+            await world.beat.service.report(run.run_id, Succeeded())
+            await world.let_pass("59m59s")
+            before = len(world.started)
+            await world.let_pass("1s")
+            return before, (await world.standing("unit"))["last_run_at"]
+
+        world.write(UNIT, backup={"timeout": "1h"})
+        assert world.play(story) == (1, "2026-01-01T13:10:01.000Z"), "it ended at 12:10:01"
+        assert world.started == ["unit", "unit"]
+
+    @pytest.mark.parametrize(
+        ("timer", "away"), [({"persistent": False}, "2h"), ({}, "48h"), ({"persistent": False}, "48h")]
+    )  # fmt: skip
+    @pytest.mark.req("S31")
+    def test_it_goes_on_also_if_its_time_was_missed(self, world, timer, away):
+        alone = {"id": "unit", "target": "backup", "on_unit_active_sec": 3600}
+
+        async def first(world):
+            await world.beat.start("unit")
+            await world.beat.settle()
+            await world.let_pass("1h")
+            assert len(world.started) == 2
+
+        async def second(world):
+            await world.beat.settle()  # what was missed is told as such
+            await world.look()
+            await world.let_pass("1s")
+            caught_up = len(world.started)
+            await world.let_pass("1h", "1h")
+            return caught_up
+
+        world.write(alone | timer)
+        world.play(first)
+        world.commands.attempts.clear()
+        world.clock.advance(away)
+        assert world.play(second) == 1
+        assert len(world.started) == 3
+
+    @pytest.mark.parametrize("off", ["the timer", "its service"])
+    @pytest.mark.req("S31", "S34", "S35")
+    def test_it_goes_on_also_if_its_time_was_skipped_as_disabled(self, world, off):
+        async def story(world):
+            await self.first(world)
+            if off == "the timer":
+                await world.switch("unit", on=False)
+            else:
+                await world.edit(UNIT, backup={"enabled": False})
+            await world.let_pass("2h", "1h")
+            skipped = [row.reason for row in await world.beat.runs() if row.status == "SKIPPED"]
+            if off == "the timer":
+                await world.switch("unit", on=True)
+            else:
+                await world.edit(UNIT)
+            await world.let_pass("1s", "1h")
+            return skipped
+
+        world.write(UNIT)
+        skipped = world.play(story)
+        assert skipped == ["disabled" if off == "the timer" else "disabled_target"], "only once"
+        assert len(world.started) == 2
+
+    @pytest.mark.parametrize(("seconds", "then"), [(1800, "13:30:01"), (7200, "15:00:01")])
+    @pytest.mark.req("S31")
+    def test_it_goes_on_with_another_length_of_time(self, world, seconds, then):
+        async def story(world):
+            await self.first(world)
+            await world.edit(UNIT | {"on_unit_active_sec": seconds})
+            next_run_at = (await world.standing("unit"))["next_run_at"]
+            await world.let_pass(f"{seconds}s", f"{seconds}s")
+            return next_run_at
+
+        world.write(UNIT)
+        assert world.play(story) == f"2026-01-01T{then}.000Z"
+        assert len(world.started) == 2
+
+    @pytest.mark.req("S31")
+    def test_with_a_shorter_one_that_is_past_it_starts_at_once(self, world):
+        async def story(world):
+            await self.first(world)
+            await world.let_pass("50m")
+            await world.edit(UNIT | {"on_unit_active_sec": 60})
+            await world.let_pass("1s")
+
+        world.write(UNIT)
+        world.play(story)
+        assert world.started == ["unit"]
+
+    @pytest.mark.req("S31", "S91")
+    def test_a_failure_is_no_success_to_follow(self, world):
+        async def story(world):
+            world.commands.exit_code = -15
+            await world.let_pass("1s", "10m", "2h")
+
+        world.write(UNIT)
+        world.play(story)
+        assert world.started == ["unit"]
+
+    @pytest.mark.parametrize("edit", [{}, {"on_unit_active_sec": 60}])
+    @pytest.mark.req("S31", "S91")
+    def test_after_a_failure_it_rests_until_it_succeeds_again(self, world, edit):
+        async def story(world):
+            await self.first(world)
+            world.commands.exit_code = 1
+            await world.let_pass("1h", "30s")
+            world.commands.exit_code = 0
+            failed = len(world.started)
+            await world.edit(UNIT | edit)
+            await world.let_pass("1h", "24h")
+            assert len(world.started) == failed == 2
+            await world.beat.start("unit")
+            await world.beat.settle()
+            await world.let_pass("1h")
+
+        world.write(UNIT, retry=["30s"])
+        world.play(story)
+        assert len(world.started) == 4
+
+    @pytest.mark.req("S31")
+    def test_one_that_was_canceled_does_not_start_again_at_once(self, world):
+        async def story(world):
+            await self.first(world)
+            world.commands.exit_code = None
+            await world.let_pass("1h")
+            (run, *_) = await world.beat.runs()
+            await world.beat.service.cancel(run.run_id)
+            await world.beat.settle()
+            await world.look()
+            world.commands.exit_code = 0
+            await world.let_pass("1s", "24h")
+            return [row.status for row in await world.beat.runs()][:1]
+
+        world.write(UNIT, backup={"timeout": "30h"})
+        assert world.play(story) == ["CANCELED"]
+        assert world.started == ["unit"]
+
+    @pytest.mark.req("S31", "S33")
+    def test_while_it_runs_nothing_is_done_to_it(self, world):
+        async def story(world):
+            await self.first(world)
+            world.commands.exit_code = None
+            await world.let_pass("1h")
+            before = await world.rows()
+            await world.let_pass("1h", "1h")
+            assert await world.rows() == before
+
+        world.write(UNIT, backup={"timeout": "30h"})
+        world.play(story)
+        assert world.started == ["unit"]
+
+    def test_one_that_is_paused_stays_so(self, world):
+        async def story(world):
+            await self.first(world)
+            await world.beat.service.pause("unit")
+            await world.let_pass("2h")
+            return (await world.rows())["unit"].paused
+
+        world.write(UNIT)
+        assert world.play(story)
+        assert world.started == []
 
 
 class TestSkips:
@@ -247,6 +414,22 @@ class TestRetry:
         assert waiting["retry_at"] == "2026-01-01T13:00:30.000Z"
         assert (waiting["last_exit"], waiting["last_failure_at"]) == (7, "2026-01-01T13:00:00.000Z")
         assert (over["retry_at"], over["last_exit"]) == (None, 0)
+        assert over["last_failure_at"] == waiting["last_failure_at"]
+
+    @pytest.mark.req("S69", "S70")
+    def test_that_it_failed_is_still_told_while_it_is_tried_again(self, world):
+        async def story(world):
+            world.commands.exit_code = 7
+            await world.let_pass("1h")
+            world.commands.exit_code = None
+            await world.let_pass("30s")
+            return await world.standing(), world.state["timers"]["hourly"]
+
+        world.write(backup={"timeout": "1h"})
+        for told in world.play(story):
+            assert told["last_exit"] == 7
+            assert told["last_failure_at"] == "2026-01-01T13:00:00.000Z"
+            assert told["last_run_at"] == "2026-01-01T13:00:30.000Z"
 
     @pytest.mark.req("S37")
     def test_a_fresh_trigger_has_all_its_retries(self, world):
@@ -291,9 +474,9 @@ class TestRetry:
         async def story(world):
             world.commands.exit_code = 1
             await world.let_pass("5m")
-            await world.system.switch("hourly", on=False)
+            await world.switch("hourly", on=False)
             await world.let_pass("5m")
-            await world.system.switch("hourly", on=True)
+            await world.switch("hourly", on=True)
             await world.let_pass("49m")
             return await world.statuses()
 
@@ -390,6 +573,32 @@ class TestTheFileIsTheWhole:
         assert invalid == {"hourly": "'hourly' is a schedule, and no timer"}
         assert rows.keys() == {"hourly", "own"}
 
+    @pytest.mark.req("S73")
+    def test_one_that_somebody_deletes_is_there_again(self, world):
+        async def story(world):
+            await world.beat.service.delete("hourly")
+            await world.system.step()
+            await world.let_pass("1h")
+            return list(await world.rows())
+
+        world.write()
+        assert world.play(story) == ["hourly"]
+        assert world.started == ["hourly"]
+
+    def test_one_whose_id_a_schedule_had_runs_when_that_is_gone(self, world):
+        async def story(world):
+            await world.beat.define(a_schedule("other", every="7h"))
+            await world.edit(HOURLY | {"id": "other"})
+            assert (await world.rows())["other"].source == ""
+            await world.beat.service.delete("other")
+            await world.look()
+            await world.let_pass("1h")
+            return (await world.rows())["other"].source
+
+        world.write()
+        assert world.play(story) == "services"
+        assert world.started == ["other"]
+
     def test_an_edit_that_changes_nothing_of_a_timer_changes_nothing(self, world):
         async def story(world):
             before = await world.rows()
@@ -405,11 +614,11 @@ class TestSwitching:
     @pytest.mark.req("S34", "S92")
     def test_one_that_is_switched_off_skips_its_ticks_and_on_again_runs(self, world):
         async def story(world):
-            assert await world.system.switch("hourly", on=False)
-            assert not await world.system.switch("hourly", on=False)
+            assert await world.switch("hourly", on=False)
+            assert not await world.switch("hourly", on=False)
             await world.let_pass("1h")
             off = (await world.standing())["enabled"]
-            assert await world.system.switch("hourly", on=True)
+            assert await world.switch("hourly", on=True)
             await world.let_pass("1h")
             return off, (await world.standing())["enabled"], await world.statuses()
 
@@ -419,7 +628,7 @@ class TestSwitching:
     @pytest.mark.req("S92")
     def test_that_outlives_restarts_and_edits_of_the_file(self, world):
         async def first(world):
-            await world.system.switch("hourly", on=False)
+            await world.switch("hourly", on=False)
             await world.edit(HOURLY | {"on_calendar": {"minute": 30}})
             await world.let_pass("30m")
 
@@ -437,7 +646,7 @@ class TestSwitching:
     @pytest.mark.req("S92")
     def test_one_that_is_off_in_the_file_can_be_switched_on(self, world):
         async def story(world):
-            await world.system.switch("hourly", on=True)
+            await world.switch("hourly", on=True)
             await world.let_pass("1h")
 
         world.write(HOURLY | {"enabled": False})
@@ -447,8 +656,8 @@ class TestSwitching:
     @pytest.mark.req("S92")
     def test_switched_as_the_file_has_it_the_file_counts_again(self, world):
         async def story(world):
-            await world.system.switch("hourly", on=False)
-            await world.system.switch("hourly", on=True)
+            await world.switch("hourly", on=False)
+            await world.switch("hourly", on=True)
             kept = await world.beat.service.kept_all("services.enabled")
             await world.edit(HOURLY | {"enabled": False})
             return kept, (await world.standing())["enabled"]
@@ -467,6 +676,25 @@ class TestSwitching:
 
         world.write()
         assert world.play(story) == [("SKIPPED", "disabled")]
+
+    def test_a_switch_of_one_that_has_left_the_file_is_forgotten(self, world):
+        async def story(world):
+            await world.switch("hourly", on=False)
+            await world.edit(HOURLY | {"target": "nope"})
+            kept = await world.beat.service.kept_all("services.enabled")
+            assert [each.name for each in kept] == ["hourly"], "it is there, and wrong just now"
+            await world.edit({**HOURLY, "id": "other"})
+            assert await world.beat.service.kept_all("services.enabled") == []
+            await world.edit(HOURLY)
+            return (await world.standing())["enabled"]
+
+        world.write()
+        assert world.play(story)
+
+    def test_one_that_is_wrong_cannot_be_and_it_is_said_why(self, world):
+        world.write(HOURLY | {"target": "nope"})
+        with pytest.raises(InvalidSchedule, match="hourly: target 'nope' not found in services"):
+            world.play(lambda world: world.system.switch("hourly", on=True))
 
     def test_one_that_is_not_there_is_told_of(self, world):
         world.write()

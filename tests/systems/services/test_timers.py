@@ -152,6 +152,19 @@ class TestSpelling:
         found = Services(ORIGIN | {"supervisor-programs": listed}).timers()
         assert list(found.right) == ["nightly"]
 
+    def test_what_is_wrong_with_one_of_a_list_is_told_as_it_is_spelled(self):
+        listed = [
+            {":id": "backup", ":argv": ["./backup.sh"], ":re-start": True},
+            {":id": "shell", ":argv": ["sh"], ":type": "simple"},
+        ]
+        timers = [
+            {":id": name, ":target": name, ":on-startup-sec": 5} for name in ("backup", "shell")
+        ]
+        given = ORIGIN | {"supervisor-programs": listed, "supervisor-timers": timers}
+        found = Services(given).timers().invalid
+        assert found["backup"].startswith("supervisor-programs.backup.:re-start: no field has")
+        assert found["shell"] == ":target 'shell' is not a oneshot service (its :type is 'simple')"
+
     def test_what_is_wrong_is_told_as_it_is_spelled(self):
         wrong = [
             {":id": "a", ":target": "backup", ":on-calendar": {":minute": 60}},

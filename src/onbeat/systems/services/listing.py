@@ -1,6 +1,6 @@
 """What there is to say of timers: for tables, for JSON, and for the file that keeps it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onbeat.core.instants import rfc3339_ms
@@ -74,49 +74,91 @@ class Listing:
 
 
 async def list_timers(
-    service: Service, timers: Timers, rows: Iterable[ScheduleRow], kept: Mapping[str, Kept]
+    service: Service, timers: Timers, rows: Iterable[ScheduleRow], known: Mapping[str, Kept]
 ) -> Listing:
-    """Return how timers stand by their rows, or by what is `kept` of those that have none yet."""
-    known = {row.schedule_id: row for row in rows}
-    found = [
-        await stands(service, timer_id, timer, known.get(timer_id), kept.get(timer_id))
+    """Return how timers stand by their rows, and by what was `known` of them before."""
+    found = await kept_of(service, list(rows), known)
+    stand = tuple(
+        _standing(timer_id, timer, found.get(timer_id), known.get(timer_id, NOTHING_KEPT))
         for timer_id, timer in timers.right.items()
-    ]
-    return Listing(service.clock.now(), tuple(found), timers.invalid)
-
-
-async def stands(
-    service: Service, timer_id: str, timer: Timer, row: ScheduleRow | None, kept: Kept | None
-) -> Standing:
-    """Return how one timer stands."""
-    found = kept or NOTHING_KEPT
-    next_run_at, retry_at = None, None
-    if row is not None:
-        found, retry_at = await kept_of(service, row)
-        next_run_at = None if row.next_run_at is None else row.next_run_at * 1000
-    return Standing(
-        timer_id, timer.target, timer.is_enabled, timer.is_persistent, found, next_run_at, retry_at
     )
+    return Listing(service.clock.now(), stand, timers.invalid)
 
 
-async def kept_of(service: Service, row: ScheduleRow) -> tuple[Kept, int | None]:
-    """Return what is kept of a timer, and when it is tried again if it is to be.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the store knows of a timer."""
+
+    row: ScheduleRow
+    kept: Kept
+    retry_at: int | None  # when it is tried again, if it is to be
+
+
+async def kept_of(
+    service: Service, rows: Sequence[ScheduleRow], known: Mapping[str, Kept]
+) -> dict[str, Found]:
+    """Return what is to be kept of timers, by id.
 
     A schedule tells of runs that have ended; a timer also of one that goes on, or is to go on.
     """
+    unfinished = await _unfinished(service) if len(rows) > FEW else None
+    now = service.clock.now()
+    found: dict[str, Found] = {}
+    for row in rows:
+        before = known.get(row.schedule_id, NOTHING_KEPT)
+        if unfinished is None:
+            last = await _last_of(service, row.schedule_id, STARTED_ONCE)
+        elif row.schedule_id in unfinished:
+            last = unfinished[row.schedule_id]
+        elif row.last_run_at is None or _is_known(row, before):
+            last = None
+        else:
+            has_succeeded = row.last_run_at == row.last_success_at
+            ended = Status.SUCCESS if has_succeeded else Status.FAILED
+            last = await _last_of(service, row.schedule_id, (ended,))
+        kept, retry_at = _kept(row, last, before)
+        found[row.schedule_id] = Found(row, kept.since(before, now=now), retry_at)
+    return found
+
+
+async def _unfinished(service: Service) -> dict[str, RunRow] | None:
+    """Return what was started last of all that has not ended; None: there are too many to say."""
+    found: dict[str, RunRow] = {}
+    for status in UNFINISHED:
+        runs = await service.runs(WhichRuns(status=status), limit=MOST)
+        if len(runs) >= MOST:
+            return None
+        for run in runs:
+            last = found.get(run.schedule_id)
+            if run.started_at is not None and (last is None or run.started_at > _started(last)):
+                found[run.schedule_id] = run
+    return found
+
+
+async def _last_of(service: Service, timer_id: str, statuses: Iterable[Status]) -> RunRow | None:
     latest = [
         run
-        for status in STARTED_ONCE
-        for run in await service.runs(WhichRuns(row.schedule_id, status), limit=1)
+        for status in statuses
+        for run in await service.runs(WhichRuns(timer_id, status), limit=1)
         if run.started_at is not None
     ]
-    last = max(latest, key=lambda run: run.started_at or 0, default=None)
-    started_at = row.last_run_at if last is None else last.started_at
+    return max(latest, key=_started, default=None)
+
+
+def _is_known(row: ScheduleRow, known: Kept) -> bool:
+    """Return whether nothing has ended since it was known when the last run had started."""
+    if known.last_run_at is None or known.last_success_at != row.last_success_at:
+        return False
+    return (known.last_failure_at or 0) >= (row.last_failure_at or 0)
+
+
+def _kept(row: ScheduleRow, last: RunRow | None, known: Kept) -> tuple[Kept, int | None]:
+    started_at = row.last_run_at if known.last_run_at is None else known.last_run_at
     exit_code, failed_at, retry_at = row.last_exit, row.last_failure_at, None
     if last is not None and _waits_again(last):
         exit_code, failed_at, retry_at = last.exit_code, last.updated_at, last.due_at
     kept = Kept(
-        last_run_at=started_at,
+        last_run_at=started_at if last is None else last.started_at,
         last_success_at=row.last_success_at,
         last_failure_at=failed_at,
         last_exit=exit_code,
@@ -124,6 +166,14 @@ async def kept_of(service: Service, row: ScheduleRow) -> tuple[Kept, int | None]
         last_miss_reason=row.last_miss_reason,
     )
     return kept, retry_at
+
+
+def _standing(timer_id: str, timer: Timer, found: Found | None, known: Kept) -> Standing:
+    told = (timer_id, timer.target, timer.is_enabled, timer.is_persistent)
+    if found is None:
+        return Standing(*told, known)
+    next_run_at = None if found.row.next_run_at is None else found.row.next_run_at * 1000
+    return Standing(*told, found.kept, next_run_at, found.retry_at)
 
 
 def relative(at: int | None, now: int) -> str:
@@ -136,6 +186,10 @@ def relative(at: int | None, now: int) -> str:
     return f"in {length}" if at > now else f"{length} ago"
 
 
+def _started(run: RunRow) -> int:
+    return run.started_at or 0
+
+
 def _waits_again(run: RunRow) -> bool:
     return run.status == Status.ENQUEUED and run.attempt > 0
 
@@ -144,5 +198,8 @@ def _told(at: int | None) -> str | None:
     return None if at is None else rfc3339_ms(at)
 
 
-STARTED_ONCE = (Status.STARTED, Status.ENQUEUED, Status.SUCCESS, Status.FAILED, Status.CANCELED)
+UNFINISHED = (Status.STARTED, Status.ENQUEUED)
+STARTED_ONCE = (*UNFINISHED, Status.SUCCESS, Status.FAILED, Status.CANCELED)
+FEW = 20  # timers, of which runs are asked for one by one
+MOST = 10_000  # runs, of all timers at once
 UNITS = ((60, 1, "s"), (3600, 60, "m"), (86_400, 3600, "h"), (float("inf"), 86_400, "d"))

@@ -6,7 +6,6 @@ It is replaced whole: whoever reads it, after whatever crash, finds the old cont
 """
 
 import logging
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 from onbeat.core.instants import parse_instant_ms, rfc3339_ms
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.ports import Beginning
+from onbeat.systems.whole import replace_file
 
 log = logging.getLogger("onbeat.systems")
 
@@ -32,6 +32,29 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     last_exit: int | None = None
     last_missed_at: int | None = None
     last_miss_reason: str | None = None
+
+    def since(self, known: "Kept", *, now: int) -> "Kept":
+        """Return the later of what is known now and was before, which must not be later than now.
+
+        The store tells less than was known while a run is tried again, or of what it has lost.
+        """
+        of_runs = ("last_run_at", "last_success_at", "last_failure_at")
+        found = {name: _later(getattr(self, name), getattr(known, name), now) for name in of_runs}
+        is_later = self.ended_at < known.ended_at <= now
+        misses = self
+        if _later(self.last_missed_at, known.last_missed_at, now) != self.last_missed_at:
+            misses = known
+        return Kept(
+            **found,
+            last_exit=(known if is_later else self).last_exit,
+            last_missed_at=misses.last_missed_at,
+            last_miss_reason=misses.last_miss_reason,
+        )
+
+    @property
+    def ended_at(self) -> int:
+        """When a run was last known to have ended; 0 if none is."""
+        return max(self.last_success_at or 0, self.last_failure_at or 0)
 
     def beginning(self, *, is_persistent: bool) -> Beginning:
         """Return where a timer goes on: what it missed since is caught up if it is persistent."""
@@ -52,50 +75,81 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._is_newer = False  # of a version that is not ours to write
-        self._written: bytes | None = None
+        self.is_unread = False  # what it keeps is not known, and must not be lost
+        self._content: bytes | None = None  # as far as is known
         self._told = ""
 
     def load(self) -> dict[str, Kept]:
         """Return what is kept of each timer; nothing of what cannot be read."""
-        self._is_newer, self._written = False, None
+        self._content = None
         try:
-            with self.path.open("rb") as file:
-                content = file.read(LARGEST + 1)
-        except FileNotFoundError:
-            return {}
+            content = self._read()
         except OSError as broken:
-            self._tell(f"{self.path} cannot be read: {broken.strerror}: nothing is caught up by it")
+            self.is_unread = True
+            self._tell(f"{self.path} cannot be read, nor written: {broken.strerror}")
             return {}
+        self.is_unread = False
+        if content is None:
+            return {}
+        wrong: list[str] = []
         try:
-            found = read_state(content)
+            found = read_state(content, wrong)
         except InvalidSchedule as refused:
-            self._is_newer = refused.field == "version"
             self._tell(f"{self.path}: {refused}")
             return {}
-        self._written, self._told = content, ""
+        self._content = content
+        self._tell(f"{self.path}: {'; '.join(wrong)}" if wrong else "")
         return found
 
     def save(self, timers: Mapping[str, Kept]) -> None:
-        """Have the file say this, if it does not."""
+        """Have the file say this, if it does not. One that nobody could read is let be."""
         content = write_state(timers)
-        if self._is_newer or content == self._written:
+        if content == self._content or self.is_unread:
             return
         try:
+            if self._is_newer():
+                return
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, content)
         except OSError as broken:
             self._tell(f"{self.path} cannot be written: {broken.strerror}")
         else:
-            self._written, self._told = content, ""
+            self._content = content
+            self._tell("")
+
+    def _is_newer(self) -> bool:
+        """Return whether somebody has put a file there that is not ours to write, and tell it."""
+        there = self._read()
+        if there is None or there == self._content:
+            return False
+        try:
+            read_state(there)
+        except InvalidSchedule as refused:
+            if refused.field == "version":
+                self._content = None
+                self._tell(f"{self.path}: {refused}")
+                return True
+        return False
+
+    def _read(self) -> bytes | None:
+        """Return what is in the file; None if there is none."""
+        try:
+            with self.path.open("rb") as file:
+                return file.read(LARGEST + 1)
+        except FileNotFoundError:
+            return None
 
     def _tell(self, problem: str) -> None:
-        if problem != self._told:
+        if problem and problem != self._told:
             log.error("timers: %s", problem)
-            self._told = problem
+        self._told = problem
 
 
-def read_state(content: bytes) -> dict[str, Kept]:
-    """Return what such a file keeps; refuse what is none, or of a newer `version`."""
+def read_state(content: bytes, wrong: list[str] | None = None) -> dict[str, Kept]:
+    """Return what such a file keeps; refuse what is none, or of a newer `version`.
+
+    A timer of which it makes no sense is left out, and told in `wrong`.
+    """
     hint = f"it was written by another program, or in part; {{version: {VERSION}, timers: {{}}}}"
     try:
         given = msgspec.json.decode(content)
@@ -109,7 +163,13 @@ def read_state(content: bytes) -> dict[str, Kept]:
         raise InvalidSchedule("version", problem, hint=f"{VERSION}; a newer Onbeat")
     if version != VERSION or not isinstance(timers, dict):
         raise InvalidSchedule("", "it keeps no timers", hint=hint)
-    return {name: _kept(name, fields) for name, fields in timers.items()}
+    found: dict[str, Kept] = {}
+    for name, fields in timers.items():
+        if isinstance(fields, dict):
+            found[name] = _kept(fields)
+        elif wrong is not None:
+            wrong.append(f"timers.{name}: {shown(fields)} is no set of fields, and is left out")
+    return found
 
 
 def write_state(timers: Mapping[str, Kept]) -> bytes:
@@ -125,31 +185,13 @@ def write_state(timers: Mapping[str, Kept]) -> bytes:
     return msgspec.json.format(content, indent=2) + b"\n"
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file whole, such that a crash at any moment leaves the old content or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")  # others may write as well
-    try:
-        with new.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except OSError:
-        with suppress(OSError):
-            new.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # else a loss of power could take the new name back
-    finally:
-        os.close(folder)
+def _later(one: int | None, known: int | None, now: int) -> int | None:
+    """Return the later of two instants; what is `known` does not count if it is yet to come."""
+    return max(one or 0, known) if known is not None and known <= now else one
 
 
-def _kept(name: str, fields: object) -> Kept:
+def _kept(fields: Mapping[str, object]) -> Kept:
     """Return what is kept of a timer; a field that makes no sense, or is not known, is let be."""
-    if not isinstance(fields, dict):
-        raise InvalidSchedule(f"timers.{name}", f"{shown(fields)} is no set of fields")
     found: dict[str, object] = {}
     for field in Kept.__struct_fields__:
         value = fields.get(field)

@@ -6,18 +6,20 @@ there are no schedules of timers in the store, and the state file is not so much
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from onbeat.errors import InvalidFile, InvalidSchedule, NoSuchSchedule, naming, shown
+from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, NoSuchSchedule, naming, shown
 from onbeat.events import Event
-from onbeat.records import ScheduleRow, Which
+from onbeat.ports import Beginning
+from onbeat.records import ScheduleRow, Which, WhichRuns
 from onbeat.service import Service
 from onbeat.systems.beside import Keeper
-from onbeat.systems.services.listing import Listing, kept_of, list_timers
+from onbeat.systems.services.listing import NOTHING_KEPT, UNFINISHED, Listing, kept_of, list_timers
 from onbeat.systems.services.state import Kept, StateFile
-from onbeat.systems.services.timers import Services, Timers
+from onbeat.systems.services.timers import Services, Timer, Timers
 from onbeat.systems.wording import told_in
 
 log = logging.getLogger("onbeat.systems")
@@ -51,12 +53,15 @@ class TimerSystem:
         self._service, self._source, self._timezone = service, source, timezone
         self._keeper = Keeper("timers", self.step, every=EVERY)
         self._alone = asyncio.Lock()
+        self._is_closed = False  # the gate, when the file was last read
+        self._told = ""
         # While the gate is open, and the file could be read:
         self._timers: Timers | None = None
         self._state: StateFile | None = None
         self._switched: Mapping[str, bool] = {}
         self._kept: dict[str, Kept] = {}
         self._rows: dict[str, ScheduleRow] = {}
+        self._of_others: set[str] = set()
         self._to_look_at: set[str] = set()
 
     # -- beside a node
@@ -83,11 +88,16 @@ class TimerSystem:
         await self._save()
 
     async def step(self) -> None:
-        """Take up what was changed in the file or by hand, and write what became of timers."""
+        """Take up what was changed in the file or by hand, and write what became of timers.
+
+        It depends on how things are, not on what was heard: what others did, or what was missed,
+        is made good by the next step.
+        """
         has_changed = await asyncio.to_thread(self._source.has_changed)
-        if has_changed or await self._is_switched():
+        if has_changed or await self._is_apart():
             await self._take_up()
         await self._save()
+        await self._arm()
 
     # -- for those who look, and those who switch
 
@@ -97,32 +107,36 @@ class TimerSystem:
         if services is None:
             return None
         asked = service or self._service
-        timers = await self._checked(services, await self._switched_by_hand())
+        timers, _ = await self._checked(services, await self._switched_by_hand())
         rows = await asked.schedules(Which(source=SOURCE))
-        state = None if len(rows) == len(timers.right) else self._state_file(services)
-        kept = {} if state is None else await asyncio.to_thread(state.load)
-        return await list_timers(asked, timers, rows, kept)
+        return await list_timers(asked, timers, rows, await self._known(services))
+
+    async def _known(self, services: Services) -> Mapping[str, Kept]:
+        """Return what was known of timers before; whoever is not beside a node reads it."""
+        state = self._state_file(services)
+        if state is None or (self._state is not None and self._state.path == state.path):
+            return self._kept
+        return await asyncio.to_thread(state.load)
 
     async def switch(self, timer_id: str, *, on: bool) -> bool | None:
         """Have a timer be enabled or not, whatever its file says; return whether that is a change.
 
-        None: the gate is closed, and nothing was done.
+        The node takes that up with its next step. None: the gate is closed, and nothing was done.
         """
         services = await asyncio.to_thread(self._gate)
         if services is None:
             return None
-        was = services.timers(await self._switched_by_hand()).right
-        if timer_id not in was:
-            raise NoSuchSchedule(timer_id, was)
-        if was[timer_id].is_enabled_there == on:
+        timers, _ = await self._checked(services, await self._switched_by_hand())
+        if timer_id in timers.invalid and timer_id not in timers.right:
+            raise InvalidSchedule(timer_id, timers.invalid[timer_id], hint="nothing was switched")
+        if timer_id not in timers.right:
+            raise NoSuchSchedule(timer_id, timers.right)
+        was = timers.right[timer_id]
+        if was.is_enabled_there == on:
             await self._service.forget(SWITCHED, timer_id)
         else:
             await self._service.keep(SWITCHED, timer_id, on)
-        now = services.timers(await self._switched_by_hand()).right[timer_id]
-        known = await self._service.find(timer_id)
-        if known is not None and known.source == SOURCE:
-            await self._service.define([now.schedule], source=SOURCE)
-        return was[timer_id].is_enabled != on
+        return was.is_enabled != on
 
     def _gate(self) -> Services | None:
         return _behind_gate(self._source, self._timezone)
@@ -136,6 +150,7 @@ class TimerSystem:
                     await self._withdraw()
                 else:
                     await self._define(services)
+                self._told = ""
             except InvalidFile as refused:
                 self._tell(str(refused))
             except InvalidSchedule as refused:
@@ -145,11 +160,13 @@ class TimerSystem:
                 raise
 
     def _tell(self, problem: str) -> None:
-        log.error("timers: they stay as they are: %s", problem)
+        if problem != self._told:
+            log.error("timers: they stay as they are: %s", problem)
+        self._told = problem
 
     async def _withdraw(self) -> None:
         """Have no timers: nothing of them starts any more, and nothing is written."""
-        self._timers, self._state = None, None
+        self._is_closed, self._timers, self._state = True, None, None
         self._kept, self._rows, self._to_look_at = {}, {}, set()
         there = await self._service.schedules(Which(source=SOURCE))
         if there:
@@ -161,36 +178,97 @@ class TimerSystem:
 
         One that the store does not know goes on where the state file says it was.
         """
-        state, switched = self._state_file(services), await self._switched_by_hand()
-        timers = await self._checked(services, switched)
-        there = {row.schedule_id for row in await self._service.schedules(Which(source=SOURCE))}
-        if state is None or self._state is None or state.path != self._state.path:
-            self._state = state
-            self._kept = {} if state is None else await asyncio.to_thread(state.load)
+        self._is_closed = False
+        switched = await self._switched_by_hand()
+        timers, of_others = await self._checked(services, switched)
+        there = {row.schedule_id: row for row in await self._there()}
+        await self._keep_in(self._state_file(services))
         beginnings = {
-            timer_id: kept.beginning(is_persistent=timers.right[timer_id].is_persistent)
-            for timer_id, kept in self._kept.items()
-            if timer_id in timers.right and timer_id not in there
+            timer_id: beginning
+            for timer_id, timer in timers.right.items()
+            if (beginning := self._beginning(timer_id, timer, there.get(timer_id))) is not None
         }
         schedules = [timer.schedule for timer in timers.right.values()]
-        gone = there - timers.right.keys()
+        gone = there.keys() - timers.right.keys()
         await self._service.define(schedules, source=SOURCE, remove=gone, beginnings=beginnings)
         told = {} if self._timers is None else self._timers.invalid
         for timer_id, reason in timers.invalid.items():
             if told.get(timer_id) != reason:
                 log.warning("timers: %s is left out: %s", timer_id, reason)
-        self._timers, self._switched = timers, switched
+        self._timers, self._of_others = timers, of_others
+        self._switched = await self._without_strangers(switched, timers)
         self._to_look_at = set(timers.right)
 
-    async def _checked(self, services: Services, switched: Mapping[str, bool]) -> Timers:
-        """Return timers, with those that nothing could start, or that are others', as wrong."""
-        timers = await asyncio.to_thread(services.timers, switched)
+    async def _keep_in(self, state: StateFile | None) -> None:
+        """Have this be the state file; another than before is read first."""
+        if state is None or self._state is None or state.path != self._state.path:
+            self._state = state
+            self._kept = {} if state is None else await asyncio.to_thread(state.load)
+
+    def _beginning(self, timer_id: str, timer: Timer, row: ScheduleRow | None) -> Beginning | None:
+        """Return where a timer goes on: one that is there, if it follows its last success."""
+        kept = self._kept.get(timer_id)
+        if row is None:
+            return None if kept is None else kept.beginning(is_persistent=timer.is_persistent)
+        if not timer.follows_success or not self._has_just_succeeded(row):
+            return None
+        return Beginning(last_success_at=row.last_success_at)
+
+    def _has_just_succeeded(self, row: ScheduleRow) -> bool:
+        """Return whether nothing has ended otherwise since: by a failure, or by hand."""
+        if row.last_success_at is None or row.consecutive_failures:
+            return False
+        kept = self._kept.get(row.schedule_id)
+        started_at = None if kept is None else kept.last_run_at
+        is_past = started_at is not None and started_at <= self._service.clock.now()
+        return not is_past or (started_at or 0) <= row.last_success_at
+
+    async def _arm(self) -> None:
+        """Have timers follow their last success whose tick for that was missed, or skipped."""
+        async with self._alone:
+            timers = None if self._timers is None else self._timers.right
+            if timers is None:
+                return
+            ids = [
+                row.schedule_id
+                for row in self._rows.values()
+                if row.schedule_id in timers
+                and row.next_run_at is None
+                and not row.paused
+                and timers[row.schedule_id].follows_success
+                and timers[row.schedule_id].may_start
+                and self._has_just_succeeded(row)
+                and not await self._is_at_work(row.schedule_id)
+            ]
+            if ids:
+                beginnings = {
+                    each: Beginning(last_success_at=self._rows[each].last_success_at)
+                    for each in ids
+                }
+                again = [timers[each].schedule for each in ids]
+                await self._service.define(again, source=SOURCE, beginnings=beginnings)
+
+    async def _is_at_work(self, timer_id: str) -> bool:
+        for status in UNFINISHED:
+            if await self._service.runs(WhichRuns(timer_id, status), limit=1):
+                return True
+        return False
+
+    async def _checked(
+        self, services: Services, switched: Mapping[str, bool]
+    ) -> tuple[Timers, set[str]]:
+        """Return timers, with those that nothing could start, or that are others', as wrong.
+
+        Of those that are others' also the ids.
+        """
+        with _told_of(self._source):
+            timers = await asyncio.to_thread(services.timers, switched)
         right, invalid = dict(timers.right), dict(timers.invalid)
         known = await self._service.schedules(Which(ids=list(right)))
-        for row in known:
-            if row.source != SOURCE:
-                invalid[row.schedule_id] = f"{shown(row.schedule_id)} is a schedule, and no timer"
-                del right[row.schedule_id]
+        of_others = {row.schedule_id for row in known if row.source != SOURCE}
+        for timer_id in of_others:
+            invalid[timer_id] = f"{shown(timer_id)} is a schedule, and no timer"
+            del right[timer_id]
         for timer_id, timer in list(right.items()):
             try:
                 with naming(f"services.{timer.target}"), told_in(WORDS):
@@ -198,7 +276,23 @@ class TimerSystem:
             except InvalidSchedule as refused:
                 invalid[timer_id] = str(refused)
                 del right[timer_id]
-        return Timers(right, dict(sorted(invalid.items())))
+        return Timers(right, dict(sorted(invalid.items()))), of_others
+
+    async def _there(self) -> list[ScheduleRow]:
+        return await self._service.schedules(Which(source=SOURCE))
+
+    async def _is_apart(self) -> bool:
+        """Return whether the store is not as the file says, by what others did since."""
+        timers = self._timers
+        if timers is None:
+            return self._is_closed and bool(await self._there())
+        if {row.schedule_id for row in await self._there()} != timers.right.keys():
+            return True
+        if self._of_others:
+            still = await self._service.schedules(Which(ids=sorted(self._of_others)))
+            if len(still) < len(self._of_others):
+                return True
+        return await self._switched_by_hand() != self._switched
 
     # -- what was switched by hand, and what became of timers
 
@@ -206,9 +300,14 @@ class TimerSystem:
         rows = await self._service.kept_all(SWITCHED)
         return {row.name: row.body for row in rows if isinstance(row.body, bool)}
 
-    async def _is_switched(self) -> bool:
-        """Return whether somebody has switched a timer since they were taken up."""
-        return self._timers is not None and await self._switched_by_hand() != self._switched
+    async def _without_strangers(
+        self, switched: Mapping[str, bool], timers: Timers
+    ) -> dict[str, bool]:
+        """Return what was switched, without timers that have left the file: those are forgotten."""
+        strangers = switched.keys() - timers.right.keys() - timers.invalid.keys()
+        for timer_id in strangers:
+            await self._service.forget(SWITCHED, timer_id)
+        return {name: on for name, on in switched.items() if name not in strangers}
 
     def _state_file(self, services: Services) -> StateFile | None:
         name = services.state_file
@@ -220,19 +319,32 @@ class TimerSystem:
         """Write what became of timers, if the file does not say so."""
         async with self._alone:
             timers, state = self._timers, self._state
-            if timers is None or state is None:
+            if timers is None:
                 return
-            rows = await self._service.schedules(Which(source=SOURCE))
-            changed = {row.schedule_id for row in rows if self._rows.get(row.schedule_id) != row}
+            if state is not None and state.is_unread:
+                await self._read_late(state)
             looked_at, self._to_look_at = self._to_look_at, set()
-            for row in rows:
-                if row.schedule_id in changed | looked_at:
-                    self._kept[row.schedule_id], _ = await kept_of(self._service, row)
+            rows = await self._there()
+            to_look_at = [
+                row
+                for row in rows
+                if row.schedule_id in looked_at or self._rows.get(row.schedule_id) != row
+            ]
+            found = await kept_of(self._service, to_look_at, self._kept)
+            self._kept |= {timer_id: each.kept for timer_id, each in found.items()}
             self._rows = {row.schedule_id: row for row in rows}
             # One that is wrong just now keeps what it had; one that nobody names any more does not.
             stay = self._rows.keys() | timers.invalid.keys()
             self._kept = {name: kept for name, kept in self._kept.items() if name in stay}
-            await asyncio.to_thread(state.save, self._kept)
+            if state is not None:
+                await asyncio.to_thread(state.save, self._kept)
+
+    async def _read_late(self, state: StateFile) -> None:
+        """Read a state file that could not be before: what is known since is later."""
+        now = self._service.clock.now()
+        for timer_id, kept in (await asyncio.to_thread(state.load)).items():
+            since = self._kept.get(timer_id, NOTHING_KEPT)
+            self._kept[timer_id] = since.since(kept, now=now)
 
 
 def is_open(source: Source, *, timezone: str = "UTC") -> bool:
@@ -242,5 +354,17 @@ def is_open(source: Source, *, timezone: str = "UTC") -> bool:
 
 def _behind_gate(source: Source, timezone: str) -> Services | None:
     """Return what a file says if its timers are on; whatever concerns timers asks this first."""
-    services = Services(source.read(), timezone=timezone)
+    given = source.read()
+    with _told_of(source):
+        services = Services(given, timezone=timezone)
     return services if services.are_timers_on else None
+
+
+@contextmanager
+def _told_of(source: Source) -> Iterator[None]:
+    """Have what is wrong with the whole be told with the name of the file."""
+    try:
+        yield
+    except InvalidSchedule as refused:
+        mistake = Mistake(None, refused.field, refused.problem, refused.hint)
+        raise InvalidFile(str(source.path), [mistake]) from None

@@ -42,6 +42,8 @@ class Timer:
     is_enabled: bool
     is_enabled_there: bool  # by what its file says
     is_persistent: bool
+    may_start: bool  # neither it nor its service is disabled
+    follows_success: bool  # its own, by `on_unit_active_sec`
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,9 @@ class Services:
                 if own is None or own in by_name:
                     problem = f"{shown(own)} is there twice" if own else "it has no id"
                     raise InvalidSchedule(f"{name}[{place}]", problem, hint="an id of its own")
-                fields = spelled(each) if isinstance(each, Mapping) else Spelled({}, {})
-                by_name[own] = {key: fields.fields[key] for key in fields.fields if key != "id"}
+                with naming(f"{name}[{place}]"):
+                    spelled(each)
+                by_name[own] = {key: each[key] for key in each if key not in IDS}
             return by_name
         if not isinstance(found, Mapping):
             hint = "{backup: {argv: [./backup.sh]}}"
@@ -173,7 +176,8 @@ class _Reader:
         policy = read_policy({**self.around, **timeout, **own})
         with told_in({"schedule_id": given.name("id"), "calendar": given.name("on_calendar")}):
             schedule = check_schedule(Schedule(timer_id, trigger, runs, policy))
-        return Timer(schedule, target, is_on, is_enabled, is_persistent)
+        may_start, follows = is_on and runs.is_enabled, "on_unit_active_sec" in given.fields
+        return Timer(schedule, target, is_on, is_enabled, is_persistent, may_start, follows)
 
     def _service(self, timer: Spelled, name: str) -> tuple[Target, Fields]:
         """Return what a service starts, and how long that may take."""
@@ -250,7 +254,7 @@ def _name_of(given: object) -> str | None:
     """Return the id of a timer, or of a service in a list, if it has one."""
     if not isinstance(given, Mapping):
         return None
-    for name in ("id", ":id"):
+    for name in IDS:
         found = given.get(name)
         if isinstance(found, str) and found:
             return found
@@ -294,6 +298,7 @@ OF_ALL = (
     "enabled", "timers_enabled", "state_file", "retry", "catchup_window", "timezone", "services",
     "timers",
 )  # fmt: skip
+IDS = ("id", ":id")
 OF_A_SERVICE = ("argv", "cwd", "env", "timeout", "enabled", "type")
 TRIGGERS = ("on_calendar", "on_startup_sec", "on_unit_active_sec")
 OF_A_TIMER = ("id", "target", "enabled", "persistent", *TRIGGERS)
