@@ -1,13 +1,16 @@
 """`onbeat timers`, `timers enable` and `timers disable`: the timers of oneshot services."""
 
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import click
 
+from onbeat.app import client
 from onbeat.cli import FAILED
-from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.cli.session import JSON, ask, caller, with_settings, write_json
 from onbeat.hosting import are_timers_on, timers_of
 from onbeat.service import Service
 from onbeat.settings import Settings
@@ -35,12 +38,15 @@ class _Timers(click.Group):
 @with_settings()
 def timers(settings: Settings, as_json: bool) -> None:
     """Show the timers of services, when they ran and run next, and which are wrong."""
-    if click.get_current_context().invoked_subcommand is not None:
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        # What was asked before the verb holds for the verb, unless that says otherwise.
+        context.default_map = dict.fromkeys(timers.commands, context.params)
         return
     if not are_timers_on(settings):
         _tell_disabled(settings, as_json=as_json)
         return
-    found = _with_timers(settings, lambda system: system.listed())
+    found = _with_timers(settings, lambda system: system.listed(), or_none=True)
     if found is None:
         _tell_disabled(settings, as_json=as_json)
     elif as_json:
@@ -81,12 +87,24 @@ def _switch(settings: Settings, timer_id: str, *, on: bool, as_json: bool) -> No
     click.echo(f"{word} {timer_id}" if changed else f"{timer_id} was {word} already")
 
 
-def _with_timers(settings: Settings, work: Callable[[TimerSystem], Awaitable[T]]) -> T:
+def _with_timers(
+    settings: Settings, work: Callable[[TimerSystem], Awaitable[T]], *, or_none: bool = False
+) -> T:
+    """Do something with timers and their database; `or_none`: before the first start, without."""
+
     async def with_service(service: Service) -> T:
         system = timers_of(settings, service)
         assert system is not None, "whether there is a file was asked before"
         return await work(system)
 
+    async def without_database() -> T:
+        nowhere = replace(settings, database="sqlite://")  # memory, in which there is nothing
+        async with client(nowhere, caller()) as service:
+            return await with_service(service)
+
+    path = settings.database_path
+    if or_none and path is not None and not (path.exists() and path.stat().st_size):
+        return asyncio.run(without_database())
     return ask(settings, with_service)
 
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.cli import main
+from onbeat.cli import UNAVAILABLE, main
 from onbeat.settings import Settings
 from onbeat.systems.services import Listing, Standing
 from onbeat.systems.services.listing import relative
@@ -91,6 +91,39 @@ class TestTable:
         assert standing.cells(NOW) == (
             "nightly", "backup", "yes", "5m ago", "in 2h", "3", "overlap",
         )  # fmt: skip
+
+
+class TestBeforeTheFirstStart:
+    """There is no database yet: what a file comes to is told all the same."""
+
+    @pytest.mark.req("S83", "S91")
+    def test_timers_are_listed_with_what_is_wrong_and_nothing_is_made(self, folder):
+        write(folder, HOURLY, HOURLY | {"id": "bad", "target": "nope"})
+        done = onbeat("timers")
+        assert done.exit_code == 0
+        assert done.output.splitlines()[2:] == [
+            "hourly           backup           yes      -            -            -        -",
+            "",
+            "Invalid timers:",
+            "  bad: target 'nope' not found in services",
+        ]
+        assert [path.name for path in folder.iterdir()] == ["services.json"]
+
+    def test_what_the_state_file_says_is_told_too(self, folder):
+        write(folder)
+        kept = {"last_run_at": "2026-01-01T13:00:00Z", "last_exit": 3}
+        (folder / "timer-state.json").write_text(
+            json.dumps({"version": 1, "timers": {"hourly": kept}})
+        )
+        (timer,) = json.loads(onbeat("timers", "--json").output)["timers"]
+        assert (timer["last_run_at"], timer["last_exit"], timer["next_run_at"]) == (
+            "2026-01-01T13:00:00.000Z", 3, None,
+        )  # fmt: skip
+
+    def test_nothing_can_be_switched(self, folder):
+        write(folder)
+        done = onbeat("timers", "disable", "hourly")
+        assert (done.exit_code, "onbeat.db does not exist" in done.output) == (UNAVAILABLE, True)
 
 
 class TestRelativeTimes:
@@ -182,9 +215,25 @@ class TestSwitching:
         assert onbeat("timers", "disable", "hourly").output == "hourly was disabled already\n"
         (timer,) = json.loads(onbeat("timers", "--json").output)["timers"]
         assert timer["enabled"] is False
+        be_up_for_a_moment(folder)
         assert '"enabled":false' in onbeat("show", "hourly", "--json").output.replace(" ", "")
         told = json.loads(onbeat("timers", "enable", "hourly", "--json").output)
         assert told == {"id": "hourly", "enabled": True, "changed": True}
+
+    def test_what_is_asked_before_the_verb_holds_for_it(self, folder):
+        write(folder)
+        be_up_for_a_moment(folder)
+        told = json.loads(onbeat("timers", "--json", "disable", "hourly").output)
+        assert told == {"id": "hourly", "enabled": False, "changed": True}
+        done = onbeat("timers", "--database", "sqlite:///other.db", "disable", "hourly")
+        assert "other.db does not exist" in done.output
+
+    def test_one_that_is_wrong_is_told_of_with_the_reason(self, folder):
+        write(folder, HOURLY, HOURLY | {"id": "bad", "target": "nope"})
+        be_up_for_a_moment(folder)
+        done = onbeat("timers", "enable", "bad")
+        assert done.exit_code == 4
+        assert "bad: target 'nope' not found in services" in done.output
 
     def test_one_that_is_not_there_is_told_of(self, folder):
         write(folder)
@@ -219,3 +268,12 @@ class TestMisuse:
         done = onbeat(*arguments)
         assert done.exit_code == 4
         assert "it is not JSON: the name 'timers' is there twice" in done.output
+
+    @pytest.mark.parametrize("wrong", [{"timers_enabled": 5}, {"retry": 5}, {"timezone": "x"}])
+    def test_what_is_wrong_with_the_whole_is_told_with_the_name_of_the_file(self, folder, wrong):
+        write(folder, **wrong)
+        (field,) = wrong
+        done = onbeat("timers")
+        assert (done.exit_code, f"services.json: {field}: " in done.output) == (4, True)
+        (mistake,) = json.loads(onbeat("timers", "--json").output)
+        assert (mistake["file"], mistake["field"]) == ("services.json", field)
