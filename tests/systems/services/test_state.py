@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from onbeat import Onbeat
 from onbeat.core.runs import Failed
 from onbeat.settings import Settings
+from onbeat.systems.services.listing import _kept
 from onbeat.systems.services.state import Kept, StateFile, read_state, write_state
 from tests.systems.services.conftest import HOURLY
 
@@ -235,6 +237,21 @@ class TestSince:
         once = one.since(other, now=NOON)
         assert once.since(other, now=NOON) == once
         assert one.since(one, now=NOON) == one
+
+
+def test_a_retry_that_a_node_has_taken_and_not_started_moves_no_failure(world):
+    async def story(world):
+        world.commands.exit_code = 7
+        await world.let_pass("1h")
+        ((row,), (run,)) = (await world.rows()).values(), await world.beat.runs()
+        return row, run
+
+    world.write()
+    row, run = world.play(story)
+    known = Kept(last_run_at=run.started_at, last_failure_at=run.updated_at, last_exit=7)
+    taken = replace(run, updated_at=run.updated_at + 30_000)
+    for each in (run, taken):
+        assert _kept(row, each, known)[0].last_failure_at == run.updated_at
 
 
 class TestWhenItIsWritten:

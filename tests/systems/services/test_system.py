@@ -6,9 +6,11 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.core.instants import parse_instant, rfc3339
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.errors import InvalidSchedule, NoSuchSchedule
+from onbeat.hosting import timers_of
 from onbeat.settings import Settings
+from onbeat.systems.services import listing
 from onbeat.testing import a_schedule
 from tests.systems.services.conftest import HOURLY, Timed, run
 
@@ -545,6 +547,75 @@ def test_what_happens_to_a_timer_is_told_as_events(world):
         "run.succeeded",
     ]  # fmt: skip
     assert (events[2].reason, events[2].attempt) == ("exit", 1)
+
+
+class TestMany:
+    """Of many timers it is asked at once what became of them: that tells the same."""
+
+    async def all_kinds(self, world):
+        """Have timers that succeeded, failed, go on, wait for a retry, were canceled, and rest."""
+        await world.let_pass("1h")
+        names = ("fails", "goes_on", "waits", "canceled")
+        outcomes = [Failed("ended", "signal", retryable=False, exit_code=-9), Accepted("it goes on"),
+                    Failed("it failed", "exit", exit_code=3), Accepted("it goes on")]  # fmt: skip
+        world.commands.outcomes = dict(zip(names, outcomes, strict=True))
+        await world.let_pass("1h")
+        (run,) = await world.beat.runs("canceled", limit=1)
+        await world.beat.service.cancel(run.run_id)
+        await world.beat.settle()
+        await world.system.step()
+
+    def story(self, world, monkeypatch, few):
+        names = ("fails", "goes_on", "waits", "canceled", "succeeds", "never")
+        timers = [{**HOURLY, "id": name, "on_unit_active_sec": 86_400} for name in names]
+        timers[-1]["on_calendar"] = {"month": 6}
+        world.write(*timers, backup={"timeout": "3h"})
+        monkeypatch.setattr(listing, "FEW", few)
+
+        async def story(world):
+            await self.all_kinds(world)
+            elsewhere = timers_of(world.beat.systems.settings, world.beat.service)
+            both = [await world.system.listed(), await elsewhere.listed()]
+            return *both, world.state["timers"]
+
+        return world.play(story)
+
+    @pytest.mark.req("S65", "S69", "S70")
+    def test_how_they_stand_is_the_same_as_if_each_were_asked_for(self, tmp_path, monkeypatch):
+        found = []
+        for few in (0, 100):
+            folder = tmp_path / str(few)
+            folder.mkdir()
+            found += self.story(Timed(folder), monkeypatch, few)
+        here, elsewhere, kept, *others = found
+        assert here == elsewhere
+        assert others == [here, elsewhere, kept]
+        exits = {each.timer_id: each.kept.last_exit for each in here.timers}
+        assert exits == {
+            "fails": -9, "goes_on": 0, "waits": 3, "canceled": 0, "succeeds": 0, "never": None,
+        }  # fmt: skip
+        two = parse_instant("2026-01-01T14:00:00Z") * 1000
+        started = [each.timer_id for each in here.timers if each.kept.last_run_at == two]
+        assert started == ["fails", "goes_on", "waits", "canceled", "succeeds"]
+
+    def test_a_listing_asks_a_few_times_however_many_there_are(self, world):
+        asked = []
+
+        async def story(world):
+            await world.let_pass("1h")
+            service = world.beat.service
+
+            class Counted:
+                def __getattr__(self, name):
+                    asked.append(name)
+                    return getattr(service, name)
+
+            found = await world.system.listed(Counted())
+            return len(found.timers)
+
+        world.write(*({**HOURLY, "id": f"timer-{n}"} for n in range(60)))
+        assert world.play(story) == 60
+        assert len(asked) < 10, asked
 
 
 class TestTheFileIsTheWhole:

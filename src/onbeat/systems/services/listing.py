@@ -121,17 +121,36 @@ async def kept_of(
     return found
 
 
+async def at_work(service: Service, ids: Sequence[str]) -> set[str]:
+    """Return which timers have runs that have not ended."""
+    runs = await _all_unfinished(service) if len(ids) > FEW else None
+    if runs is not None:
+        return {run.schedule_id for run in runs} & set(ids)
+    return {
+        timer_id
+        for timer_id in ids
+        for status in UNFINISHED
+        if await service.runs(WhichRuns(timer_id, status), limit=1)
+    }
+
+
 async def _unfinished(service: Service) -> dict[str, RunRow] | None:
     """Return what was started last of all that has not ended; None: there are too many to say."""
-    found: dict[str, RunRow] = {}
+    runs = await _all_unfinished(service)
+    if runs is None:
+        return None
+    return {
+        run.schedule_id: run for run in sorted(runs, key=_started) if run.started_at is not None
+    }
+
+
+async def _all_unfinished(service: Service) -> list[RunRow] | None:
+    found: list[RunRow] = []
     for status in UNFINISHED:
         runs = await service.runs(WhichRuns(status=status), limit=MOST)
         if len(runs) >= MOST:
             return None
-        for run in runs:
-            last = found.get(run.schedule_id)
-            if run.started_at is not None and (last is None or run.started_at > _started(last)):
-                found[run.schedule_id] = run
+        found += runs
     return found
 
 
@@ -157,6 +176,8 @@ def _kept(row: ScheduleRow, last: RunRow | None, known: Kept) -> tuple[Kept, int
     exit_code, failed_at, retry_at = row.last_exit, row.last_failure_at, None
     if last is not None and _waits_again(last):
         exit_code, failed_at, retry_at = last.exit_code, last.updated_at, last.due_at
+        if known.last_failure_at is not None and known.last_failure_at >= _started(last):
+            failed_at = known.last_failure_at  # it was noted: a node may have been at the run since
     kept = Kept(
         last_run_at=started_at if last is None else last.started_at,
         last_success_at=row.last_success_at,

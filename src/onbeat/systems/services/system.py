@@ -14,10 +14,10 @@ from typing import Protocol
 from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, NoSuchSchedule, naming, shown
 from onbeat.events import Event
 from onbeat.ports import Beginning
-from onbeat.records import ScheduleRow, Which, WhichRuns
+from onbeat.records import ScheduleRow, Which
 from onbeat.service import Service
 from onbeat.systems.beside import Keeper
-from onbeat.systems.services.listing import NOTHING_KEPT, UNFINISHED, Listing, kept_of, list_timers
+from onbeat.systems.services.listing import NOTHING_KEPT, Listing, at_work, kept_of, list_timers
 from onbeat.systems.services.state import Kept, StateFile
 from onbeat.systems.services.timers import Services, Timer, Timers
 from onbeat.systems.wording import told_in
@@ -226,33 +226,27 @@ class TimerSystem:
     async def _arm(self) -> None:
         """Have timers follow their last success whose tick for that was missed, or skipped."""
         async with self._alone:
-            timers = None if self._timers is None else self._timers.right
-            if timers is None:
-                return
-            ids = [
+            timers = {} if self._timers is None else self._timers.right
+            at_rest = [
                 row.schedule_id
                 for row in self._rows.values()
-                if row.schedule_id in timers
-                and row.next_run_at is None
-                and not row.paused
-                and timers[row.schedule_id].follows_success
-                and timers[row.schedule_id].may_start
-                and self._has_just_succeeded(row)
-                and not await self._is_at_work(row.schedule_id)
+                if row.next_run_at is None and not row.paused and row.schedule_id in timers
             ]
-            if ids:
-                beginnings = {
-                    each: Beginning(last_success_at=self._rows[each].last_success_at)
-                    for each in ids
-                }
-                again = [timers[each].schedule for each in ids]
+            at_rest = [each for each in at_rest if self._may_follow(timers[each], self._rows[each])]
+            if not at_rest:
+                return
+            busy = await at_work(self._service, at_rest)
+            beginnings = {
+                each: Beginning(last_success_at=self._rows[each].last_success_at)
+                for each in at_rest
+                if each not in busy
+            }
+            again = [timers[each].schedule for each in beginnings]
+            if again:
                 await self._service.define(again, source=SOURCE, beginnings=beginnings)
 
-    async def _is_at_work(self, timer_id: str) -> bool:
-        for status in UNFINISHED:
-            if await self._service.runs(WhichRuns(timer_id, status), limit=1):
-                return True
-        return False
+    def _may_follow(self, timer: Timer, row: ScheduleRow) -> bool:
+        return timer.follows_success and timer.may_start and self._has_just_succeeded(row)
 
     async def _checked(
         self, services: Services, switched: Mapping[str, bool]
