@@ -13,6 +13,7 @@ from typing import get_args
 
 import pytest
 
+from onbeat import Onbeat
 from onbeat import settings as module
 from onbeat.errors import InvalidSettings, OnbeatError
 from onbeat.settings import HANDED_DOWN, HttpTargets, JwtAlgorithm, LogFormat, LogLevel, Settings
@@ -78,6 +79,7 @@ SAMPLES = {
     },
     "sessions_most": {"1": 1, "7": 7, "100000": 100_000},
     "workflows_feedback": {"true": True, "false": False},
+    "workflows_timeout": {"1m": 60_000, "PT10H": 36_000_000, "30d": 30 * 86_400_000},
     "workflows_overlap_policy": {each: each for each in ("allow", "queue", "skip")},
     "workflows_catchup_policy": {each: each for each in ("fire_immediately", "spread", "none")},
     "workflows_jitter_ms": {"0": 0, "250": 250, "604800000": 604_800_000},
@@ -176,6 +178,39 @@ def test_settings_of_workflows_are_read_by_the_names_they_have_elsewhere(load):
 
 def test_the_names_that_others_use_mean_nothing_where_there_are_no_workflows(load):
     assert load(**THEIRS) == Settings()
+
+
+def test_the_names_that_others_use_count_in_a_program_that_runs_workflows_itself(
+    tmp_path, monkeypatch
+):
+    found = Settings.load(environment=THEIRS, folder=tmp_path, for_workflows=True)
+    assert (found.lookahead, found.workflows_overlap_policy) == (30_000, "queue")
+    monkeypatch.chdir(tmp_path)
+    for name, value in THEIRS.items():
+        monkeypatch.setenv(name, value)
+    beat = Onbeat("sqlite://")
+    assert beat._settings.lookahead == 60_000
+    beat.executor(print)
+    assert (beat._settings.lookahead, beat._settings.database) == (30_000, "sqlite://")
+    given = Onbeat(settings=Settings(database="sqlite://"))
+    given.executor(print)  # who gives settings has said all of them
+    assert given._settings.lookahead == 60_000
+
+
+def test_the_environment_wins_over_the_file_also_by_the_names_of_others_and_ours_over_theirs(load):
+    toml = 'lookahead = "10s"\n[workflows]\noverlap_policy = "allow"\n'
+    found = load(toml, **THEIRS)
+    assert (found.lookahead, found.workflows_overlap_policy) == (30_000, "queue")
+    assert load(toml, ONBEAT_LOOKAHEAD="20s", **THEIRS).lookahead == 20_000
+
+
+@pytest.mark.parametrize(
+    ("plain", "table"),
+    [("workflows_executor", "[workflows]\nexecutor"), ("sessions_url", "[sessions]\nurl")],
+)
+def test_a_setting_that_stands_beside_its_table_as_well_is_refused(refusal, plain, table):
+    told = refusal(f'{plain} = "http://a"\n{table} = "http://b"\n')
+    assert told.startswith(f"onbeat.toml: {plain}: it is said twice (")
 
 
 @pytest.mark.parametrize("name", THEIRS)

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -60,17 +61,10 @@ class Onbeat:
         address: str = "",
     ) -> None:
         """`address` is where this process has the API, if it has: other nodes ask there."""
-        if settings is None:
-            try:
-                settings = Settings.load(
-                    flags={"database": database}, environment=os.environ, folder=Path()
-                )
-            except InvalidSettings as wrong:  # here it was an argument, and no flag
-                field = wrong.field.removeprefix("--")
-                raise InvalidSettings(field, wrong.problem, hint=wrong.hint) from None
-        elif database is not None:
+        self._load = partial(_load, database) if settings is None else None
+        if settings is not None and database is not None:
             settings = replace(settings, database=database)
-        self._settings = settings
+        self._settings = settings or _load(database)
         self._address = address
         self._clock = clock
         self._own_launchers = dict(launchers or {})
@@ -146,6 +140,8 @@ class Onbeat:
             problem = f"{shown(function)} is no function"
             raise InvalidSchedule("executor", problem, hint="a function, plain or async")
         self._executor = function
+        if self._load is not None:
+            self._settings = self._load(for_workflows=True)
         return function
 
     def run(self) -> None:
@@ -355,6 +351,20 @@ class Onbeat:
     def _opened(self) -> Opened:
         assert self._open is not None, "enter it first: async with beat: ..."
         return self._open
+
+
+def _load(database: str | None, *, for_workflows: bool = False) -> Settings:
+    """Return the settings that are found where a program is started."""
+    try:
+        return Settings.load(
+            flags={"database": database},
+            environment=os.environ,
+            folder=Path(),
+            for_workflows=for_workflows,
+        )
+    except InvalidSettings as wrong:  # here it was an argument, and no flag
+        field = wrong.field.removeprefix("--")
+        raise InvalidSettings(field, wrong.problem, hint=wrong.hint) from None
 
 
 @asynccontextmanager

@@ -82,6 +82,7 @@ class Settings:
     workflows_executor: str = ""  # the URL that DAGs are sent to; empty: a function is given them
     workflows_token: str = ""  # what the executor is sent to know who asks: a reference
     workflows_feedback: bool = False  # whether it tells of the end of every run
+    workflows_timeout: int = 3_600_000  # how long that is waited for
     workflows_overlap_policy: OverlapPolicy = "skip"  # unless a schedule says so, as are these
     workflows_catchup_policy: CatchupPolicy = "none"
     workflows_jitter_ms: int = 0
@@ -95,20 +96,20 @@ class Settings:
         environment: Mapping[str, str],
         file: Path | None = None,
         folder: Path,
+        for_workflows: bool = False,
     ) -> "Settings":
         """Return what the places say, the later one winning: defaults, file, environment, flags.
 
         The file is `file`, or the one that ONBEAT_CONFIG names, and then it has to be there; or
         else `onbeat.toml` in `folder`, if there is one. Relative names start at `folder`. A flag
-        that is None was not given.
+        that is None was not given. What those who have workflows name otherwise in the environment
+        counts `for_workflows`, or if anything is said of them; our own names win.
         """
-        found = {
-            **_from_file(environment, file, folder),
-            **_from_environment(environment),
-            **_from_flags(flags),
-        }
-        if any(name.startswith("workflows_") for name in found):
-            found = {**_by_their_names(environment), **found}
+        in_file = _from_file(environment, file, folder)
+        later = {**_from_environment(environment), **_from_flags(flags)}
+        if for_workflows or any(name.startswith("workflows_") for name in (*in_file, *later)):
+            in_file |= _by_their_names(environment)
+        found = {**in_file, **later}
         return cls(**found)  # type: ignore[arg-type]  # each reader gives what its field takes
 
     def at(self, database: str) -> "Settings":
@@ -202,7 +203,7 @@ def _from_file(
     except ValueError:  # a NUL in the name
         raise InvalidSettings(shown(str(name)), "it is no file name", hint=hint) from None
     found = {}
-    for key, value in _with_tables_flat(given).items():
+    for key, value in _with_tables_flat(given, at=str(name)).items():
         at = f"{name}: {_spelled(key)}"
         if key not in _READERS:
             raise _unknown(at, meant(key, _READERS))
@@ -210,14 +211,19 @@ def _from_file(
     return found
 
 
-def _with_tables_flat(given: Mapping[str, object]) -> dict[str, object]:
+def _with_tables_flat(given: Mapping[str, object], *, at: str) -> dict[str, object]:
     """Return the same with `[sessions] url` as `sessions_url`, for each system."""
-    found: dict[str, object] = {}
-    for key, value in given.items():
-        if key in SYSTEMS and isinstance(value, dict):
-            found |= {f"{key}_{name}": each for name, each in value.items()}
-        else:
-            found[key] = value
+    tables = {key: value for key, value in given.items() if key in SYSTEMS}
+    found = {key: value for key, value in given.items() if key not in tables}
+    for key, value in tables.items():
+        if not isinstance(value, dict):
+            found[key] = value  # which is no setting
+            continue
+        for name, each in value.items():
+            if f"{key}_{name}" in found:
+                problem, hint = "it is said twice", f"{name} in [{key}] is the same"
+                raise InvalidSettings(f"{at}: {_spelled(f'{key}_{name}')}", problem, hint=hint)
+            found[f"{key}_{name}"] = each
     return found
 
 
@@ -483,6 +489,7 @@ _READERS: dict[str, Callable[[object], object]] = {
     "workflows_executor": _url,
     "workflows_token": _text,
     "workflows_feedback": _flag,
+    "workflows_timeout": _length("1m", "30d"),
     "workflows_overlap_policy": _choice(OverlapPolicy),
     "workflows_catchup_policy": _choice(CatchupPolicy),
     "workflows_jitter_ms": _whole(0, 7 * 86_400_000),

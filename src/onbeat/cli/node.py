@@ -91,6 +91,7 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--workflows-folder", metavar="FOLDER", hidden=True)
 @click.option("--workflows-token", metavar="REFERENCE", hidden=True)
 @click.option("--workflows-feedback", metavar="YES", hidden=True)
+@click.option("--workflows-timeout", metavar="LENGTH", hidden=True)
 @click.option("--workflows-overlap-policy", metavar="POLICY", hidden=True)
 @click.option("--workflows-catchup-policy", metavar="POLICY", hidden=True)
 @click.option("--workflows-jitter-ms", metavar="N", hidden=True)
