@@ -14,7 +14,14 @@ from onbeat.systems.beside import Beside, Keeper
 from onbeat.systems.services import TimerSystem, is_open
 from onbeat.systems.sessions import TIDIED_EVERY, Sessions
 from onbeat.systems.sessions import Defaults as SessionDefaults
-from onbeat.systems.workflows import DatabaseStore, Defaults, RunLauncher, Workflows
+from onbeat.systems.workflows import (
+    DatabaseStore,
+    Defaults,
+    HttpExecutor,
+    RunLauncher,
+    Workflows,
+    WorkflowStore,
+)
 
 log = logging.getLogger("onbeat.systems")
 
@@ -90,15 +97,22 @@ def _services_file(settings: Settings) -> FieldsFile:
 
 
 def _workflows(settings: Settings, opened: Opened) -> Workflows:
+    def store_for(service: Service) -> WorkflowStore:
+        return workflow_store(settings, DatabaseStore(service, owner=service.caller.owner))
+
+    executor = opened.executor
+    if isinstance(executor, HttpExecutor):  # what is started by hand has no run to tell of
+        executor = executor.without_callback()
     return Workflows(
         opened.service,
-        store_for=lambda service: workflow_store(settings, DatabaseStore(service)),
-        launcher_for=lambda store: RunLauncher(store, opened.executor, clock=opened.service.clock),
+        store_for=store_for,
+        run_launcher=RunLauncher(store_for(opened.service), executor, clock=opened.service.clock),
         defaults=Defaults(
             settings.workflows_overlap_policy,
             settings.workflows_catchup_policy,
             settings.workflows_jitter_ms,
             feedback=settings.workflows_feedback,
+            timeout=settings.workflows_timeout,
         ),
     )
 

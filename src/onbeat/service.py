@@ -343,10 +343,10 @@ class Service:
         self._wake()
         return changed
 
-    async def keep(self, kind: str, name: str, body: object) -> None:
+    async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
         """Keep something of a system beside schedules, such as the DAG of a workflow."""
         self._needs("define")
-        await self._store.keep(kind, name, body, user_id=self.caller.owner)
+        await self._store.keep(kind, name, body, user_id=self.caller.owner or user_id)
 
     async def kept(self, kind: str, name: str) -> DocumentRow | None:
         """Return what is kept under a name."""

@@ -1,5 +1,7 @@
 """Deploying a DAG: its schedules are those that its triggers ask for."""
 
+import asyncio
+
 import pytest
 
 from onbeat import InvalidSchedule
@@ -9,6 +11,7 @@ from onbeat.settings import Settings
 from onbeat.testing import a_schedule
 from tests.systems.workflows.conftest import DAG, World
 
+NOON = "2026-01-01T12:00:00Z"
 ABOUT = {"workflow_id": "report", "version": 1, "user_id": "ada"}
 
 
@@ -170,7 +173,8 @@ def test_what_a_dag_does_not_say_is_said_beside_it(workflows):
         (a_dag(trigger(cron="* * * * *")), "triggers[0].schedule.cron: no field has this name"),
         (a_dag(trigger(), trigger("b", "61 * * * *")), "triggers.b.cron_expr.minute: '61' is no"),
         (a_dag(trigger(timezone="Mars/Base")), "triggers.morning.timezone: "),
-        (a_dag(trigger("a b")), "triggers.a b.schedule_id: 'report/a b' is no id"),
+        (a_dag(trigger("a b")), "triggers[0].id: 'a b' cannot be a part of an id (letters"),
+        (a_dag(trigger(), workflow_id="a b"), "workflow_id: 'a b' cannot be a part of an id ("),
         (a_dag(*(trigger(f"t{n}") for n in range(101))), "triggers: too many (100 at most)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -196,6 +200,72 @@ def test_an_id_that_is_somebody_else_s_is_refused_and_no_schedule_changes(workfl
         return await ids(its)
 
     assert workflows.play(story) == ["report/morning"]
+
+
+def test_what_is_refused_because_of_its_id_leaves_the_dag_as_it_was(workflows):
+    async def story(its):
+        await its.workflows.deploy(a_dag(trigger()))
+        await its.beat.define(a_schedule("report/evening"))
+        with pytest.raises(InvalidSchedule, match="is there, and of no workflow"):
+            await its.workflows.deploy(a_dag(trigger("evening")))
+        return await its.workflows.store.load_dag("report", 1)
+
+    assert workflows.play(story) == a_dag(trigger())
+
+
+def test_a_schedule_that_was_registered_by_itself_stays_whatever_is_deployed(workflows):
+    async def story(its):
+        await its.upsert(schedule_id="report/adhoc")
+        await its.workflows.deploy(a_dag(trigger(), trigger("evening")))
+        await its.registrar.upsert_schedule({
+            **ABOUT, "schedule_id": "report/evening", "cron_expr": "1 * * * *", "timezone": "UTC",
+        })  # fmt: skip
+        answered = await its.workflows.deploy(a_dag(trigger()))
+        return answered["removed"], await ids(its)
+
+    # One that deploying has made is its own, also when it was changed since.
+    assert workflows.play(story) == (["report/evening"], ["report/adhoc", "report/morning"])
+
+
+@pytest.mark.parametrize("first", [["x"], []])
+@pytest.mark.parametrize(("slow", "quick"), [(["x"], ["x", "y"]), (["x"], ["y"]), ([], ["y"])])
+def test_of_two_that_deploy_at_the_same_time_one_is_there_in_the_end_whole(
+    workflows, first, slow, quick
+):
+    async def story(its):
+        own, other = its.workflows, its.workflows.of(its.beat.service)
+        await own.deploy(a_dag(*map(trigger, first)))
+        save, is_saved, may_go_on = own.store.save_dag, asyncio.Event(), asyncio.Event()
+
+        async def save_slowly(*given, **more):
+            await save(*given, **more)
+            is_saved.set()
+            await may_go_on.wait()
+
+        own.store.save_dag = save_slowly
+        deploying = asyncio.create_task(own.deploy(a_dag(*map(trigger, slow), version=2)))
+        await is_saved.wait()
+        await other.deploy(a_dag(*map(trigger, quick), version=3))
+        may_go_on.set()
+        await deploying
+        return [
+            (each["schedule_id"], each["version"]) for each in await its.registrar.list_schedules()
+        ]
+
+    assert workflows.play(story) == [(f"report/{name}", 2) for name in slow]
+
+
+def test_one_that_never_has_its_turn_is_told_so(workflows):
+    async def story(its):
+        async def is_own(_):
+            return False
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("onbeat.systems.workflows.system.Turn.is_own", is_own)
+            with pytest.raises(InvalidSchedule, match="others deploy 'report' at the same time"):
+                await its.workflows.deploy(a_dag(trigger()))
+
+    workflows.play(story)
 
 
 class TestOwners:
@@ -225,6 +295,64 @@ class TestOwners:
 
         assert workflows.play(story) == (True, [])
         assert [meta["user_id"] for _, meta in workflows.handed_over] == ["ann"]
+
+    def test_the_dag_of_one_runs_for_nobody_else(self, workflows):
+        def every_hour(owner):
+            return a_dag(trigger("of-" + owner, "0 * * * *"), user_id=owner, nodes=[owner])
+
+        async def story(its):
+            ann, bob, eve = (self.of(its, each) for each in ("ann", "bob", "eve"))
+            await ann.deploy(every_hour("ann"))
+            await bob.deploy(every_hour("bob"))  # it has the same name, and is his
+            given = ABOUT | {"cron_expr": "0 * * * *", "timezone": "UTC"}
+            await eve.registrar.upsert_schedule(given | {"user_id": "eve", "schedule_id": "eves"})
+            await its.let_pass("1h")
+            (run,) = await its.runs("eves")
+            started = await eve.start("report", 1, "eve", "2026-01-01T00:00:00Z", "k")
+            await its.workflows.store.save_dag("report", 1, a_dag(nodes=["everybody"]))
+            return run["error"], started, await eve.start("report", 1, "eve", NOON, "k")
+
+        assert workflows.play(story) == ("there is no DAG of report v1", False, True)
+        seen = sorted((meta["user_id"], *dag["nodes"]) for dag, meta in workflows.handed_over)
+        assert seen == [("ann", "ann"), ("bob", "bob"), ("eve", "everybody")]
+
+    def test_what_an_admin_deploys_for_a_user_is_that_user_s(self, workflows):
+        async def story(its):
+            await its.workflows.deploy(a_dag(trigger(), user_id="ann"))
+            ann, bob = self.of(its), self.of(its, "bob")
+            started = [
+                await each.start("report", 1, who, NOON, "k")
+                for who, each in (("ann", ann), ("bob", bob))
+            ]
+            await ann.deploy(a_dag(trigger("evening"), user_id="ann"))
+            return started, await ids(its)
+
+        assert workflows.play(story) == ([True, False], ["report/evening"])
+
+    def test_a_schedule_is_not_given_to_another_user(self, workflows):
+        async def story(its):
+            await its.upsert()
+            with pytest.raises(InvalidSchedule) as refused:
+                await its.upsert(user_id="bob")
+            return str(refused.value), (await its.get())["user_id"]
+
+        told, whose = workflows.play(story)
+        assert told.startswith("user_id: 'hourly-report' is of 'ada' (another schedule_id, or ")
+        assert whose == "ada"
+
+    def test_a_start_by_hand_has_no_key_of_another_s_run(self, workflows):
+        async def story(its):
+            await its.with_dag()
+            await its.let_pass("1h")
+            for who in ("ann", "ann", "bob"):
+                await self.of(its, who).start("report", 3, who, NOON, its.keys[0])
+            await its.workflows.start("report", 3, "ada", NOON, "by-hand")
+
+        workflows.play(story)
+        of_ada, ann, again, bob, own = workflows.keys
+        assert ann == again
+        assert len({of_ada, ann, bob}) == 3
+        assert own == "by-hand"
 
     def test_dags_in_a_folder_are_for_those_who_see_all(self, tmp_path):
         async def story(its):

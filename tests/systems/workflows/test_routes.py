@@ -249,6 +249,13 @@ def test_a_workflow_is_started_by_hand(api, executor):
     assert (path, body["dag"]) == ("/execute", DAG)
     assert body["meta"]["scheduled_for"] == "2026-01-01T09:00:00Z"
     assert headers["Idempotency-Key"] == "key-1"
+    assert not [name for name in headers if name.startswith("Onbeat-Callback")]
+
+
+def test_the_key_in_a_path_is_unquoted_once(api):
+    answer = api.ask("POST", "//runs/a%2531/status", {"status": "SUCCESS"})
+    assert answer.status_code == 404
+    assert "a%31" in answer.text
 
 
 @pytest.mark.req("W69")

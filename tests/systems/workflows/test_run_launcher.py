@@ -7,13 +7,14 @@ import pytest
 from onbeat import InvalidSchedule, Onbeat, cron
 from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.core.schedules import read_schedule
-from onbeat.errors import InvalidSettings, StoreFailed
+from onbeat.errors import InvalidSettings, RunIsOver, StoreFailed
 from onbeat.metrics import render
 from onbeat.settings import Settings
 from onbeat.systems.workflows import CallableExecutor, DirectoryStore, RunLauncher
 from onbeat.testing import ManualClock
 from tests.systems.workflows.conftest import DAG, REPORT, World
 
+HOUR = 3_600_000
 ASKED = ("report", 3, "ada", "2026-01-01T14:00:00+01:00", "key-1")
 
 
@@ -120,7 +121,7 @@ def test_what_makes_no_sense_is_refused_with_the_name_of_its_field(tmp_path, pla
 def test_a_database_that_does_not_answer_is_a_hand_over_that_failed(tmp_path):
     launching = Launching(tmp_path, None)
 
-    async def broken(*_):
+    async def broken(*_, **__):
         raise StoreFailed("the database does not answer")
 
     launching.store.load_dag = broken
@@ -286,6 +287,46 @@ def test_what_the_executor_answers_may_name_the_run(workflows, answer):
         return run["run_id"]
 
     assert workflows.play(story) == "r-1"
+
+
+def test_what_is_told_while_a_run_waits_to_be_handed_over_again_counts_when_it_is_told_again():
+    world = World(workflows_feedback=True)
+
+    def answer(_):
+        if len(world.keys) == 1:
+            raise ConnectionError("the answer is lost")
+        return Accepted("r-1")
+
+    world.answer = answer
+
+    async def story(its):
+        await its.with_dag()
+        await its.let_pass("1h")
+        with pytest.raises(RunIsOver):  # 409
+            await its.beat.report(its.keys[0], Succeeded())
+        await its.let_pass("1s")
+        await its.beat.report(its.keys[0], Succeeded())
+        return await its.statuses()
+
+    assert world.play(story) == [("SUCCESS", None)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "lasts"), [({}, "1h"), ({"workflows_timeout": 9 * HOUR}, "9h")]
+)
+def test_an_end_that_is_to_be_reported_is_waited_for_as_long_as_is_set(settings, lasts):
+    world = World(workflows_feedback=True, **settings)
+    world.answer = Accepted()
+
+    async def story(its):
+        await its.with_dag(cron_expr="0 0 * * *", timezone="UTC")
+        await its.is_now("2026-01-02T00:00:00Z")
+        await its.let_pass(f"{int(lasts[:-1]) * 60 - 1}m")
+        before = await its.statuses()
+        await its.let_pass("2m")
+        return before, await its.statuses()
+
+    assert world.play(story) == ([("STARTED", None)], [("FAILED", "timeout")])
 
 
 @pytest.mark.req("W65", "W66")

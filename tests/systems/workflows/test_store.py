@@ -6,7 +6,6 @@ import os
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.errors import NotAllowed
 from onbeat.systems.workflows import DatabaseStore, DirectoryStore
 from onbeat.systems.workflows import store as module
 from tests.systems.workflows.conftest import DAG, World
@@ -103,6 +102,32 @@ class TestFiles:
         written = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert [path.parent for path in written] == [folder]
 
+    @pytest.mark.parametrize("name", ["daily report", "täglich", "日報", "a:b", "50%25"])
+    def test_a_file_is_found_by_the_name_that_people_give_it(self, tmp_path, name):
+        (tmp_path / f"{name}_v1.json").write_text('{"nodes": [1]}')
+        assert self.load(tmp_path, name.replace("%25", "%")) == {"nodes": [1]}
+
+    @pytest.mark.parametrize("mode", [None, 0o640, 0o600])
+    def test_a_file_keeps_its_mode_and_a_new_one_can_be_read_by_others(self, tmp_path, mode):
+        path = tmp_path / "report_v1.json"
+        if mode is not None:
+            path.write_text("{}")
+            path.chmod(mode)
+        self.save(tmp_path, DAG)
+        assert path.stat().st_mode & 0o777 == (mode or 0o644)
+
+    def test_what_is_no_file_is_refused_and_nobody_waits_for_it(self, tmp_path):
+        os.mkfifo(tmp_path / "report_v1.json")
+        with pytest.raises(InvalidSchedule, match=r"dag: report_v1.json is no file"):
+            self.load(tmp_path)
+
+    def test_a_file_and_a_dag_have_a_bound(self, tmp_path):
+        (tmp_path / "report_v1.json").write_text('{"a": "%s"}' % ("x" * 1024 * 1024))
+        with pytest.raises(InvalidSchedule, match=r"dag: report_v1.json is too long"):
+            self.load(tmp_path)
+        with pytest.raises(InvalidSchedule, match="dag: it is too long"):
+            self.save(tmp_path, {"a": "x" * 1024 * 1024})
+
     @pytest.mark.parametrize("text", ["", "{", "[1]", "\xff", '"text"'])
     def test_a_file_that_is_no_dag_is_refused_by_its_name(self, tmp_path, text):
         (tmp_path / "report_v1.json").write_bytes(text.encode("latin-1"))
@@ -142,16 +167,56 @@ class TestFiles:
         assert steps == ["fsync of the file", "rename", "fsync of the folder"]
 
 
-def test_a_dag_in_the_database_is_its_first_owner_s():
+def test_each_owner_has_a_dag_of_their_own_and_whoever_has_none_has_everybody_s():
     async def story(its):
-        of = {who: its.beat.service.of(a_caller(who)) for who in ("ann", "bob")}
-        await DatabaseStore(of["ann"]).save_dag("report", 1, DAG)
-        with pytest.raises(NotAllowed):
-            await DatabaseStore(of["bob"]).save_dag("report", 1, {})
-        loaded = [await DatabaseStore(of[who]).load_dag("report", 1) for who in ("ann", "bob")]
-        return [*loaded, await its.workflows.store.load_dag("report", 1)]
+        of = {
+            who: its.workflows.of(its.beat.service.of(a_caller(who))).store
+            for who in ("ann", "bob")
+        }
+        everybody = its.workflows.store
+        await of["ann"].save_dag("report", 1, DAG)
+        found = [await store.load_dag("report", 1) for store in (*of.values(), everybody)]
+        await everybody.save_dag("report", 1, {})
+        await of["bob"].save_dag("report", 1, {"of": "bob"})
+        found += [await everybody.load_dag("report", 1)]
+        return found + [
+            await everybody.load_dag("report", 1, users=[who]) for who in ("ann", "bob", "eve")
+        ]
 
-    assert World().play(story) == [DAG, None, DAG]
+    assert World().play(story) == [DAG, None, DAG, {}, DAG, {"of": "bob"}, {}]
+
+
+def test_a_dag_that_several_users_have_is_not_guessed_for_whoever_sees_all(monkeypatch):
+    monkeypatch.setattr(module, "PAGE", 1)
+
+    async def story(its):
+        store = its.workflows.store
+        for who in ("ann", "bob"):
+            await store.save_dag("report", 1, DAG, user_id=who)
+        await store.save_dag("other", 1, DAG, user_id="ann")
+        with pytest.raises(InvalidSchedule, match="users: several users have 'report'"):
+            await store.load_dag("report", 1)
+        return await store.load_dag("other", 1)
+
+    assert World().play(story) == DAG
+
+
+def test_no_id_makes_the_dag_of_one_owner_that_of_another(kept):
+    async def story(store):
+        await store.save_dag("report_v1:ann", 1, {"of": "nobody"})
+        await store.save_dag("report", 1, {}, user_id="ann_v1")
+        return await store.load_dag("report_v1:ann", 1, users=[])
+
+    assert kept(story) == {"of": "nobody"}
+
+
+def test_a_dag_that_has_an_owner_and_the_name_of_everybody_s_is_still_not_another_s():
+    async def story(its):
+        await DatabaseStore(its.beat.service.of(a_caller("ann"))).save_dag("report", 1, DAG)
+        store = its.workflows.store
+        return [await store.load_dag("report", 1, users=[who]) for who in ("ann", "bob")]
+
+    assert World().play(story) == [DAG, None]
 
 
 def a_caller(owner):

@@ -60,6 +60,11 @@ class HttpExecutor:
     ) -> None:
         self._url, self._ask = f"{url.rstrip('/')}/execute", ask
         self._token, self._feedback, self._callback = check_token(token), feedback, callback
+        self._without_callback = partial(HttpExecutor, url, ask, token=token, feedback=feedback)
+
+    def without_callback(self) -> "HttpExecutor":
+        """Return the same, for what nobody awaits the end of: it lets the executor tell nothing."""
+        return self._without_callback()
 
     async def run(self, dag: Dag, meta: Meta) -> Outcome:
         headers = {"Idempotency-Key": meta.idempotency_key}

@@ -46,7 +46,12 @@ class WorkflowLauncher:
         workflow_id, version = str(fields["workflow"]), fields["version"]
         assert isinstance(version, int), "it was checked when it was defined"
         handed_over = self._run_launcher.hand_over(
-            workflow_id, version, str(fields["user_id"]), attempt.run_at, attempt.key
+            workflow_id,
+            version,
+            str(fields["user_id"]),
+            attempt.run_at,
+            attempt.key,
+            owner=attempt.user_id,
         )
         if attempt.timeout is None:
             return await handed_over, ""

@@ -6,7 +6,7 @@ node fell silent once more under the same key, which the executor knows it by.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +20,14 @@ from onbeat.core.schedules import (
     from_definition,
     read_schedule,
 )
-from onbeat.errors import InvalidSchedule, NoSuchSchedule, NotAllowed, meant, shown
+from onbeat.errors import (
+    ChangedSince,
+    InvalidSchedule,
+    NoSuchSchedule,
+    NotAllowed,
+    meant,
+    shown,
+)
 from onbeat.records import RunRow, ScheduleRow, Which, WhichRuns
 from onbeat.service import Service
 from onbeat.systems.wording import check_fields, told_in
@@ -28,6 +35,9 @@ from onbeat.systems.workflows.store import check_text, check_workflow
 from onbeat.telling import run_fields, schedule_fields
 
 SOURCE = "workflows"  # whose schedules these are, in the store
+DEPLOYED = "workflows-deployed"  # and of those that deploying a DAG has made
+SOURCES = (SOURCE, DEPLOYED)
+TRIES = 10  # while others change the same
 PREVIEW = 5
 LONGEST_JITTER = 7 * 86_400_000
 MOST_LISTED = 1000
@@ -38,7 +48,6 @@ POLICY: Mapping[str, object] = {
     "catchup_window": "720h",
 }
 LONGEST_QUEUE = 1000  # runs that wait, of one schedule
-LONGEST_AWAITED = "1h"  # an executor that reports every end, and then does not
 
 Fields = Mapping[str, object]
 
@@ -51,6 +60,7 @@ class Defaults:
     catchup_policy: str = "none"
     jitter_ms: int = 0
     feedback: bool = False  # the executor reports the end of every run
+    timeout: int = 3_600_000  # milliseconds that this is waited for
 
 
 class Registrar:
@@ -71,30 +81,61 @@ class Registrar:
         What is left out is at its default. A schedule that is paused stays so, and no tick of the
         past starts because of it.
         """
-        (found,) = await self.upsert_all([given])
-        return found
+        schedule = self.read(given)
+        for left in reversed(range(TRIES)):
+            there = await self.check_free([schedule])
+            row = there.get(schedule.schedule_id)
+            source = SOURCE if row is None else row.source
+            try:
+                (found,) = await self.put([schedule], there, source=source)
+            except ChangedSince:
+                if not left:
+                    raise
+            else:
+                return found
+        raise AssertionError("the last try returns, or raises")
 
-    async def upsert_all(
-        self, given: Iterable[Fields], *, remove: Iterable[str] = ()
-    ) -> list[dict[str, object]]:
-        """Define schedules of one user and take others away, all or none; return the former."""
-        schedules = [self.read(each) for each in given]
-        users = {str(each.target.fields["user_id"]) for each in schedules}
-        ids = [each.schedule_id for each in schedules]
-        for row in await self._service.schedules(Which(ids=ids)) if ids else ():
-            if row.source != SOURCE:
+    async def check_free(self, schedules: Iterable[Schedule]) -> dict[str, ScheduleRow]:
+        """Return what has the ids of schedules by now; what is another's is not theirs to take."""
+        users = {each.schedule_id: each.target.fields["user_id"] for each in schedules}
+        rows = await self._service.schedules(Which(ids=list(users))) if users else []
+        for row in rows:
+            if row.source not in SOURCES:
                 problem = f"{shown(row.schedule_id)} is there, and of no workflow"
                 raise InvalidSchedule("schedule_id", problem, hint="another id")
+            whose = _told(row)["user_id"] if _is_workflow(row) else users[row.schedule_id]
+            if whose != users[row.schedule_id]:
+                problem = f"{shown(row.schedule_id)} is of {shown(whose)}"
+                hint = "another schedule_id, or delete that one first"
+                raise InvalidSchedule("user_id", problem, hint=hint)
+        return {row.schedule_id: row for row in rows}
+
+    async def put(
+        self,
+        schedules: Sequence[Schedule],
+        there: Mapping[str, ScheduleRow],
+        *,
+        source: str,
+        remove: Iterable[ScheduleRow] = (),
+    ) -> list[dict[str, object]]:
+        """Define schedules of one user and take others away, all or none; return the former.
+
+        It is refused with ChangedSince if they are not as they were found to be, `there`.
+        """
+        users = {str(each.target.fields["user_id"]) for each in schedules}
         assert len(users) <= 1, "they are of one user"
+        ids = [each.schedule_id for each in schedules]
+        gone = {row.schedule_id: row.revision for row in remove}
+        found = {name: there[name].revision if name in there else None for name in ids}
         await self._service.define(
-            schedules, source=SOURCE, user_id=next(iter(users), ""), remove=list(remove)
+            schedules,
+            source=source,
+            user_id=next(iter(users), ""),
+            remove=list(gone),
+            expected={**gone, **found},
         )
         rows = {row.schedule_id: row for row in await self._service.schedules(Which(ids=ids))}
-        return [
-            {"schedule_id": name, "next_run_at": schedule_fields(rows[name]).next_run_at}
-            for name in ids
-            if name in rows  # else it was deleted in the meantime
-        ]
+        return [_registered(name, rows.get(name)) for name in ids]
 
     async def pause_schedule(self, schedule_id: str, paused: bool) -> None:  # noqa: FBT001 - as its users call it
         """Let a schedule rest, or go on from now."""
@@ -129,36 +170,38 @@ class Registrar:
     ) -> list[dict[str, object]]:
         """Return schedules by id: of a user, of a workflow, or all, up to `limit`."""
         wanted = {"user_id": user_id, "workflow_id": workflow_id}
-        found: list[dict[str, object]] = []
-        most, after = _limit(limit), ""
-        while len(found) < most:
-            rows = await self._service.schedules(Which(source=SOURCE), after=after, limit=PAGE)
-            told = [_told(row) for row in rows if _is_workflow(row)]
-            found += [
-                each
-                for each in told
-                if all(value in (None, each[name]) for name, value in wanted.items())
-            ]
-            if len(rows) < PAGE:
-                break
-            after = rows[-1].schedule_id
-        return found[:most]
+        found: dict[str, dict[str, object]] = {}
+        most = _limit(limit)
+        for source in SOURCES:
+            fitting = 0
+            async for row in self._of_source(source):
+                told = _told(row)
+                if all(value in (None, told[name]) for name, value in wanted.items()):
+                    found[row.schedule_id] = told
+                    fitting += 1
+                if fitting == most:
+                    break
+        return [found[name] for name in sorted(found)][:most]
 
-    async def deployed(self, workflow_id: str) -> list[str]:
-        """Return the ids of the schedules of a workflow that deploying it has made."""
+    async def deployed(self, workflow_id: str, user_id: str) -> list[ScheduleRow]:
+        """Return the schedules that deploying a workflow of a user has made."""
         begin = f"{workflow_id}/"
-        found: list[str] = []
-        after = begin
-        while True:
-            rows = await self._service.schedules(Which(source=SOURCE), after=after, limit=PAGE)
-            own = [row for row in rows if row.schedule_id.startswith(begin)]
-            found += [
-                row.schedule_id
-                for row in own
-                if _is_workflow(row) and _told(row)["workflow_id"] == workflow_id
-            ]
-            if len(rows) < PAGE or len(own) < len(rows):
-                return found
+        found: list[ScheduleRow] = []
+        async for row in self._of_source(DEPLOYED, after=begin):
+            if not row.schedule_id.startswith(begin):
+                break
+            told = _told(row)
+            if (told["workflow_id"], told["user_id"]) == (workflow_id, user_id):
+                found.append(row)
+        return found
+
+    async def _of_source(self, source: str, *, after: str = "") -> AsyncIterator[ScheduleRow]:
+        """Yield schedules of workflows by id: those later than `after`."""
+        while rows := await self._service.schedules(Which(source=source), after=after, limit=PAGE):
+            for row in filter(_is_workflow, rows):
+                yield row
+            if len(rows) < PAGE:
+                return
             after = rows[-1].schedule_id
 
     async def runs(self, schedule_id: str, *, limit: int = 10) -> list[dict[str, object]]:
@@ -205,7 +248,7 @@ class Registrar:
         if fields["overlap"] == "queue":
             fields["queue_limit"] = LONGEST_QUEUE
         if default.feedback:
-            fields["timeout"] = LONGEST_AWAITED
+            fields["timeout"] = f"{default.timeout // 1000}s"
         fields |= {name: given[name] for name in ("start_at", "end_at") if name in given}
         schedule_id = given.get("schedule_id")
         with told_in(WORDS):
@@ -244,7 +287,13 @@ def _is_workflow(row: ScheduleRow) -> bool:
         kind = from_definition(row.schedule_id, row.definition).target.kind
     except InvalidSchedule:  # it cannot be read any more, which is told elsewhere
         return False
-    return row.source == SOURCE and kind == "workflow"
+    return row.source in SOURCES and kind == "workflow"
+
+
+def _registered(schedule_id: str, row: ScheduleRow | None) -> dict[str, object]:
+    """Return what is told of a schedule that was put there; if it is gone since, it never fires."""
+    next_run_at = None if row is None else schedule_fields(row).next_run_at
+    return {"schedule_id": schedule_id, "next_run_at": next_run_at}
 
 
 def _told(row: ScheduleRow) -> dict[str, object]:

@@ -62,15 +62,26 @@ class RunLauncher:
         return False
 
     async def hand_over(
-        self, workflow_id: str, version: int, user_id: str, run_at: int, key: str
+        self,
+        workflow_id: str,
+        version: int,
+        user_id: str,
+        run_at: int,
+        key: str,
+        *,
+        owner: str = "",
     ) -> Outcome:
-        """Hand a workflow over, once; return what came of it."""
+        """Hand a workflow over, once; return what came of it.
+
+        Its DAG is the user's, or of the `owner` of the schedule, or nobody's: never another's.
+        """
         if self._executor is None:
             hint = "workflows_executor, or a function: @beat.executor"
             raise InvalidSettings("workflows_executor", "nobody here runs DAGs", hint=hint)
         now = rfc3339_ms(self._clock.now())
         try:
-            dag = await self.store.load_dag(workflow_id, version)
+            users = [each for each in (user_id, owner) if each]
+            dag = await self.store.load_dag(workflow_id, version, users=users)
             if dag is None:
                 problem = f"there is no DAG of {workflow_id} v{version}"
                 return Failed(problem, "invalid_target", retryable=False)

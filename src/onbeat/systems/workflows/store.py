@@ -5,9 +5,9 @@ A DAG is JSON that nobody here looks into. What was saved is there, whole, or wh
 
 import asyncio
 import os
-import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+import re
+import stat
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
@@ -17,11 +17,16 @@ import msgspec
 from onbeat.core.schedules import json_can_say
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.records import DocumentRow
+from onbeat.systems.whole import replace_file
 
 KIND = "workflow"  # of documents in the database
-LONGEST_NAME = 240  # of a file: most systems allow 255
+LONGEST_NAME = 240  # bytes of the name of a file: most systems allow 255
 LONGEST_ID = 200
+PAGE = 100  # documents that are looked at together
+LONGEST_FILE = 1024 * 1024  # bytes, as in the database
+FOR_ALL = 0o644  # the mode of a new file: executors may read it, too
 HIGHEST_VERSION = 2**53 - 1  # what every reader of JSON takes for a whole number
+UNFIT = re.compile(r"[/%\0]|^\.")  # what the name of a file cannot have, or begin with
 
 Dag = Mapping[str, object]
 
@@ -29,61 +34,128 @@ Dag = Mapping[str, object]
 class WorkflowStore(Protocol):
     """Keeps the DAGs of workflows, by id and version."""
 
-    async def load_dag(self, workflow_id: str, version: int) -> Dag | None:
-        """Return a DAG, or None if there is none; one that is no JSON is refused."""
+    async def load_dag(
+        self, workflow_id: str, version: int, *, users: Iterable[str] | None = None
+    ) -> Dag | None:
+        """Return a DAG, or None if there is none; one that is no JSON is refused.
 
-    async def save_dag(self, workflow_id: str, version: int, dag: Dag) -> None:
-        """Keep a DAG, durably, in place of what has this id and version by now."""
+        With `users` it is the one of the first of them who has it, or else nobody's in particular.
+        """
+
+    async def save_dag(
+        self, workflow_id: str, version: int, dag: Dag, *, user_id: str = ""
+    ) -> None:
+        """Keep a DAG, durably, in place of what has this id and version by now.
+
+        It is `user_id`'s, if that is said and there are owners here: each has their own.
+        """
 
 
 class Documents(Protocol):
     """What keeps JSON by name: a store has it, and so do the use cases."""
 
-    async def keep(self, kind: str, name: str, body: object) -> None:
-        """Keep it in place of what has this name."""
+    async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
+        """Keep it in place of what has this name; what is new is of this owner."""
 
     async def kept(self, kind: str, name: str) -> DocumentRow | None:
         """Return what has this name."""
 
+    async def kept_all(
+        self, kind: str, *, after: str = "", limit: int | None = None
+    ) -> list[DocumentRow]:
+        """Return what is kept of a kind by name: those later than `after`, up to `limit`."""
+
 
 class DatabaseStore:
-    """DAGs beside schedules, in the same database; each is its first owner's."""
+    """DAGs beside schedules, in the same database. No owner has the DAG of another.
 
-    def __init__(self, documents: Documents) -> None:
-        self._documents = documents
+    `owner` is whose those are that whoever asks keeps, whatever they say.
+    """
 
-    async def load_dag(self, workflow_id: str, version: int) -> Dag | None:
-        found = await self._documents.kept(KIND, name_of(workflow_id, version))
+    def __init__(self, documents: Documents, *, owner: str = "") -> None:
+        self._documents, self._owner = documents, owner
+
+    async def load_dag(
+        self, workflow_id: str, version: int, *, users: Iterable[str] | None = None
+    ) -> Dag | None:
+        name = name_of(workflow_id, version)
+        if users is None:
+            found = await self._whosever(name, workflow_id)
+        else:
+            found = await self._of_first(name, [*dict.fromkeys(users), ""])
         return None if found is None else check_dag(found.body)
 
-    async def save_dag(self, workflow_id: str, version: int, dag: Dag) -> None:
-        await self._documents.keep(KIND, name_of(workflow_id, version), check_dag(dag))
+    async def save_dag(
+        self, workflow_id: str, version: int, dag: Dag, *, user_id: str = ""
+    ) -> None:
+        owner, name = self._owner or user_id, name_of(workflow_id, version)
+        await self._documents.keep(KIND, owned_name(name, owner), check_dag(dag), user_id=owner)
+
+    async def _of_first(self, name: str, users: list[str]) -> DocumentRow | None:
+        for user_id in users:
+            found = await self._documents.kept(KIND, owned_name(name, user_id))
+            if found is not None and found.user_id in users:
+                return found
+        return None
+
+    async def _whosever(self, name: str, workflow_id: str) -> DocumentRow | None:
+        """Return the own, else nobody's, else the one that there is, for whoever sees it."""
+        found = await self._of_first(name, [self._owner, ""])
+        if found is not None:
+            return found
+        begin, after = owned_name(name, "") + OF, ""
+        own: list[DocumentRow] = []
+        while rows := await self._documents.kept_all(KIND, after=after, limit=PAGE):
+            own += [row for row in rows if row.name.startswith(begin)]
+            after = rows[-1].name
+        if len(own) > 1:
+            problem = f"several users have {shown(workflow_id)}"
+            raise InvalidSchedule("users", problem, hint=f"users=[{own[0].user_id!r}]")
+        return own[0] if own else None
 
 
 class DirectoryStore:
-    """DAGs as files: `{workflow_id}_v{version}.json`. Others may put files there, too."""
+    """DAGs as files: `{workflow_id}_v{version}.json`. Others may put files there, too.
+
+    They are nobody's in particular.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).expanduser()
 
-    async def load_dag(self, workflow_id: str, version: int) -> Dag | None:
+    async def load_dag(
+        self,
+        workflow_id: str,
+        version: int,
+        *,
+        users: Iterable[str] | None = None,  # noqa: ARG002 - a file has no owner
+    ) -> Dag | None:
         return await asyncio.to_thread(self._read, self.path_of(workflow_id, version))
 
-    async def save_dag(self, workflow_id: str, version: int, dag: Dag) -> None:
+    async def save_dag(
+        self,
+        workflow_id: str,
+        version: int,
+        dag: Dag,
+        *,
+        user_id: str = "",  # noqa: ARG002 - a file has no owner
+    ) -> None:
         text = msgspec.json.format(msgspec.json.encode(check_dag(dag)), indent=2)
+        if len(text) >= LONGEST_FILE:
+            raise InvalidSchedule("dag", "it is too long", hint="1 MiB at most")
         await asyncio.to_thread(self._write, self.path_of(workflow_id, version), text + b"\n")
 
     def path_of(self, workflow_id: str, version: int) -> Path:
         """Return the file of a DAG, in this folder whatever the id is."""
-        name = quote(name_of(workflow_id, version), safe="")
-        if len(name) > LONGEST_NAME:
+        name = UNFIT.sub(lambda found: f"%{ord(found[0]):02X}", name_of(workflow_id, version))
+        if len(name.encode()) > LONGEST_NAME:
             problem = f"{shown(workflow_id)} is too long for the name of a file"
             raise InvalidSchedule("workflow_id", problem, hint="a shorter one")
         return self._folder / f"{name}.json"
 
     def _read(self, path: Path) -> Dag | None:
         try:
-            text = path.read_bytes()
+            text = _read_regular(path)
         except FileNotFoundError:
             return None
         except OSError as broken:
@@ -98,10 +170,31 @@ class DirectoryStore:
     def _write(self, path: Path, text: bytes) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text)
+            replace_file(path, text, mode=FOR_ALL)
         except OSError as broken:
             problem = f"{path} cannot be written: {broken.strerror}"
             raise InvalidSchedule("workflow_id", problem, hint="workflows_folder") from None
+
+
+def _read_regular(path: Path) -> bytes:
+    """Return what is in a file; what is none, or too long, is refused and waited for by nobody."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise InvalidSchedule("dag", f"{path.name} is no file", hint="a file with JSON")
+        text = file.read(LONGEST_FILE + 1)
+    if len(text) > LONGEST_FILE:
+        raise InvalidSchedule("dag", f"{path.name} is too long", hint="1 MiB at most")
+    return text
+
+
+OF = ":"  # between the name of a document and its owner: neither has one
+
+
+def owned_name(name: str, owner: str) -> str:
+    """Return what the document of an owner is called; of nobody in particular: without one."""
+    plain = quote(name, safe="/ ")
+    return f"{plain}{OF}{quote(owner, safe='')}" if owner else plain
 
 
 def name_of(workflow_id: str, version: int) -> str:
@@ -135,23 +228,3 @@ def check_dag(dag: object) -> Dag:
         hint = "texts, finite numbers, lists, and names that are texts"
         raise InvalidSchedule("dag", "it holds more than JSON can say", hint=hint)
     return dag
-
-
-def write_whole(path: Path, text: bytes) -> None:
-    """Write a file that is there whole or as it was before, also if the power fails."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            Path(temporary).unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # else the name may still be of what was there before
-    finally:
-        os.close(folder)

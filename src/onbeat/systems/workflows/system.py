@@ -1,11 +1,23 @@
 """The workflows of a process: the registrar, the run launcher, and deploying a DAG."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from hashlib import sha256
 from typing import Literal
 
-from onbeat.errors import InvalidSchedule, NotAllowed, naming, shown
+import msgspec
+
+from onbeat.core.schedules import check_id
+from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed, naming, shown
 from onbeat.service import Service
-from onbeat.systems.workflows.registrar import OPTIONAL, Defaults, Registrar, check_may
+from onbeat.systems.workflows.registrar import (
+    DEPLOYED,
+    OPTIONAL,
+    TRIES,
+    Defaults,
+    Registrar,
+    check_may,
+)
 from onbeat.systems.workflows.run_launcher import RunLauncher, check_start
 from onbeat.systems.workflows.store import (
     Dag,
@@ -14,8 +26,10 @@ from onbeat.systems.workflows.store import (
     check_dag,
     check_text,
     check_workflow,
+    owned_name,
 )
 
+TURN = "workflow-deployed"  # documents that say what was deployed last
 SCHEDULE_BASED = "schedule_based"
 MOST_TRIGGERS = 100  # of one DAG
 OF_A_TRIGGER = {"cron_expr", "timezone", *OPTIONAL} - {"schedule_id"}
@@ -29,21 +43,20 @@ class Workflows:
         service: Service,
         *,
         store_for: Callable[[Service], WorkflowStore],
-        launcher_for: Callable[[WorkflowStore], RunLauncher],
+        run_launcher: RunLauncher,
         defaults: Defaults,
     ) -> None:
-        self._service, self._defaults = service, defaults
-        self._store_for, self._launcher_for = store_for, launcher_for
+        self._service, self._defaults, self._store_for = service, defaults, store_for
         self.store = store_for(service)
         self.registrar = Registrar(service, defaults=defaults, new_id=service.new_id)
-        self.run_launcher = launcher_for(self.store)
+        self.run_launcher = run_launcher  # it looks itself whose a DAG is
 
     def of(self, service: Service) -> "Workflows":
         """Return the same as this caller may have it."""
         return Workflows(
             service,
             store_for=self._store_for,
-            launcher_for=self._launcher_for,
+            run_launcher=self.run_launcher,
             defaults=self._defaults,
         )
 
@@ -57,9 +70,10 @@ class Workflows:
     ) -> dict[str, object]:
         """Keep a DAG, and have the schedules that its `schedule_based` triggers ask for.
 
-        Each trigger has a schedule of its own, `{workflow_id}/{id of the trigger}`; those of
-        triggers that it has no more are taken away. The schedules change all at once, or not at
-        all; before that, the DAG is there. What is not said here may stand in the DAG.
+        Each trigger has a schedule of its own, `{workflow_id}/{id of the trigger}`; those that this
+        has made for triggers that are no more are taken away. The schedules change all at once, or
+        not at all; before that, the DAG is there, and it is the user's. Of two at the same time one
+        is there in the end, whole. What is not said here may stand in the DAG.
         """
         check_dag(dag)
         given = {"workflow_id": workflow_id, "version": version, "user_id": user_id}
@@ -82,24 +96,32 @@ class Workflows:
         for each in asked:
             with naming(f"triggers.{str(each['schedule_id']).rpartition('/')[2]}"):
                 self.registrar.read(each)  # before anything is kept
-        return await self._deploy(dag, str(known["workflow_id"]), known["version"], asked)
+        return await self._deploy(dag, known, asked)
 
     async def _deploy(
-        self, dag: Dag, workflow_id: str, version: object, asked: list[dict[str, object]]
+        self, dag: Dag, known: Mapping[str, object], asked: list[dict[str, object]]
     ) -> dict[str, object]:
+        workflow_id, user_id = str(known["workflow_id"]), str(known["user_id"])
+        version = known["version"]
         assert isinstance(version, int), "it was checked"
-        wanted = {each["schedule_id"] for each in asked}
-        removed = [
-            each for each in await self.registrar.deployed(workflow_id) if each not in wanted
-        ]
-        await self.store.save_dag(workflow_id, version, dag)
-        made = await self.registrar.upsert_all(asked, remove=removed)
-        return {
-            "workflow_id": workflow_id,
-            "version": version,
-            "schedules": made,
-            "removed": sorted(removed),
-        }
+        schedules = [self.registrar.read(each) for each in asked]
+        wanted = {each.schedule_id for each in schedules}
+        turn = Turn(self._service, workflow_id, user_id, {"version": version, "asked": asked})
+        for _ in range(TRIES):
+            await self.registrar.check_free(schedules)  # before anything is kept
+            await turn.take()
+            there = await self.registrar.check_free(schedules)
+            deployed = await self.registrar.deployed(workflow_id, user_id)
+            gone = [row for row in deployed if row.schedule_id not in wanted]
+            await self.store.save_dag(workflow_id, version, dag, user_id=user_id)
+            with suppress(ChangedSince):
+                made = await self.registrar.put(schedules, there, source=DEPLOYED, remove=gone)
+                if await turn.is_own():
+                    removed = sorted(row.schedule_id for row in gone)
+                    about = {"workflow_id": workflow_id, "version": version}
+                    return {**about, "schedules": made, "removed": removed}
+        problem = f"others deploy {shown(workflow_id)} at the same time"
+        raise InvalidSchedule("workflow_id", problem, hint="once more")
 
     async def start(
         self,
@@ -109,12 +131,20 @@ class Workflows:
         scheduled_for: str,
         idempotency_key: str,
     ) -> bool:
-        """Hand a workflow over at once, for a user whom the caller may speak for."""
+        """Hand a workflow over at once, for a user whom the caller may speak for.
+
+        No run is recorded, so that the executor has nobody to tell of its end. Of a caller who has
+        an owner it sees a key that is made of both.
+        """
         check_start(workflow_id, version, user_id, scheduled_for, idempotency_key)
         self._check_may_speak_for(user_id, "operate")
-        return await self.run_launcher.start(
-            workflow_id, version, user_id, scheduled_for, idempotency_key
-        )
+        key = self._key_by_hand(idempotency_key)
+        return await self.run_launcher.start(workflow_id, version, user_id, scheduled_for, key)
+
+    def _key_by_hand(self, key: str) -> str:
+        """Return a key that is no other owner's, and of no run: executors run each key once."""
+        owner = self._service.caller.only_of
+        return key if owner is None else sha256(f"by hand\0{owner}\0{key}".encode()).hexdigest()
 
     def _check_may_speak_for(self, user_id: str, scope: Literal["operate", "define"]) -> None:
         """Refuse whoever may not do this for a user, before anything is done."""
@@ -125,17 +155,39 @@ class Workflows:
             raise NotAllowed(problem, hint=f"user_id: {caller.only_of}")
 
 
+class Turn:
+    """Whose deploying of a workflow counts: of whoever took the turn last, and then looked.
+
+    One who finds at the end that another took it looks again. What is the same takes nothing.
+    """
+
+    def __init__(self, service: Service, workflow_id: str, user_id: str, asked: object) -> None:
+        self._service, self._user_id = service, service.caller.owner or user_id
+        self._name = owned_name(workflow_id, self._user_id)
+        self._asked = msgspec.json.decode(msgspec.json.encode(asked))
+
+    async def take(self) -> None:
+        await self._service.keep(TURN, self._name, self._asked, user_id=self._user_id)
+
+    async def is_own(self) -> bool:
+        found = await self._service.kept(TURN, self._name)
+        return found is not None and found.body == self._asked
+
+
 def schedules_of(dag: Dag, workflow_id: str) -> Iterator[dict[str, object]]:
     """Yield the fields of the schedules that the triggers of a DAG ask for, or refuse them."""
     ids: set[str] = set()
     for where, trigger in _triggers_of(dag):
         if trigger.get("type", trigger.get("kind")) != SCHEDULE_BASED:
             continue  # those of events are somebody else's
+        _check_part("workflow_id", workflow_id, f"{workflow_id}/x")
         with naming(where):
             name, schedule = trigger.get("id"), trigger.get("schedule")
             check_text("id", name)
             if "/" in str(name):
                 raise InvalidSchedule("id", f"{shown(name)} has a slash", hint="such as morning")
+            schedule_id = f"{workflow_id}/{name}"
+            _check_part("id", str(name), schedule_id)
             if not isinstance(schedule, Mapping):
                 hint = '{"cron_expr": "0 9 * * *", "timezone": "UTC"}'
                 raise InvalidSchedule("schedule", f"{shown(schedule)} is none", hint=hint)
@@ -148,7 +200,16 @@ def schedules_of(dag: Dag, workflow_id: str) -> Iterator[dict[str, object]]:
         if len(ids) > MOST_TRIGGERS:
             raise InvalidSchedule("triggers", "too many", hint=f"{MOST_TRIGGERS} at most")
         asked = {each: value for each, value in schedule.items() if value is not None}
-        yield {"timezone": "UTC", **asked, "schedule_id": f"{workflow_id}/{name}"}
+        yield {"timezone": "UTC", **asked, "schedule_id": schedule_id}
+
+
+def _check_part(field: str, part: str, whole: str) -> None:
+    """Refuse what would make no id of a schedule, by the field that it was given in."""
+    try:
+        check_id(whole)
+    except InvalidSchedule as refused:
+        problem = f"{shown(part)} cannot be a part of an id"
+        raise InvalidSchedule(field, problem, hint=refused.hint) from None
 
 
 def _triggers_of(dag: Dag) -> Iterator[tuple[str, Mapping[str, object]]]:

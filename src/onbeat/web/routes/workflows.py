@@ -18,7 +18,7 @@ from onbeat.hosting import Hosted
 from onbeat.service import Service
 from onbeat.systems.workflows import Workflows
 from onbeat.telling import RunFields
-from onbeat.web.asking import Asked, Limit, name_of, schedule_id_of, told
+from onbeat.web.asking import Asked, Limit, schedule_id_of, told
 from onbeat.web.problems import PROBLEM_JSON, problem
 from onbeat.web.routes.runs import Ending, RunKey, heard_of
 
@@ -158,7 +158,12 @@ class WorkflowStarted(msgspec.Struct, frozen=True):
     started: bool
 
 
-@post("/schedules/upsert", operation_id="workflow_upsert", status_code=200, responses=told(""))
+@post(
+    "/schedules/upsert",
+    operation_id="workflow_upsert",
+    status_code=200,
+    responses=told("schedule", 412),
+)
 async def upsert(
     workflows: NamedDependency[Workflows], data: JSONBody[UpsertInput]
 ) -> WorkflowRegistered:
@@ -273,7 +278,7 @@ async def report(
     service: NamedDependency[Service], key: RunKey, data: JSONBody[Ending]
 ) -> RunFields:
     """Tell that a run has begun, or of its end, as `POST /api/v1/runs/{key}/status` does."""
-    return await heard_of(service, name_of(key), data)
+    return await heard_of(service, key, data)
 
 
 async def provide_workflows(service: NamedDependency[Service], state: State) -> Workflows:
