@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-known = set()  # the keys of runs that it has: what comes twice is run once
+known = {}  # how each run ended that it has, by key: what comes twice is run once
 
 
 def count(node, results):
@@ -21,15 +21,16 @@ def send(node, results):
 ACTIONS = {"count": count, "print": send}
 
 
-def run(dag, meta, tell):
+def run(dag, key, tell):
     results = {}
     try:
         for node in dag["nodes"]:
             results[node["id"]] = ACTIONS[node["action"]](node, results)
     except Exception as broken:
-        tell({"status": "FAILED", "error": repr(broken)})
+        known[key] = {"status": "FAILED", "error": repr(broken)}
     else:
-        tell({"status": "SUCCESS", "result": results})
+        known[key] = {"status": "SUCCESS", "result": results}
+    tell(known[key])
 
 
 def name_of(key):
@@ -42,15 +43,19 @@ def teller(headers):
     given = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     def tell(told):
+        if url is None:
+            return None  # it was started by hand: nobody waits for its end
         told["run_id"] = name_of(headers["Idempotency-Key"])
         request = urllib.request.Request(url, json.dumps(told).encode(), given)
-        for _ in range(60):
+        for n in range(60):
             try:
                 return urllib.request.urlopen(request, timeout=10).close()
-            except urllib.error.HTTPError:
-                return None  # it knows already, or gave up waiting
+            except urllib.error.HTTPError as refused:
+                if refused.code < 500 and not (refused.code == 409 and n < 10):
+                    return None  # it gave up waiting
             except OSError:
-                time.sleep(1)  # it is away: another node may come
+                pass  # it is away: another node may come
+            time.sleep(1)  # 409: it has not seen the answer, and is about to ask again
 
     return tell
 
@@ -59,10 +64,12 @@ class Executor(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         key = asked["meta"]["idempotency_key"]
+        tell = teller(self.headers)
         if key not in known:
-            known.add(key)
-            given = (asked["dag"], asked["meta"], teller(self.headers))
-            threading.Thread(target=run, args=given).start()
+            known[key] = None  # it has not ended
+            threading.Thread(target=run, args=(asked["dag"], key, tell)).start()
+        elif known[key]:
+            threading.Thread(target=tell, args=(known[key],)).start()  # who asks has not heard it
         self.send_response(202)
         self.send_header("Content-Type", "application/json")
         self.end_headers()

@@ -2,13 +2,16 @@
 
 import json
 import os
+import queue
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -93,6 +96,88 @@ def test_it_does_what_the_page_says(tmp_path):
     latest = next(run for run in runs if run["status"] == "SUCCESS")
     assert latest["run_id"] == f"run-{latest['idempotency_key'][:8]}"
     assert "fetch gave 5" in (tmp_path / "told").read_text()
+
+
+class Listening(ThreadingHTTPServer):
+    """What an executor tells of runs, answered with one status after another, then with 200."""
+
+    def __init__(self, *statuses):
+        super().__init__(("127.0.0.1", 0), _Hearing)
+        self.statuses, self.told = list(statuses), queue.Queue()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _Hearing(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(self.server.statuses.pop(0) if self.server.statuses else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        self.server.told.put(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def execute(tmp_path):
+    """Run the executor of the example, which waits for less long; hand a DAG to it."""
+    port = free_port()
+    text = (EXAMPLE / "executor.py").read_text()
+    assert "time.sleep(1)" in text
+    file = tmp_path / "executor.py"
+    file.write_text(text.replace("9000", str(port)).replace("sleep(1)", "sleep(0.05)"))
+    with (tmp_path / "said").open("wb") as said:
+        running = subprocess.Popen([sys.executable, str(file)], stdout=said, stderr=said)
+
+    def execute(key, **headers):
+        body = {
+            "dag": json.loads((EXAMPLE / "report.json").read_text()),
+            "meta": {"idempotency_key": key},
+        }
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        transport = httpx.HTTPTransport(retries=8)  # it may not listen yet
+        with httpx.Client(transport=transport) as client:
+            answer = client.post(
+                f"http://127.0.0.1:{port}/execute",
+                json=body,
+                headers={"Idempotency-Key": key, **headers},
+            )
+        assert answer.status_code == 202
+
+    yield execute
+    running.terminate()
+    running.wait(15)
+    assert "Traceback" not in (tmp_path / "said").read_text()
+    assert (tmp_path / "said").read_text().count("fetch gave 5") == 1
+
+
+@pytest.mark.req("W58")
+def test_the_executor_of_the_page_tells_again_what_was_not_heard_and_runs_it_once(execute):
+    with Listening(409, 503, 409) as onbeat:
+        url = f"http://127.0.0.1:{onbeat.server_address[1]}/status"
+        for times in (4, 1):  # what comes again, after its end was heard, is told once more
+            execute("k" * 64, Onbeat_Callback=url, Onbeat_Callback_Token="t")
+            told = [onbeat.told.get(timeout=15)["status"] for _ in range(times)]
+            assert told == ["SUCCESS"] * times
+        onbeat.shutdown()
+
+
+def test_the_executor_of_the_page_repeats_nothing_that_is_refused_for_good(execute):
+    with Listening(404) as onbeat:
+        url = f"http://127.0.0.1:{onbeat.server_address[1]}/status"
+        execute("k" * 64, Onbeat_Callback=url, Onbeat_Callback_Token="t")
+        assert onbeat.told.get(timeout=15)["status"] == "SUCCESS"
+        with pytest.raises(queue.Empty):
+            onbeat.told.get(timeout=0.3)
+        onbeat.shutdown()
+
+
+def test_the_executor_of_the_page_tells_nobody_of_what_was_started_by_hand(execute, tmp_path):
+    execute("by-hand")
+    until = time.monotonic() + PATIENCE
+    while not (tmp_path / "said").read_text() and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def until_one_succeeded(folder, api):
