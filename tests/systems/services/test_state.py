@@ -251,7 +251,7 @@ def test_a_retry_that_a_node_has_taken_and_not_started_moves_no_failure(world):
     known = Kept(last_run_at=run.started_at, last_failure_at=run.updated_at, last_exit=7)
     taken = replace(run, updated_at=run.updated_at + 30_000)
     for each in (run, taken):
-        assert _kept(row, each, known)[0].last_failure_at == run.updated_at
+        assert _kept(row, each, None, known)[0].last_failure_at == run.updated_at
 
 
 class TestWhenItIsWritten:

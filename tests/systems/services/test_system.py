@@ -136,6 +136,56 @@ class TestTriggers:
         assert second == "2026-01-01T14:00:00.000Z"
 
 
+class TestTwoTimersOfOneService:
+    """Whichever of its timers starts a service, it never runs twice at once."""
+
+    FIRST = HOURLY | {"id": "first", "on_calendar": {"hour": 13, "minute": 0}}
+    SECOND = HOURLY | {"id": "second", "on_calendar": {"hour": 13, "minute": 1}}
+
+    @pytest.mark.req("S33", "S68")
+    def test_the_second_is_skipped_for_overlap_while_the_first_has_the_service_run(self, world):
+        async def story(world):
+            world.commands.exit_code = None
+            await world.let_pass("1h", "1m", "5s", "1s")
+            (run,) = await world.beat.runs("second")
+            return run.status, (await world.standing("second"))["miss_reason"]
+
+        world.write(self.FIRST, self.SECOND, backup={"timeout": "30m"})
+        assert world.play(story) == ("SKIPPED", "overlap")
+        assert world.started == ["first"]
+        assert world.state["timers"]["second"]["last_miss_reason"] == "overlap"
+
+    @pytest.mark.req("S33", "S57")
+    def test_a_retry_of_one_does_not_start_beside_the_other(self, world):
+        async def story(world):
+            world.commands.outcomes = {"first": Failed("it failed", "exit", exit_code=3)}
+            world.commands.exit_code = None
+            await world.let_pass("1h", "1m", "1m", "5s", "1s")
+            (run,) = await world.beat.runs("first")
+            return run.status, (await world.standing("first"))["miss_reason"]
+
+        world.write(self.FIRST, self.SECOND, retry=["2m"], backup={"timeout": "30m"})
+        assert world.play(story) == ("FAILED", "overlap")
+        assert world.started == ["first", "second"]
+
+    @pytest.mark.req("S33")
+    def test_one_starts_when_the_other_has_ended(self, world):
+        world.write(self.FIRST, self.SECOND)
+        world.play(lambda world: world.let_pass("1h", "1m"))
+        assert world.started == ["first", "second"]
+
+    @pytest.mark.req("S33")
+    def test_timers_of_other_services_do_not_wait_for_each_other(self, world):
+        async def story(world):
+            world.commands.exit_code = None
+            await world.let_pass("1h", "1m")
+
+        services = {name: {"argv": ["./x.sh"], "timeout": "30m"} for name in ("backup", "report")}
+        world.write(self.FIRST, self.SECOND | {"target": "report"}, services=services)
+        world.play(story)
+        assert world.started == ["first", "second"]
+
+
 UNIT = {"id": "unit", "target": "backup", "on_startup_sec": 1, "on_unit_active_sec": 3600}
 
 
@@ -568,9 +618,11 @@ class TestMany:
 
     def story(self, world, monkeypatch, few):
         names = ("fails", "goes_on", "waits", "canceled", "succeeds", "never")
-        timers = [{**HOURLY, "id": name, "on_unit_active_sec": 86_400} for name in names]
+        timers = [
+            {**HOURLY, "id": name, "target": name, "on_unit_active_sec": 86_400} for name in names
+        ]
         timers[-1]["on_calendar"] = {"month": 6}
-        world.write(*timers, backup={"timeout": "3h"})
+        world.write(*timers, services={name: {"argv": ["x"], "timeout": "3h"} for name in names})
         monkeypatch.setattr(listing, "FEW", few)
 
         async def story(world):
@@ -674,10 +726,11 @@ class TestTheFileIsTheWhole:
     def test_an_edit_that_changes_nothing_of_a_timer_changes_nothing(self, world):
         async def story(world):
             before = await world.rows()
-            await world.edit(HOURLY, {**HOURLY, "id": "new"})
+            await world.edit(HOURLY, {**HOURLY, "id": "new", "target": "other"}, services=services)
             return before["hourly"], (await world.rows())["hourly"]
 
-        world.write()
+        services = {name: {"argv": ["./x.sh"]} for name in ("backup", "other")}
+        world.write(services=services)
         before, after = world.play(story)
         assert before == after
 

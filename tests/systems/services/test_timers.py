@@ -1,11 +1,13 @@
 """Timers of oneshot services as fields: what they come to, and what is wrong with those that come to nothing."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
 from onbeat.core.instants import parse_instant, rfc3339
-from onbeat.core.policies import Policy, Retries
-from onbeat.systems.services.timers import Services
+from onbeat.core.policies import Policy, Retries, read_policy
+from onbeat.systems.services.timers import Services, group_of
 from tests.systems.services.conftest import HOURLY, a_file
 
 MINUTE, HOUR = 60_000, 3_600_000
@@ -63,8 +65,8 @@ class TestOfAllTimers:
 
     @pytest.mark.req("S42")
     def test_how_far_back_they_catch_up_can_be_asked_for(self):
-        for given, window in (("2h", 2 * HOUR), (7200, 2 * HOUR), ("0s", 0), (0, 0)):
-            assert only(catchup_window=given).schedule.policy.catchup_window == window
+        for asked, window in (("2h", 2 * HOUR), (7200, 2 * HOUR), ("0s", 0), (0, 0)):
+            assert only(catchup_window=asked).schedule.policy.catchup_window == window
 
     def test_a_service_may_have_a_time_to_end_in_and_all_timers_a_zone(self):
         schedule = only(backup={"timeout": "30m"}, timezone="Europe/Berlin").schedule
@@ -331,3 +333,30 @@ def test_a_timer_of_a_service_that_is_wrong_is_wrong(world, service, problem):
     invalid, rows = world.play(story)
     assert invalid["hourly"].startswith(problem)
     assert rows == {}
+
+
+class TestGroups:
+    """Timers of one service share a place: its name is one that no other service has."""
+
+    def test_a_timer_that_has_its_service_for_itself_waits_for_nobody(self):
+        found = Services(a_file()).timers().right["hourly"].schedule.policy
+        assert (found.group, found.start_deadline) == (None, None)
+
+    @pytest.mark.req("S33")
+    def test_those_that_share_one_have_its_group(self):
+        found = Services(a_file(HOURLY, HOURLY | {"id": "other"})).timers().right
+        policies = [timer.schedule.policy for timer in found.values()]
+        assert [(each.group, each.start_deadline) for each in policies] == [
+            ("services/backup", 5000)
+        ] * 2
+
+    def test_what_a_group_may_not_have_is_quoted(self):
+        assert group_of("back up") == "services/back/20/up"
+        assert group_of("back/20/up") == "services/back/2f/20/2f/up"
+        assert group_of("a" * 92).startswith("services//")
+
+    @given(st.text(min_size=1, max_size=150), st.text(min_size=1, max_size=150))
+    def test_two_services_never_share_a_group(self, one, other):
+        for name in (one, other):
+            assert read_policy({"group": group_of(name)})
+        assert (group_of(one) == group_of(other)) == (one == other)

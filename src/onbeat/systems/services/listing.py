@@ -77,7 +77,7 @@ async def list_timers(
     service: Service, timers: Timers, rows: Iterable[ScheduleRow], known: Mapping[str, Kept]
 ) -> Listing:
     """Return how timers stand by their rows, and by what was `known` of them before."""
-    found = await kept_of(service, list(rows), known)
+    found = await kept_of(service, list(rows), known, timers)
     stand = tuple(
         _standing(timer_id, timer, found.get(timer_id), known.get(timer_id, NOTHING_KEPT))
         for timer_id, timer in timers.right.items()
@@ -95,12 +95,13 @@ class Found:
 
 
 async def kept_of(
-    service: Service, rows: Sequence[ScheduleRow], known: Mapping[str, Kept]
+    service: Service, rows: Sequence[ScheduleRow], known: Mapping[str, Kept], timers: Timers
 ) -> dict[str, Found]:
     """Return what is to be kept of timers, by id.
 
     A schedule tells of runs that have ended; a timer also of one that goes on, or is to go on.
     """
+    crowded_out = await _crowded_out(service, [row.schedule_id for row in rows], timers)
     unfinished = await _unfinished(service) if len(rows) > FEW else None
     now = service.clock.now()
     found: dict[str, Found] = {}
@@ -116,9 +117,21 @@ async def kept_of(
             has_succeeded = row.last_run_at == row.last_success_at
             ended = Status.SUCCESS if has_succeeded else Status.FAILED
             last = await _last_of(service, row.schedule_id, (ended,))
-        kept, retry_at = _kept(row, last, before)
+        kept, retry_at = _kept(row, last, crowded_out.get(row.schedule_id), before)
         found[row.schedule_id] = Found(row, kept.since(before, now=now), retry_at)
     return found
+
+
+async def _crowded_out(service: Service, ids: Iterable[str], timers: Timers) -> dict[str, RunRow]:
+    """Return which run of a timer last found that another timer had its service run."""
+    right = timers.right
+    sharing = [each for each in ids if each in right and right[each].schedule.policy.group]
+    if len(sharing) > FEW:
+        runs = await service.runs(WhichRuns(reason=CROWDED_OUT), limit=MOST)
+    else:
+        which = [WhichRuns(each, reason=CROWDED_OUT) for each in sharing]
+        runs = [run for each in which for run in await service.runs(each, limit=1)]
+    return {run.schedule_id: run for run in sorted(runs, key=_finished)}
 
 
 async def at_work(service: Service, ids: Sequence[str]) -> set[str]:
@@ -171,7 +184,10 @@ def _is_known(row: ScheduleRow, known: Kept) -> bool:
     return (known.last_failure_at or 0) >= (row.last_failure_at or 0)
 
 
-def _kept(row: ScheduleRow, last: RunRow | None, known: Kept) -> tuple[Kept, int | None]:
+def _kept(
+    row: ScheduleRow, last: RunRow | None, crowded_out: RunRow | None, known: Kept
+) -> tuple[Kept, int | None]:
+    missed_at, miss_reason = _miss_of(row, crowded_out)
     started_at = row.last_run_at if known.last_run_at is None else known.last_run_at
     exit_code, failed_at, retry_at = row.last_exit, row.last_failure_at, None
     if last is not None and _waits_again(last):
@@ -183,10 +199,17 @@ def _kept(row: ScheduleRow, last: RunRow | None, known: Kept) -> tuple[Kept, int
         last_success_at=row.last_success_at,
         last_failure_at=failed_at,
         last_exit=exit_code,
-        last_missed_at=row.last_missed_at,
-        last_miss_reason=row.last_miss_reason,
+        last_missed_at=missed_at,
+        last_miss_reason=miss_reason,
     )
     return kept, retry_at
+
+
+def _miss_of(row: ScheduleRow, crowded_out: RunRow | None) -> tuple[int | None, str | None]:
+    """Return when a time was last missed and why: also because another timer had the service."""
+    if crowded_out is None or (crowded_out.finished_at or 0) < (row.last_missed_at or 0):
+        return row.last_missed_at, row.last_miss_reason
+    return crowded_out.finished_at, "overlap"
 
 
 def _standing(timer_id: str, timer: Timer, found: Found | None, known: Kept) -> Standing:
@@ -211,6 +234,10 @@ def _started(run: RunRow) -> int:
     return run.started_at or 0
 
 
+def _finished(run: RunRow) -> int:
+    return run.finished_at or 0
+
+
 def _waits_again(run: RunRow) -> bool:
     return run.status == Status.ENQUEUED and run.attempt > 0
 
@@ -221,6 +248,7 @@ def _told(at: int | None) -> str | None:
 
 UNFINISHED = (Status.STARTED, Status.ENQUEUED)
 STARTED_ONCE = (*UNFINISHED, Status.SUCCESS, Status.FAILED, Status.CANCELED)
+CROWDED_OUT = "group_full"  # timers of one service share a group of one place
 FEW = 20  # timers, of which runs are asked for one by one
 MOST = 10_000  # runs, of all timers at once
 UNITS = ((60, 1, "s"), (3600, 60, "m"), (86_400, 3600, "h"), (float("inf"), 86_400, "d"))

@@ -324,7 +324,7 @@ class TimerSystem:
                 for row in rows
                 if row.schedule_id in looked_at or self._rows.get(row.schedule_id) != row
             ]
-            found = await kept_of(self._service, to_look_at, self._kept)
+            found = await kept_of(self._service, to_look_at, self._kept, timers)
             self._kept |= {timer_id: each.kept for timer_id, each in found.items()}
             self._rows = {row.schedule_id: row for row in rows}
             # One that is wrong just now keeps what it had; one that nobody names any more does not.

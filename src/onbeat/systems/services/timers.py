@@ -9,9 +9,13 @@
 A timer that is wrong is told of with the reason, and keeps no other from running.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import ceil, isfinite
+
+import msgspec
 
 from onbeat.core.codec import decode
 from onbeat.core.cron import MONTH_NAMES, WEEKDAY_NAMES
@@ -28,6 +32,8 @@ RETRY_ON = ("exit",)  # an exit code above 0; neither a signal nor a timeout
 CATCHUP_WINDOW = "24h"
 STATE_FILE = "timer-state.json"
 LONGEST = 10 * 366 * 86_400  # seconds
+WAIT_FOR_PLACE = 5000  # milliseconds, in which a service that another timer has started may end
+LONGEST_GROUP = 100  # characters
 
 Fields = Mapping[str, object]
 NOTHING_SWITCHED: Mapping[str, bool] = {}
@@ -101,7 +107,7 @@ class Services:
                 right[name] = reader.read(given)
             except InvalidSchedule as refused:
                 invalid[name] = str(refused)
-        return Timers(right, dict(sorted(invalid.items())))
+        return Timers(_one_at_a_time(right), dict(sorted(invalid.items())))
 
     def _flag(self, name: str, *, default: bool) -> bool:
         value = self._given.fields.get(name, default)
@@ -248,6 +254,36 @@ def _problem_of(field: str, values: Sequence[object]) -> str | None:
         return "must be integer, non-empty list of integers, or *"
     in_range = all(low <= each <= high for each in numbers)
     return None if in_range else f"value out of range ({low}-{high})"
+
+
+def _one_at_a_time(timers: Mapping[str, Timer]) -> dict[str, Timer]:
+    """Return timers, those of one service with one place for it: it never runs twice at once."""
+    several = Counter(timer.target for timer in timers.values())
+    found = dict(timers)
+    for timer_id, timer in timers.items():
+        if several[timer.target] > 1:
+            group = group_of(timer.target)
+            policy = replace(timer.schedule.policy, group=group, start_deadline=WAIT_FOR_PLACE)
+            schedule = msgspec.structs.replace(timer.schedule, policy=policy)
+            found[timer_id] = replace(timer, schedule=schedule)
+    return found
+
+
+def group_of(target: str) -> str:
+    """Return the group of a service, which no other service has.
+
+    What a name of a group may not have is quoted between slashes: `back up` is `back/20/up`.
+    """
+    quoted = "".join(each if _is_plain(each) else f"/{ord(each):x}/" for each in target)
+    found = f"services/{quoted}"
+    if len(found) <= LONGEST_GROUP:
+        return found
+    # No name that is quoted begins with two slashes.
+    return f"services//{sha256(target.encode(errors='surrogatepass')).hexdigest()}"
+
+
+def _is_plain(character: str) -> bool:
+    return character.isascii() and (character.isalnum() or character in "._-")
 
 
 def _name_of(given: object) -> str | None:
