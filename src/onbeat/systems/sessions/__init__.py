@@ -24,7 +24,9 @@ from onbeat.events import (
     RunFailed,
     RunRetrying,
     RunSkipped,
+    RunStarted,
     RunSucceeded,
+    SchedulePaused,
 )
 from onbeat.ports import Beginning
 from onbeat.records import RunRow, ScheduleRow, Which
@@ -44,6 +46,7 @@ from onbeat.systems.sessions.definitions import (
 from onbeat.systems.sessions.files import DEFINITION, Files
 from onbeat.systems.sessions.mirror import SESSION, Mirror
 from onbeat.systems.sessions.standing import Known
+from onbeat.systems.sessions.waiting import in_hand, make_way
 
 __all__ = ["SLUG", "TIDIED_EVERY", "Defaults", "Item", "Refused", "Sessions"]
 
@@ -122,7 +125,9 @@ class Sessions:
                     told = event.error or event.reason
                     log.log(level, "[SCHEDULER] %s: %s", event.schedule_id, told)
                     slugs.add(event.schedule_id)
-                case RunSucceeded() | RunCanceled() | RunSkipped():
+                case RunStarted() | RunSucceeded() | RunCanceled() | RunSkipped():
+                    slugs.add(event.schedule_id)
+                case SchedulePaused():
                     slugs.add(event.schedule_id)
                 case DocumentKept() | DocumentForgotten() if event.kind == SESSION:
                     slugs.add(event.document)
@@ -197,6 +202,7 @@ class Sessions:
                 await self._define(service, slug, row, _merged(now_said, given))
             else:
                 await self._mirror.set_enabled(service, row, known, enabled=enabled)
+                await self._mirror.mind_runs(slug)
                 await self._mirror.refresh(slug)
             item = await self.item(service, slug)
         return {"slug": slug, "enabled": item.enabled, "nextRun": item.next_run}
@@ -216,18 +222,24 @@ class Sessions:
         return {"success": True}
 
     async def run(self, service: Service, slug: str) -> Fields:
-        """Start a run now, whatever the time is, and whether it is enabled or not."""
+        """Start a run now, whatever the time is, and whether it is enabled or not.
+
+        One that is being sent, or is to be for the first time, is the answer: there is no other.
+        """
         check_slug(slug)
         _check_scope(service, "operate")
         async with self._one_at_a_time:
             await self._mirror.refresh(slug)
-        row = await self._find(service, slug)
-        self._refuse_corrupt(service, row, slug, "refusing to run")
-        if slug in self._mirror.corrupt:
-            raise Refused(409, f"Schedule last-run state is corrupt; refusing to run: {slug}")
-        if row is None:
-            raise _not_found(slug)
-        run = await service.start(slug)
+            row = await self._find(service, slug)
+            self._refuse_corrupt(service, row, slug, "refusing to run")
+            if slug in self._mirror.corrupt:
+                raise Refused(409, f"Schedule last-run state is corrupt; refusing to run: {slug}")
+            if row is None:
+                raise _not_found(slug)
+            run = await in_hand(service, slug)
+            if run is None:
+                await make_way(service, slug)
+                run = await service.start(slug)
         return {"slug": slug, "status": "running", "sessionId": await self._session_of(row, run)}
 
     # -- below them
@@ -270,6 +282,8 @@ class Sessions:
             known = replace(known.with_definition(definition), held=None)
         await self._mirror.keep(slug, known)
         self._mirror.slugs.add(slug)
+        await self._mirror.mind_runs(slug)
+        known = await self._mirror.known(slug) or known
         await self._mirror.tell(await service.schedule(slug), known)
         return done.change == "created"
 

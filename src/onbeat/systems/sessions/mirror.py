@@ -36,13 +36,13 @@ from onbeat.systems.sessions.definitions import (
 )
 from onbeat.systems.sessions.files import DEFINITION, LAST_RUN, Corrupt, Files, Folder, Stamp
 from onbeat.systems.sessions.standing import Known, Standing, read_last_run, standing
+from onbeat.systems.sessions.waiting import LATEST, cancel_overtaken, cancel_until, make_way
 
 log = logging.getLogger("onbeat.sessions")
 
 KIND = "sessions"  # of what is kept of a slug beside its schedule
 SESSION = "session"  # of what the launcher keeps: the session of a schedule
 MIRROR = "sessions-folder"  # of what says which folder is kept in step
-LATEST = 50  # runs that are looked at
 LONGEST_NOTE = 200  # characters
 
 
@@ -297,6 +297,22 @@ class Mirror:
         why = None if row is None or slug in self.corrupt else self._why_too_often(row)
         if why is not None:
             await self._hold(slug, row, Corrupt(DEFINITION, why))
+        await self.mind_runs(slug)
+
+    async def mind_runs(self, slug: str) -> None:
+        """Cancel what waits and is not to be sent any more: it was overtaken, or disabled."""
+        row, known = await self.row(slug), await self.known(slug)
+        if row is None or known is None:
+            return
+        await cancel_overtaken(self._service, slug)
+        is_disabled = row.paused and not known.is_held(row)
+        if is_disabled and known.disabled_at is None:
+            # What is asked for while it is disabled is sent all the same.
+            await cancel_until(self._service, slug, row.updated_at)
+            await self.keep(slug, replace(known, disabled_at=row.updated_at))
+            self._heard.add(slug)
+        elif not is_disabled and known.disabled_at is not None:
+            await self.keep(slug, replace(known, disabled_at=None))
 
     async def _with_definition(
         self,
@@ -412,6 +428,7 @@ class Mirror:
             # The same edit is the same run, whatever breaks before the next line.
             edit = f"{slug}\n{row.created_at}\n{known.awaited}\n{known.awaited_count}"
             asked = sha256(edit.encode()).hexdigest()[:32]
+            await make_way(self._service, slug, but=f"next-run-{asked}")
             await self._service.start(slug, request_id=f"next-run-{asked}")
         await self.keep(slug, replace(known, awaited=None))
         self._heard.add(slug)

@@ -35,6 +35,7 @@ class Known(msgspec.Struct, frozen=True):
     awaited_count: int = 0  # how often somebody has
     is_written: bool = False  # there have been files: if they are gone, somebody removed them
     held: str | None = None  # the note of the pause that is ours, not somebody's
+    disabled_at: int | None = None  # milliseconds: what waited since before was canceled then
 
     def with_definition(self, definition: Fields) -> "Known":
         """Return this with another definition, which is on its way to the file."""
