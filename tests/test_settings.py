@@ -436,6 +436,16 @@ def test_a_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
         ("public_url", "example.com", f"'example.com' is no URL that others could use ({URL})"),
         ("public_url", "https://me:pw@a.b", f"'a.b' is no URL that others could use ({URL})"),
         ("public_url", "https://a.b?c", f"'https://a.b?c' is no URL that others could use ({URL})"),
+        (
+            "sessions_url",
+            "127.0.0.1:53000",
+            "'127.0.0.1:53000' is no URL that others could use (such as http://127.0.0.1:53000)",
+        ),
+        (
+            "workflows_executor",
+            "localhost:8002",
+            "'localhost:8002' is no URL that others could use (such as http://127.0.0.1:8002)",
+        ),
         ("hosts", "*.example.com", "'*.example.com' is no host (such as [\"onbeat.example.com\"])"),
         ("hosts", "a/b", "'a/b' is no host (such as [\"onbeat.example.com\"])"),
         ("trusted_proxies", "proxy", f"'proxy' is neither an address nor a network ({PROXIES})"),

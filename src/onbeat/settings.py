@@ -416,12 +416,15 @@ def _listen(value: object) -> str:
     raise InvalidSettings("", f"{shown(match[1])} is no address", hint=hint)
 
 
-def _url(value: object) -> str:
-    text = _text(value)
-    if text and not re.fullmatch(rf"https?://{HOST}(/[A-Za-z0-9._~/-]*)?", text):
-        problem = f"{shown(text.rpartition('@')[2])} is no URL that others could use"
-        raise InvalidSettings("", problem, hint="such as https://onbeat.example.com")
-    return text.rstrip("/")
+def _url(example: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        text = _text(value)
+        if text and not re.fullmatch(rf"https?://{HOST}(/[A-Za-z0-9._~/-]*)?", text):
+            problem = f"{shown(text.rpartition('@')[2])} is no URL that others could use"
+            raise InvalidSettings("", problem, hint=f"such as {example}")
+        return text.rstrip("/")
+
+    return read
 
 
 def _hosts(value: object) -> tuple[str, ...]:
@@ -465,7 +468,7 @@ _READERS: dict[str, Callable[[object], object]] = {
     "pass_env": _names,
     "secrets": _text,
     "listen": _listen,
-    "public_url": _url,
+    "public_url": _url("https://onbeat.example.com"),
     "hosts": _hosts,
     "trusted_proxies": _networks,
     "rate_limit": _whole(1, 1_000_000),
@@ -478,7 +481,7 @@ _READERS: dict[str, Callable[[object], object]] = {
     "jwt_audience": _text,
     "lookahead": _length("1s", "1h"),
     "services_file": _text,
-    "sessions_url": _url,
+    "sessions_url": _url("http://127.0.0.1:53000"),
     "sessions_folder": _text,
     "sessions_cwd": _text,
     "sessions_check": _length("1m", "1d"),
@@ -486,7 +489,7 @@ _READERS: dict[str, Callable[[object], object]] = {
     "sessions_minimum": _length("1m", "1d"),
     "sessions_most": _whole(1, 100_000),
     "workflows_folder": _text,
-    "workflows_executor": _url,
+    "workflows_executor": _url("http://127.0.0.1:8002"),
     "workflows_token": _text,
     "workflows_feedback": _flag,
     "workflows_timeout": _length("1m", "30d"),

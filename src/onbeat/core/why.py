@@ -360,7 +360,8 @@ def _who_could(facts: Facts, run: RunFacts) -> list[str]:
         return ["no node is up: it waits for one (onbeat up)"]
     if not offering:
         up = ", ".join(node.name for node in facts.nodes)
-        return [f"it waits for a node that offers {needs}; up are {up}"]
+        hint = " (one with the setting sessions_url)" if needs == "session" else ""
+        return [f"it waits for a node that offers {needs}{hint}; up are {up}"]
     group = facts.group
     if group is not None and len(group.used_by) >= group.places:
         used = ", ".join(
