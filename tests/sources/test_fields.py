@@ -32,6 +32,11 @@ def test_the_same_can_be_said_in_each_language(tmp_path, ending):
         ("a.json", "{", "it is not JSON: Expecting"),
         ("a.json", "[" * 100_000, "it is not JSON: "),
         ("a.toml", "a = 1\na = 2\n", "it is not TOML: "),
+        ("a.yaml", "", "it is empty"),
+        ("a.yaml", "# nothing\n", "it is empty"),
+        ("a.toml", "", "it is empty"),
+        ("a.json", "{}", "it is empty"),
+        ("a.json", "", "it is not JSON: "),
         ("a.conf", "a = 1", "'.conf' is no ending of such a file (.yaml, .yml, .toml, .json)"),
     ],
 )

@@ -41,7 +41,10 @@ def read_fields(path: Path) -> object:
         text = read_text(path)
     except InvalidSchedule as refused:
         _refuse(path, refused.problem.removeprefix(f"{path.name} "), refused.hint)
-    return read(path, text)
+    found = read(path, text)
+    if found is None or found == {}:  # it was truncated, or is yet to be written
+        _refuse(path, "it is empty", "fields by name")
+    return found
 
 
 def _yaml(path: Path, text: str) -> object:

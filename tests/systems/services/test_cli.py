@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.cli import UNAVAILABLE, main
+from onbeat.cli import INVALID_DEFINITION, UNAVAILABLE, main
 from onbeat.settings import Settings
 from onbeat.systems.services import Listing, Standing
 from onbeat.systems.services.listing import relative
@@ -240,6 +242,21 @@ class TestSwitching:
         be_up_for_a_moment(folder)
         done = onbeat("timers", "disable", "hourl")
         assert (done.exit_code, "did you mean 'hourly'" in done.output) == (1, True)
+
+
+class TestUp:
+    @pytest.mark.parametrize("detach", [[], ["-d"]])
+    @pytest.mark.parametrize("text", [None, "", '{"timers_enabled": 5}'])
+    def test_it_refuses_to_start_with_a_file_that_is_wrong_and_says_so(
+        self, folder, monkeypatch, text, detach
+    ):
+        monkeypatch.setenv("ONBEAT_LISTEN", "127.0.0.1:0")
+        if text is not None:
+            (folder / "services.json").write_text(text)
+        up = [sys.executable, "-m", "onbeat", "up", *detach]
+        done = subprocess.run(up, capture_output=True, text=True, timeout=30, check=False)
+        assert (done.returncode, done.stdout) == (INVALID_DEFINITION, "")
+        assert "services.json: " in done.stderr
 
 
 class TestMisuse:

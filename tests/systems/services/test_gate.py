@@ -14,6 +14,7 @@ import pytest
 
 import onbeat.systems.services
 from onbeat import Onbeat
+from onbeat.errors import InvalidFile
 from onbeat.hosting import timers_of
 from onbeat.settings import Settings
 from onbeat.systems.services.timers import Services
@@ -301,6 +302,66 @@ class TestByItself:
         told = [record.getMessage() for record in caplog.records]
         assert any("services.json: it is not JSON" in line for line in told)
         assert any("services.json: cannot be read: No such file" in line for line in told)
+
+    @pytest.mark.parametrize("ending", ["json", "toml", "yaml"])
+    def test_a_file_that_has_become_empty_leaves_all_as_it_is(self, world, ending, caplog):
+        async def story(world):
+            world.path.write_text("")
+            await world.look()
+            return list(await world.rows())
+
+        world.path = world.folder / f"services.{ending}"
+        world.path.write_text(SAME[ending])
+        with caplog.at_level(logging.ERROR, "onbeat.systems"):
+            assert world.play(story) == ["a"]
+        (told,) = [record.getMessage() for record in caplog.records]
+        assert f"they stay as they are: {world.path}: it is " in told
+
+
+SAME = {
+    "json": '{"timers_enabled": true, "services": {"x": {"argv": ["x"]}},'
+    ' "timers": [{"id": "a", "target": "x", "on_calendar": {"hour": 3}}]}',
+    "yaml": "timers_enabled: true\nservices: {x: {argv: [x]}}\n"
+    "timers: [{id: a, target: x, on_calendar: {hour: 3}}]\n",
+    "toml": 'timers_enabled = true\nservices.x.argv = ["x"]\n'
+    '[[timers]]\nid = "a"\ntarget = "x"\non_calendar.hour = 3\n',
+}
+
+
+class TestStarting:
+    """A start with a file that is wrong would be one with nothing to do, and nobody told."""
+
+    @pytest.mark.parametrize("text", [None, "", "{}", "{", '{"timers_enabled": 5}'])
+    def test_a_node_does_not_start_with_a_file_that_is_missing_or_empty_or_wrong(self, world, text):
+        async def story(world):
+            return "it has started"
+
+        if text is not None:
+            world.path.write_text(text)
+        with pytest.raises(InvalidFile, match=r"services\.json: "):
+            world.play(story)
+
+    def test_what_was_there_stays_there_when_a_start_is_refused(self, world):
+        async def story(world):
+            return list(await world.rows())
+
+        world.write()
+        world.play(story)
+        world.path.write_text("{")
+        with pytest.raises(InvalidFile):
+            world.play(story)
+        world.write()
+        assert world.play(story) == ["hourly"]
+
+    @pytest.mark.parametrize("count", [1, 3])
+    @pytest.mark.req("S73")
+    def test_timers_that_are_invalid_are_told_of_in_one_line(self, world, count, caplog):
+        world.write(HOURLY, *(HOURLY | {"id": f"x{n}", "target": "no"} for n in range(count)))
+        with caplog.at_level(logging.WARNING, "onbeat.systems"):
+            world.play(lambda world: world.rows())
+        (told,) = [record.getMessage() for record in caplog.records]
+        are = "1 timer is" if count == 1 else "3 timers are"
+        assert told == f"timers: {are} invalid: onbeat timers tells why"
 
 
 class TestBoundary:

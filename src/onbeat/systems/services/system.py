@@ -53,6 +53,7 @@ class TimerSystem:
         self._service, self._source, self._timezone = service, source, timezone
         self._keeper = Keeper("timers", self.step, every=EVERY)
         self._alone = asyncio.Lock()
+        self._has_begun = False
         self._is_closed = False  # the gate, when the file was last read
         self._told = ""
         # While the gate is open, and the file could be read:
@@ -67,9 +68,14 @@ class TimerSystem:
     # -- beside a node
 
     async def begin(self) -> None:
-        """Have the store be as the file says, and keep it so."""
-        await self._take_up()
+        """Have the store be as the file says, and keep it so; refuse to begin with a wrong file."""
+        await self._take_up(at_start=True)
+        invalid = () if self._timers is None else self._timers.invalid
+        if invalid:
+            told = "1 timer is" if len(invalid) == 1 else f"{len(invalid)} timers are"
+            log.warning("timers: %s invalid: onbeat timers tells why", told)
         await self._save()
+        self._has_begun = True
         self._keeper.begin()
 
     def heard(self, at: int, events: Sequence[Event]) -> None:
@@ -141,20 +147,24 @@ class TimerSystem:
     def _gate(self) -> Services | None:
         return _behind_gate(self._source, self._timezone)
 
-    async def _take_up(self) -> None:
-        """Have the store be as the file says; what cannot be read leaves all as it is."""
+    async def _take_up(self, *, at_start: bool = False) -> None:
+        """Have the store be as the file says; what cannot be read leaves all as it is.
+
+        At the start it is refused, as nobody looks at the log for what has always been wrong.
+        """
         async with self._alone:
             try:
-                services = await asyncio.to_thread(self._gate)
-                if services is None:
-                    await self._withdraw()
-                else:
-                    await self._define(services)
+                with _told_of(self._source):
+                    services = await asyncio.to_thread(self._gate)
+                    if services is None:
+                        await self._withdraw()
+                    else:
+                        await self._define(services)
                 self._told = ""
             except InvalidFile as refused:
+                if at_start:
+                    raise
                 self._tell(str(refused))
-            except InvalidSchedule as refused:
-                self._tell(f"{self._source.path}: {refused}")
             except BaseException:
                 self._source.put_back()
                 raise
@@ -191,13 +201,17 @@ class TimerSystem:
         schedules = [timer.schedule for timer in timers.right.values()]
         gone = there.keys() - timers.right.keys()
         await self._service.define(schedules, source=SOURCE, remove=gone, beginnings=beginnings)
+        if self._has_begun:  # at the start it is told how many there are
+            self._tell_of_invalid(timers)
+        self._timers, self._of_others = timers, of_others
+        self._switched = await self._without_strangers(switched, timers)
+        self._to_look_at = set(timers.right)
+
+    def _tell_of_invalid(self, timers: Timers) -> None:
         told = {} if self._timers is None else self._timers.invalid
         for timer_id, reason in timers.invalid.items():
             if told.get(timer_id) != reason:
                 log.warning("timers: %s is left out: %s", timer_id, reason)
-        self._timers, self._of_others = timers, of_others
-        self._switched = await self._without_strangers(switched, timers)
-        self._to_look_at = set(timers.right)
 
     async def _keep_in(self, state: StateFile | None) -> None:
         """Have this be the state file; another than before is read first."""
