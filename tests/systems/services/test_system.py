@@ -548,6 +548,16 @@ class TestRetry:
 
 
 class TestCatchUp:
+    @pytest.mark.parametrize(("late", "ran"), [("9s", ["hourly"]), ("11s", []), ("50s", [])])
+    @pytest.mark.req("S41", "S58")
+    def test_one_that_is_not_persistent_starts_only_within_ten_seconds(self, world, late, ran):
+        world.write(HOURLY | {"persistent": False})
+        world.play(lambda world: world.let_pass("59m"))
+        world.clock.advance("1m")
+        world.clock.advance(late)
+        world.play(lambda world: world.beat.settle())
+        assert world.started == ran
+
     @pytest.mark.parametrize(("persistent", "ran"), [(True, ["catchup"]), (False, [])])
     @pytest.mark.req("S41", "S47", "S58")
     def test_after_a_time_without_a_scheduler_a_persistent_timer_catches_up_once(

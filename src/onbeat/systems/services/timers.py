@@ -30,6 +30,7 @@ from onbeat.systems.wording import told_in
 RETRY = ("30s", "2m", "10m")
 RETRY_ON = ("exit",)  # an exit code above 0; neither a signal nor a timeout
 CATCHUP_WINDOW = "24h"
+GRACE = "10s"  # how late one that does not catch up may start
 STATE_FILE = "timer-state.json"
 LONGEST = 10 * 366 * 86_400  # seconds
 WAIT_FOR_PLACE = 5000  # milliseconds, in which a service that another timer has started may end
@@ -178,8 +179,8 @@ class _Reader:
             raise _wrong(f"{given.name('target')} {shown(target)} not found in {self.place}")
         runs, timeout = self._service(given, target)
         is_on = self.switched.get(timer_id, is_enabled)
-        own = {"catchup": "once" if is_persistent else "none", "enabled": is_on}
-        policy = read_policy({**self.around, **timeout, **own})
+        late = {"catchup": "once"} if is_persistent else {"catchup": "none", "grace": GRACE}
+        policy = read_policy({**self.around, **timeout, **late, "enabled": is_on})
         with told_in({"schedule_id": given.name("id"), "calendar": given.name("on_calendar")}):
             schedule = check_schedule(Schedule(timer_id, trigger, runs, policy))
         may_start, follows = is_on and runs.is_enabled, "on_unit_active_sec" in given.fields
