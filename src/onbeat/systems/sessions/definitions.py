@@ -3,6 +3,7 @@
     {"prompt": "...", "enabled": true, "schedule": {"type": "cron", "expression": "0 9 * * 1-5"},
      "sessionConfig": {"model": "claude-sonnet", "persistSession": true}}
 
+A cron expression is of UTC, or of the `timezone` that its schedule names.
 What is not known here is kept as it is. Refusals are in the words of that system.
 """
 
@@ -108,6 +109,8 @@ def read_definition(
     except InvalidSchedule as refused:
         if refused.field.startswith("cron"):
             raise Refused(400, NO_CRON, hint=str(refused)) from None
+        if refused.field == "timezone":
+            raise Refused(400, f"schedule.{refused}") from None
         raise Refused(400, str(refused).removeprefix("run.session.")) from None
     check_minimum(found, defaults, now)
     return found
@@ -175,15 +178,25 @@ def _timing(given: object, begins_at: int) -> Fields:
         case {"type": "cron", "expression": str(text)} if text.strip():
             if CRON.fullmatch(text.strip()) is None:
                 raise Refused(400, NO_CRON, hint="minute hour day month day-of-week")
-            return {"cron": text.strip(), "timezone": "UTC"}
+            return {"cron": text.strip(), "timezone": _zone_of(given)}
         case {"type": "interval", "intervalMinutes": int(minutes) | float(minutes)}:
             is_whole = not isinstance(minutes, bool) and minutes == int(minutes)
             if not is_whole or not 1 <= minutes <= LONGEST_INTERVAL:
                 hint = f"a whole number, 1 to {LONGEST_INTERVAL}"
                 raise Refused(400, "intervalMinutes is no number of minutes", hint=hint)
             return {"every": f"{int(minutes)}m", "start_at": rfc3339(begins_at)}
+        case {"type": "cron"}:
+            raise Refused(400, NO_SCHEDULE, hint="expression: a text such as 0 9 * * 1-5")
+        case {"type": "interval"}:
+            raise Refused(400, NO_SCHEDULE, hint="intervalMinutes: a whole number")
         case _:
-            raise Refused(400, NO_SCHEDULE)
+            raise Refused(400, NO_SCHEDULE, hint="type: cron or interval")
+
+
+def _zone_of(given: object) -> object:
+    """Return the zone of a cron expression: UTC, unless it names one."""
+    found = given.get("timezone") if isinstance(given, dict) else None
+    return "UTC" if found is None else found
 
 
 def _minutes(count: int) -> str:
@@ -211,8 +224,8 @@ def _flag(config: Fields, name: str, *, default: bool) -> bool:
 def _schedule_of(said: Fields) -> Fields | None:
     """Return what a schedule says of when, in the words of the system; None: it has none for it."""
     match said:
-        case {"cron": str(text)} if said.get("timezone", "UTC") == "UTC":
-            return {"type": "cron", "expression": text}
+        case {"cron": str(text)}:
+            return {"type": "cron", "expression": text} | _zoned(said)
         case {"every": str(length)}:
             minutes, rest = divmod(parse_duration(length).elapsed, 60)
             return None if rest else {"type": "interval", "intervalMinutes": minutes}
@@ -220,13 +233,18 @@ def _schedule_of(said: Fields) -> Fields | None:
             return None
 
 
+def _zoned(given: object) -> Fields:
+    zone = _zone_of(given)
+    return {} if zone == "UTC" else {"timezone": zone}
+
+
 def _in_one_spelling(given: object) -> Fields:
     match given:
         case {"type": "cron", "expression": str(text)}:
             with suppress(InvalidSchedule):
                 trigger = decode({"cron": text}, timezone="UTC", key="any")
-                return {"type": "cron", "expression": encode(trigger).get("cron")}
-            return {"type": "cron", "expression": text}
+                text = str(encode(trigger).get("cron"))
+            return {"type": "cron", "expression": text} | _zoned(given)
         case {"type": "interval", "intervalMinutes": minutes}:
             return {"type": "interval", "intervalMinutes": minutes}
         case _:

@@ -187,7 +187,11 @@ _FIELDS: dict[str, Any] = {
         "anyOf": [
             {
                 "type": "object",
-                "properties": {"type": {"const": "cron"}, "expression": _TEXT},
+                "properties": {
+                    "type": {"const": "cron"},
+                    "expression": _TEXT,
+                    "timezone": {"type": ["string", "null"], "default": "UTC"},
+                },
                 "required": ["type", "expression"],
             },
             {

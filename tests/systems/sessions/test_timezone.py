@@ -1,0 +1,69 @@
+"""A cron expression may be of a zone; without one it is of UTC."""
+
+import pytest
+
+from onbeat.core.schedules import read_schedule
+from onbeat.systems.sessions import Refused
+from tests.systems.sessions.conftest import STANDUP
+
+BERLIN = {"type": "cron", "expression": "0 10 * * *", "timezone": "Europe/Berlin"}
+
+
+@pytest.mark.req("C56")
+def test_a_prompt_is_sent_at_the_time_of_the_zone_that_its_schedule_names(world):
+    async def story(world):
+        found = [(await world.put("daily", schedule=BERLIN))["nextRun"]]
+        world.define("file", schedule=BERLIN)
+        await world.let_pass("1h")
+        found += [world.last_run(slug)["nextRun"] for slug in ("daily", "file")]
+        world.clock.advance("90d")
+        await world.settled()
+        return [*found, world.last_run("daily")["nextRun"]]
+
+    assert world.play(story) == [
+        "2026-01-29T09:00:00.000Z",
+        "2026-01-30T09:00:00.000Z",
+        "2026-01-30T09:00:00.000Z",
+        "2026-04-30T08:00:00.000Z",
+    ]
+
+
+def test_the_zone_stays_in_the_file_and_in_what_is_told(world):
+    async def story(world):
+        await world.put("daily", schedule=BERLIN)
+        await world.sessions.patch(world.service, "daily", {"prompt": "Another"})
+        await world.settled()
+        return (await world.item("daily")).schedule
+
+    assert world.play(story) == BERLIN
+    assert world.definition("daily")["schedule"] == BERLIN
+
+
+def test_a_zone_that_others_gave_it_is_told_in_the_file(world):
+    async def story(world):
+        await world.put("daily")
+        run = {"session": {"prompt": "Generate daily standup summary", "model": "claude-sonnet"}}
+        fields = {"cron": "0 10 * * *", "timezone": "Europe/Berlin", "run": run}
+        await world.service.define([read_schedule("daily", fields)], source="sessions")
+        await world.settled()
+
+    world.play(story)
+    assert world.definition("daily")["schedule"] == BERLIN
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "", 1])
+def test_a_zone_that_nobody_knows_is_refused(world, zone):
+    async def story(world):
+        given = STANDUP | {"schedule": BERLIN | {"timezone": zone}}
+        with pytest.raises(Refused, match=r"schedule\.timezone: no zone is called") as refused:
+            await world.sessions.put(world.service, "daily", given)
+        return refused.value.status
+
+    assert world.play(story) == 400
+
+
+def test_no_zone_is_utc(world):
+    async def story(world):
+        return (await world.put("daily", schedule=BERLIN | {"timezone": None}))["nextRun"]
+
+    assert world.play(story) == "2026-01-29T10:00:00.000Z"
