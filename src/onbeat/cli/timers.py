@@ -9,8 +9,9 @@ from typing import TypeVar
 import click
 
 from onbeat.app import client
-from onbeat.cli import FAILED
+from onbeat.cli import FAILED, INVALID_DEFINITION
 from onbeat.cli.session import JSON, ask, caller, with_settings, write_json
+from onbeat.errors import InvalidFile
 from onbeat.hosting import are_timers_on, timers_of
 from onbeat.service import Service
 from onbeat.settings import Settings
@@ -43,10 +44,12 @@ def timers(settings: Settings, as_json: bool) -> None:
         # What was asked before the verb holds for the verb, unless that says otherwise.
         context.default_map = dict.fromkeys(timers.commands, context.params)
         return
-    if not are_timers_on(settings):
-        _tell_disabled(settings, as_json=as_json)
-        return
-    found = _with_timers(settings, lambda system: system.listed(), or_none=True)
+    try:
+        is_on = are_timers_on(settings)
+        found = _with_timers(settings, TimerSystem.listed, or_none=True) if is_on else None
+    except InvalidFile as refused:
+        _tell_wrong(settings, refused, as_json=as_json)
+        sys.exit(INVALID_DEFINITION)
     if found is None:
         _tell_disabled(settings, as_json=as_json)
     elif as_json:
@@ -114,6 +117,22 @@ def _tell_disabled(settings: Settings, *, as_json: bool) -> None:
     else:
         click.echo(f"{DISABLED}.")
         click.echo(ENABLE_WITH % settings.services_file)
+
+
+def _tell_wrong(settings: Settings, refused: InvalidFile, *, as_json: bool) -> None:
+    """Tell what is wrong with the file, below the timers that are at work as it was before."""
+    found = _with_timers(settings, TimerSystem.listed_by_store, or_none=True)
+    if as_json:
+        mistakes = [{"file": refused.path} | each._asdict() for each in refused.mistakes]
+        write_json(found.fields() | {"mistakes": mistakes})
+        return
+    if found.timers:
+        _write(found)
+        click.echo()
+    click.echo(str(refused), err=True)
+    n = len(refused.mistakes)
+    as_before = "the timers above are those of before" if found.timers else "there are no timers"
+    click.echo(f"onbeat: {n} mistake{'s' * (n != 1)} in {refused.path}: {as_before}", err=True)
 
 
 def _write(found: Listing) -> None:

@@ -286,11 +286,29 @@ class TestMisuse:
         assert done.exit_code == 4
         assert "it is not JSON: the name 'timers' is there twice" in done.output
 
+    @pytest.mark.parametrize("wrong", ["{", '{"timers_enabled": true, "retry": 5}'])
+    @pytest.mark.req("S83")
+    def test_what_still_runs_is_shown_above_what_is_wrong_with_the_file(self, folder, wrong):
+        write(folder, HOURLY, HOURLY | {"id": "off", "enabled": False, "persistent": False})
+        be_up_for_a_moment(folder)
+        before = json.loads(onbeat("timers", "--json").output)["timers"]
+        (folder / "services.json").write_text(wrong)
+        done = onbeat("timers")
+        assert done.exit_code == INVALID_DEFINITION
+        heading, _, hourly, off, space, mistake, last = done.output.splitlines()
+        assert (heading, space) == (HEADING, "")
+        assert hourly.startswith("hourly           backup           yes      -            in ")
+        assert off.startswith("off              backup           no       -            in ")
+        assert mistake.startswith("services.json: ")
+        told = "onbeat: 1 mistake in services.json: the timers above are those of before"
+        assert last == told
+        assert json.loads(onbeat("timers", "--json").output)["timers"] == before
+
     @pytest.mark.parametrize("wrong", [{"timers_enabled": 5}, {"retry": 5}, {"timezone": "x"}])
     def test_what_is_wrong_with_the_whole_is_told_with_the_name_of_the_file(self, folder, wrong):
         write(folder, **wrong)
         (field,) = wrong
         done = onbeat("timers")
         assert (done.exit_code, f"services.json: {field}: " in done.output) == (4, True)
-        (mistake,) = json.loads(onbeat("timers", "--json").output)
+        (mistake,) = json.loads(onbeat("timers", "--json").output)["mistakes"]
         assert (mistake["file"], mistake["field"]) == ("services.json", field)

@@ -19,7 +19,7 @@ from onbeat.service import Service
 from onbeat.systems.beside import Keeper
 from onbeat.systems.services.listing import NOTHING_KEPT, Listing, at_work, kept_of, list_timers
 from onbeat.systems.services.state import Kept, StateFile
-from onbeat.systems.services.timers import Services, Timer, Timers
+from onbeat.systems.services.timers import Services, Timer, Timers, timers_there
 from onbeat.systems.wording import told_in
 
 log = logging.getLogger("onbeat.systems")
@@ -116,6 +116,11 @@ class TimerSystem:
         timers, _ = await self._checked(services, await self._switched_by_hand())
         rows = await asked.schedules(Which(source=SOURCE))
         return await list_timers(asked, timers, rows, await self._known(services))
+
+    async def listed_by_store(self) -> Listing:
+        """Return how timers stand that are at work while their file is wrong: it has no say."""
+        rows = await self._there()
+        return await list_timers(self._service, timers_there(rows), rows, self._kept)
 
     async def _known(self, services: Services) -> Mapping[str, Kept]:
         """Return what was known of timers before; whoever is not beside a node reads it."""

@@ -10,7 +10,7 @@ A timer that is wrong is told of with the reason, and keeps no other from runnin
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import ceil, isfinite
@@ -20,10 +20,11 @@ import msgspec
 from onbeat.core.codec import decode
 from onbeat.core.cron import MONTH_NAMES, WEEKDAY_NAMES
 from onbeat.core.policies import read_policy
-from onbeat.core.schedules import Schedule, Target, check_schedule, read_target
+from onbeat.core.schedules import Schedule, Target, check_schedule, from_definition, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.core.zones import zone
 from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.records import ScheduleRow
 from onbeat.systems.services.spelling import Spelled, check_known, spelled
 from onbeat.systems.wording import told_in
 
@@ -59,6 +60,24 @@ class Timers:
 
     right: Mapping[str, Timer]  # by id, in the order of the list
     invalid: Mapping[str, str]  # by id, or by place if one has none: the first reason of each
+
+
+def timers_there(rows: Iterable[ScheduleRow]) -> Timers:
+    """Return timers by their schedules alone, whatever their file says."""
+    right: dict[str, Timer] = {}
+    for row in sorted(rows, key=lambda row: row.schedule_id):
+        schedule = from_definition(row.schedule_id, row.definition)
+        policy, target = schedule.policy, schedule.target
+        right[row.schedule_id] = Timer(
+            schedule,
+            schedule.description,
+            is_enabled=policy.enabled,
+            is_enabled_there=policy.enabled,
+            is_persistent=policy.catchup != "none",
+            may_start=policy.enabled and target.is_enabled,
+            follows_success=False,
+        )
+    return Timers(right, {})
 
 
 class Services:
@@ -182,7 +201,7 @@ class _Reader:
         late = {"catchup": "once"} if is_persistent else {"catchup": "none", "grace": GRACE}
         policy = read_policy({**self.around, **timeout, **late, "enabled": is_on})
         with told_in({"schedule_id": given.name("id"), "calendar": given.name("on_calendar")}):
-            schedule = check_schedule(Schedule(timer_id, trigger, runs, policy))
+            schedule = check_schedule(Schedule(timer_id, trigger, runs, policy, target))
         may_start, follows = is_on and runs.is_enabled, "on_unit_active_sec" in given.fields
         return Timer(schedule, target, is_on, is_enabled, is_persistent, may_start, follows)
 
