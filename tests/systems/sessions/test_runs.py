@@ -592,6 +592,7 @@ def test_kill_9_after_the_prompt_was_sent_sends_it_no_second_time(world):
     found = world.play(first, again)
     assert world.messages == ["daily"]
     assert (found["lastResult"], found["lastRun"]) == ("error", "2026-01-29T09:00:00.000Z")
+    assert found["lastError"].startswith("it is not known whether it arrived: ")
     assert [found["sessionId"]] == world.server.sessions, "and it knows its session"
 
 

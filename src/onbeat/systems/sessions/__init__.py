@@ -195,7 +195,7 @@ class Sessions:
             enabled = is_enabled(given)
             if enabled and "enabled" in given and slug in self._mirror.corrupt:
                 state = "Schedule last-run state is corrupt; cannot re-enable"
-                raise Refused(409, f"{state}: {slug}")
+                raise Refused(409, f"{state}: {slug}", hint=self._mirror.corrupt[slug].why)
             known = await self._mirror.known(slug)
             if given.keys() - {"enabled"}:
                 now_said = self._mirror.definition(row, known)
@@ -233,7 +233,8 @@ class Sessions:
             row = await self._find(service, slug)
             self._refuse_corrupt(service, row, slug, "refusing to run")
             if slug in self._mirror.corrupt:
-                raise Refused(409, f"Schedule last-run state is corrupt; refusing to run: {slug}")
+                state = "Schedule last-run state is corrupt; refusing to run"
+                raise Refused(409, f"{state}: {slug}", hint=self._mirror.corrupt[slug].why)
             if row is None:
                 raise _not_found(slug)
             run = await in_hand(service, slug)
@@ -299,16 +300,17 @@ class Sessions:
             definition.get(name) for name in ("schedule", "createdAt", "updatedAt")
         )
         ran = {name: None if value is None else str(value) for name, value in stands.ran.items()}
+        broken = self._mirror.why_held(row, known)
         return Item(
             slug=row.schedule_id,
             prompt=str(definition["prompt"]),
-            enabled=is_enabled(definition),
+            enabled=is_enabled(definition) and not broken,
             schedule=schedule if isinstance(schedule, dict) else {},
             session_config=_config(definition),
             last_run=ran["lastRun"],
             last_result=ran["lastResult"],
-            last_error=ran["lastError"],
-            next_run=stands.next_run,
+            last_error=broken or ran["lastError"],
+            next_run=None if broken else stands.next_run,
             session_id=stands.session_id if is_persistent(definition) else None,
             created_at=made if isinstance(made, str) else None,
             updated_at=edited if isinstance(edited, str) else None,
@@ -322,7 +324,7 @@ class Sessions:
             raise _not_found(slug)
         corrupt = self._mirror.corrupt.get(slug)
         if corrupt is not None and corrupt.name == DEFINITION:
-            error = f"Schedule definition is corrupt; {what}: {slug}"
+            error = f"Schedule definition is {corrupt.kind}; {what}: {slug}"
             raise Refused(409, error, hint=corrupt.why)
 
     async def _session_of(self, row: ScheduleRow, run: RunRow) -> str | None:

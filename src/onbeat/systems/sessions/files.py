@@ -4,9 +4,9 @@ They are read as people write them, with `//` comments, and written such that a 
 text or the new one, whole. Nothing here knows what they mean.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,19 @@ Stamp = tuple[tuple[int, int, int] | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """A file that says nothing, and why."""
+    """A file that says nothing, and why: it cannot be read, or what it says is refused."""
 
     name: str
     why: str
+    is_refused: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} is {self.kind}: {self.why}"
+
+    @property
+    def kind(self) -> str:
+        """In a word."""
+        return "refused" if self.is_refused else "corrupt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,11 @@ class Files:
             there.rmdir()
             _sync_folder(self.folder)
 
+    def others(self) -> list[str]:
+        """Return the folders that have a definition, and a name that is no slug."""
+        named = (name for name in self._names() if not SLUG.fullmatch(name))
+        return sorted(name for name in named if (self.folder / name / DEFINITION).is_file())
+
     def make(self) -> None:
         """Have the folder be there."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -95,13 +109,15 @@ class Files:
         """Write on the folder whose it is."""
         replace_file(self.folder / MARKER, f"{text}\n".encode())
 
-    def _slugs(self) -> Iterator[str]:
+    def _slugs(self) -> list[str]:
+        return sorted(name for name in self._names() if SLUG.fullmatch(name))
+
+    def _names(self) -> list[str]:
         try:
             with os.scandir(self.folder) as there:
-                names = [each.name for each in there if each.is_dir()]
+                return [each.name for each in there if each.is_dir()]
         except FileNotFoundError:
-            return
-        yield from sorted(name for name in names if SLUG.fullmatch(name))
+            return []
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -122,18 +138,31 @@ def _read(path: Path) -> Fields | Corrupt | None:
         return Corrupt(path.name, str(broken.strerror))
     if len(text) > LARGEST:
         return Corrupt(path.name, f"it is longer than {LARGEST} bytes")
+    plain = ""
     try:
         plain = COMMENT.sub(_without, text.decode("utf-8-sig"))
         found = msgspec.json.decode(plain)
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as broken:
-        return Corrupt(path.name, f"it is not JSON: {broken}")
+        return Corrupt(path.name, f"it is not JSON: {_where(plain) or broken}")
     if not isinstance(found, dict):
         return Corrupt(path.name, "it has no fields")
     return found
 
 
 def _without(found: re.Match[str]) -> str:
-    return found[0] if found[0].startswith('"') else " "
+    """Return a text as it is, and a comment as spaces: what follows stays where it is."""
+    return found[0] if found[0].startswith('"') else NOT_A_LINE.sub(" ", found[0])
+
+
+def _where(plain: str) -> str:
+    """Return what is wrong with a text, and where; nothing, if that is not known."""
+    try:
+        json.loads(plain)
+    except json.JSONDecodeError as broken:
+        return f"line {broken.lineno}, column {broken.colno}: {broken.msg}" if plain else ""
+    except (ValueError, RecursionError):
+        pass
+    return ""
 
 
 def _sync_folder(folder: Path) -> None:
@@ -144,6 +173,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+NOT_A_LINE = re.compile(r"[^\n]")
 # A text, which may have slashes in it; or a comment. One that does not end goes to the end of all:
 # nothing is looked at twice, however much of a file is missing.
 COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*+|/\*.*?(?:\*/|\Z)', re.DOTALL)

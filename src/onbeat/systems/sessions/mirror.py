@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from onbeat.core.instants import parse_instant_ms, rfc3339_ms
 from onbeat.core.schedules import from_definition
-from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError
+from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError, shown
 from onbeat.ports import Beginning
 from onbeat.records import DocumentRow, ScheduleRow, Which, WhichRuns
 from onbeat.service import Service
 from onbeat.systems.sessions.definitions import (
+    SLUGS,
     SOURCE,
     Defaults,
     Fields,
@@ -70,6 +71,7 @@ class Mirror:
         self._stamps: dict[str, Stamp] = {}
         self._awaited: dict[str, int] = {}
         self._too_often: dict[str, tuple[str, str | None]] = {}
+        self._misnamed: dict[str, object] = {}  # what was told of names
         self._newest = -1
 
     def begin(self) -> None:
@@ -91,6 +93,7 @@ class Mirror:
         if self._filled is not None:
             await asyncio.to_thread(self._files.make)
         stamps = await asyncio.to_thread(self._files.stamps)
+        await self._tell_of_others()
         heard, self._heard = self._heard, set()
         heard |= {slug for slug, at in self._awaited.items() if at <= now}
         heard |= {slug for slug, _ in stamps.items() ^ self._stamps.items()}
@@ -187,6 +190,13 @@ class Mirror:
         if not is_held and is_enabled(found) == row.paused:
             found["enabled"] = not row.paused
         return found
+
+    def why_held(self, row: ScheduleRow, known: Known | None) -> str:
+        """Return what is wrong with the files of a slug, such that nothing of it runs."""
+        if (broken := self.corrupt.get(row.schedule_id)) is not None:
+            return str(broken)
+        is_held = known is not None and known.is_held(row)
+        return row.pause_note if is_held else ""  # its files are another node's
 
     async def tell(self, row: ScheduleRow, known: Known) -> None:
         """Have the files of a slug say what the store does; later, if they cannot be written."""
@@ -296,7 +306,7 @@ class Mirror:
         row = await self.row(slug)
         why = None if row is None or slug in self.corrupt else self._why_too_often(row)
         if why is not None:
-            await self._hold(slug, row, Corrupt(DEFINITION, why))
+            await self._hold(slug, row, Corrupt(DEFINITION, why, is_refused=True))
         await self.mind_runs(slug)
 
     async def mind_runs(self, slug: str) -> None:
@@ -331,8 +341,9 @@ class Mirror:
             elif known.held is not None and self._why_too_often(row) is None:
                 known = await self._let_go(row, known)
         except (Refused, InvalidSchedule, NotAllowed) as refused:
-            await self._hold(slug, row, Corrupt(DEFINITION, str(refused)))
+            await self._hold(slug, row, Corrupt(DEFINITION, str(refused), is_refused=True))
             return None
+        self._tell_of_name(slug, definition)
         row = await self._service.schedule(slug)
         return known if last_run is None else await self._read(row, known, last_run)
 
@@ -453,13 +464,29 @@ class Mirror:
         self.corrupt[slug] = why
         if self._warned.get(slug) != why:
             self._warned[slug] = why
-            log.warning("[SCHEDULER] %s: %s is corrupt, skipped: %s", slug, why.name, why.why)
+            told = "[SCHEDULER] %s: %s is %s, skipped: %s"
+            log.warning(told, slug, why.name, why.kind, why.why)
         if row is not None and not row.paused:
             held, known = f"{why.name}: {why.why}"[:LONGEST_NOTE], await self.known(slug)
             known = Known(self.definition(row, None)) if known is None else known
             await self.keep(slug, replace(known, held=held))
             await self._service.pause(slug, note=held)
         self._seen[slug] = row and await self._service.find(slug)
+
+    async def _tell_of_others(self) -> None:
+        """Tell once of each folder that is left alone for its name."""
+        for name in await asyncio.to_thread(self._files.others):
+            if name not in self._misnamed:
+                self._misnamed[name] = ""
+                log.warning("[SCHEDULER] %s is left alone: it is no slug (%s)", shown(name), SLUGS)
+
+    def _tell_of_name(self, slug: str, definition: Fields) -> None:
+        """Tell once of a definition that calls itself other than its folder is called."""
+        said = definition.get("slug", slug)
+        if said != slug and self._misnamed.get(slug) != said:
+            told = "[SCHEDULER] %s: it calls itself %s, but its folder is what it is called"
+            log.warning(told, slug, shown(said))
+        self._misnamed[slug] = said
 
     def _why_too_often(self, row: ScheduleRow) -> str | None:
         """Return what is wrong with a schedule that an operator would not have any more."""

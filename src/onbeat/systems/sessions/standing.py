@@ -14,6 +14,7 @@ from onbeat.errors import InvalidSchedule
 from onbeat.records import RunRow, ScheduleRow
 from onbeat.systems.sessions.definitions import Fields
 
+LOST = "it is not known whether it arrived: its node fell silent, and it is not sent again"
 NOT_RUN: Fields = {"lastRun": None, "lastResult": None, "lastError": None}
 
 
@@ -57,7 +58,7 @@ class Known(msgspec.Struct, frozen=True):
 
     def is_ours(self, definition: Fields) -> bool:
         """Return whether nobody else has written what the file says."""
-        return definition == self.definition or digest_of(definition) in self.before
+        return _is_same(definition, self.definition) or digest_of(definition) in self.before
 
     def is_held(self, row: ScheduleRow) -> bool:
         """Return whether a schedule is paused by us, until its files are repaired."""
@@ -67,6 +68,19 @@ class Known(msgspec.Struct, frozen=True):
 def digest_of(definition: Fields) -> str:
     """Return what tells a definition from any other."""
     return sha256(msgspec.json.encode(definition, order="sorted")).hexdigest()[:32]
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Return whether two values are the same JSON: `true` is not 1."""
+    match one, other:
+        case (bool(), _) | (_, bool()):
+            return one is other
+        case dict(), dict():
+            return one.keys() == other.keys() and all(_is_same(one[k], other[k]) for k in one)
+        case list(), list():
+            return len(one) == len(other) and all(map(_is_same, one, other))
+        case _:
+            return one == other
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +156,8 @@ def _told(run: RunRow) -> Fields:
     assert run.started_at is not None, "it was tried"
     is_well = run.status == Status.SUCCESS
     error = None if is_well else run.error or run.reason or "error"
+    if run.reason == "lost":
+        error = LOST
     result = "success" if is_well else "error"
     return {"lastRun": rfc3339_ms(run.started_at), "lastResult": result, "lastError": error}
 
