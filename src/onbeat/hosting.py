@@ -36,7 +36,9 @@ class Hosted:
         self.sessions = _sessions(settings, opened)  # None: there is no chat server
         # Without that system, too, there may be prompts that leave chat sessions behind.
         prompts = self.sessions or Tidying(opened.tidy_sessions)
-        beside = (self.timers, prompts)
+        # A node without an executor need not have the settings of those that have one.
+        workflows = None if opened.executor is None else self.workflows
+        beside = (workflows, self.timers, prompts)
         self._beside: list[Beside] = [each for each in beside if each is not None]
         self._begun: list[Beside] = []
         opened.listeners.append(self._heard)

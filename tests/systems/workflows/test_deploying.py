@@ -416,8 +416,8 @@ class TestReading:
         ]  # fmt: skip
         assert two == ten[:2]
         assert ten[0].keys() == {
-            "idempotency_key", "schedule_id", "run_at", "status", "run_id", "reason", "error",
-            "created_at", "updated_at",
+            "idempotency_key", "schedule_id", "run_at", "status", "run_id", "number", "tick_count",
+            "first_run_at", "reason", "error", "created_at", "updated_at",
         }  # fmt: skip
         assert ten[0]["created_at"] == "2026-01-02T00:00:00.000Z"
 

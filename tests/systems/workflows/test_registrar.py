@@ -92,6 +92,49 @@ class TestCatchingUp:
 
         assert workflows.play(story) == ("none", [], [("SKIPPED", "missed")])
 
+    def test_the_row_of_what_was_missed_tells_how_many_there_were_and_which_was_first(
+        self, workflows
+    ):
+        async def story(its):
+            await self.away(its)
+            (run,) = await its.runs()
+            return run
+
+        run = workflows.play(story)
+        told = {name: run[name] for name in ("number", "run_id", "tick_count")}
+        assert told == {"number": 1, "run_id": None, "tick_count": 3}
+        assert (run["first_run_at"][11:16], run["run_at"][11:16]) == ("13:00", "15:00")
+
+    @pytest.mark.req("W22", "W49")
+    @pytest.mark.parametrize(
+        ("policy", "late", "status"),
+        [
+            ("none", "10s", "SUCCESS"),
+            ("none", "11s", "SKIPPED"),
+            ("fire_immediately", "50s", "SUCCESS"),
+        ],
+    )
+    def test_what_is_ignored_if_missed_is_so_after_ten_seconds(
+        self, workflows, policy, late, status
+    ):
+        async def story(its):
+            await its.with_dag(catchup_policy=policy)
+            its.clock.advance(late)
+            await its.let_pass("1h")
+            return [run["status"] for run in await its.runs()]
+
+        assert workflows.play(story) == [status]
+
+    @pytest.mark.req("W47", "W49")
+    def test_what_was_missed_long_ago_is_not_told_as_overlap(self, workflows):
+        async def story(its):
+            often = {"cron_expr": "*/20 * * * * *", "overlap_policy": "skip"}
+            await its.with_dag(**often)
+            await its.let_pass("5m")
+            return [(run["status"], run["reason"], run["tick_count"]) for run in await its.runs()]
+
+        assert workflows.play(story) == [("SKIPPED", "missed", 14), ("SUCCESS", None, 1)]
+
     @pytest.mark.req("W22", "W50")
     def test_they_may_all_fire_immediately(self, workflows):
         async def story(its):
@@ -257,6 +300,9 @@ WRONG = [
     ({"catchup_policy": ["none"]}, "catchup_policy: no policy is called ['none']"),
     ({"cron": "0 * * * *"}, "cron: no field has this name (did you mean 'cron_expr'?)"),
     ({"schedule_id": "no id"}, "schedule_id: 'no id' is no id"),
+    ({"schedule_id": "upsert"}, "schedule_id: /schedules/upsert is something else (another id)"),
+    ({"schedule_id": "pause"}, "schedule_id: /schedules/pause is something else (another id)"),
+    ({"schedule_id": "deploy"}, "schedule_id: /schedules/deploy is something else (another id)"),
     ({"schedule_id": ""}, "schedule_id: '' is no id"),
     ({"schedule_id": 7}, "schedule_id: 7 is no id"),
     ({"version": 2**70}, "version: 1180591620717411303424 is not a whole number"),

@@ -5,14 +5,16 @@ to: a run that could not be handed over is tried again three times, a second apa
 node fell silent once more under the same key, which the executor knows it by.
 """
 
+import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
 
 from onbeat.core.instants import rfc3339
+from onbeat.core.policies import read_policy
 from onbeat.core.runs import Status
 from onbeat.core.schedules import (
     Schedule,
@@ -34,6 +36,8 @@ from onbeat.systems.wording import check_fields, told_in
 from onbeat.systems.workflows.store import check_text, check_workflow
 from onbeat.telling import run_fields, schedule_fields
 
+log = logging.getLogger("onbeat.systems")
+
 SOURCE = "workflows"  # whose schedules these are, in the store
 DEPLOYED = "workflows-deployed"  # and of those that deploying a DAG has made
 SOURCES = (SOURCE, DEPLOYED)
@@ -48,6 +52,10 @@ POLICY: Mapping[str, object] = {
     "catchup_window": "720h",
 }
 LONGEST_QUEUE = 1000  # runs that wait, of one schedule
+ON_TIME = "10s"  # where what was missed is ignored, a tick that is later than this was
+TAKEN = ("deploy", "pause", "upsert")  # what else is at /schedules/{id}
+
+OF_SETTINGS = ("grace", "queue_limit", "retry", "timeout")  # of a policy: held to what they say
 
 Fields = Mapping[str, object]
 
@@ -227,12 +235,15 @@ class Registrar:
         check_workflow(given["workflow_id"], given["version"])
         for name in ("user_id", "cron_expr", "timezone"):
             check_text(name, given[name])
+        check_free_of_routes(given.get("schedule_id"))
         default, jitter = self._defaults, given.get("jitter_ms", self._defaults.jitter_ms)
         if type(jitter) is not int or not 0 <= jitter <= LONGEST_JITTER:
             hint = f"milliseconds, 0 to {LONGEST_JITTER}"
             raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is no such number", hint=hint)
+        overlap = _one_of("overlap_policy", OVERLAP, given, default.overlap_policy)
+        catchup = CATCHUP[_one_of("catchup_policy", CATCHUP, given, default.catchup_policy)]
         fields = {
-            **POLICY,
+            **self._held_to(overlap, catchup),
             "cron": given["cron_expr"],
             "timezone": given["timezone"],
             "run": {
@@ -242,19 +253,69 @@ class Registrar:
             },
             "jitter": f"{jitter}ms",
             "jitter_around": jitter > 0,
-            "overlap": _one_of("overlap_policy", OVERLAP, given, default.overlap_policy),
-            "catchup": CATCHUP[_one_of("catchup_policy", CATCHUP, given, default.catchup_policy)],
         }
-        if fields["overlap"] == "queue":
-            fields["queue_limit"] = LONGEST_QUEUE
-        if default.feedback:
-            fields["timeout"] = f"{default.timeout // 1000}s"
         fields |= {name: given[name] for name in ("start_at", "end_at") if name in given}
         schedule_id = given.get("schedule_id")
         with told_in(WORDS):
             return read_schedule(
                 self._new_id() if schedule_id is None else check_id(schedule_id), fields
             )
+
+    def _held_to(self, overlap: str, catchup: str) -> dict[str, object]:
+        """Return the policy that follows from these two and from the settings."""
+        found = {**POLICY, "overlap": overlap, "catchup": catchup}
+        if overlap == "queue":
+            found["queue_limit"] = LONGEST_QUEUE
+        if catchup == "none":
+            found["grace"] = ON_TIME
+        if self._defaults.feedback:
+            found["timeout"] = f"{self._defaults.timeout // 1000}s"
+        return found
+
+    async def hold_to_settings(self) -> None:
+        """Have the schedules that are there be retried, timed out and queued as settings say.
+
+        Nothing fires because of it, and what is paused stays so. What is so already is not written,
+        and what somebody has edited elsewhere is left to them.
+        """
+        for source in SOURCES:
+            found: dict[str, list[ScheduleRow]] = {}
+            async for row in self._of_source(source):
+                if not row.is_edited and self._as_held(row) is not None:
+                    found.setdefault(row.user_id, []).append(row)
+            for rows in found.values():
+                for n in range(0, len(rows), PAGE):
+                    await self._hold(rows[n : n + PAGE])
+
+    async def _hold(self, rows: Sequence[ScheduleRow]) -> None:
+        """Define schedules of one user as settings say: all, or each by itself if some changed."""
+        try:
+            await self._service.define(
+                [held for row in rows if (held := self._as_held(row)) is not None],
+                source=rows[0].source,
+                user_id=rows[0].user_id,
+                expected={row.schedule_id: row.revision for row in rows},
+            )
+        except (ChangedSince, InvalidSchedule) as refused:
+            for row in rows if len(rows) > 1 else ():
+                await self._hold([row])
+            if len(rows) == 1:
+                log.warning("%s is not held to the settings: %s", rows[0].schedule_id, refused)
+
+    def _as_held(self, row: ScheduleRow) -> Schedule | None:
+        """Return what a schedule becomes by the settings, unless it is so."""
+        schedule = from_definition(row.schedule_id, row.definition)
+        policy = schedule.policy
+        said = read_policy(self._held_to(policy.overlap, policy.catchup))
+        held = replace(policy, **{name: getattr(said, name) for name in OF_SETTINGS})
+        return None if held == policy else msgspec.structs.replace(schedule, policy=held)
+
+
+def check_free_of_routes(schedule_id: object) -> None:
+    """Refuse an id that could be had by no route, as another is there."""
+    if schedule_id in TAKEN:
+        problem = f"/schedules/{schedule_id} is something else"
+        raise InvalidSchedule("schedule_id", problem, hint="another id")
 
 
 def check_may(service: Service, scope: Literal["operate", "define"]) -> None:
@@ -325,13 +386,16 @@ def _told_of_run(row: RunRow) -> dict[str, object]:
     if status == Status.CANCELED:
         status = Status.SKIPPED if row.started_at is None else Status.FAILED
     result = row.result if isinstance(row.result, Mapping) else {}
-    named = row.external_id or result.get("run_id") or row.run_id
+    named = row.external_id or result.get("run_id")
     return {
         "idempotency_key": told.idempotency_key,
         "schedule_id": row.schedule_id,
         "run_at": told.run_at,
         "status": str(status),
-        "run_id": str(named),
+        "run_id": None if named is None else str(named),
+        "number": row.run_id,
+        "tick_count": row.tick_count,
+        "first_run_at": told.first_run_at,
         "reason": row.reason,
         "error": row.error,
         "created_at": told.created_at,

@@ -1,6 +1,6 @@
 """The workflows of a process: the registrar, the run launcher, and deploying a DAG."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Literal
@@ -9,6 +9,7 @@ import msgspec
 
 from onbeat.core.schedules import check_id
 from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed, naming, shown
+from onbeat.events import Event
 from onbeat.service import Service
 from onbeat.systems.workflows.registrar import (
     DEPLOYED,
@@ -59,6 +60,16 @@ class Workflows:
             run_launcher=self.run_launcher,
             defaults=self._defaults,
         )
+
+    async def begin(self) -> None:
+        """Have the schedules that are there be as the settings say by now."""
+        await self.registrar.hold_to_settings()
+
+    def heard(self, at: int, events: Sequence[Event]) -> None:
+        """Hear nothing: the settings stay as they are."""
+
+    async def end(self) -> None:
+        """End nothing: it is at work only as it begins."""
 
     async def deploy(
         self,

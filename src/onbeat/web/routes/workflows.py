@@ -111,13 +111,19 @@ class WorkflowPreview(msgspec.Struct, frozen=True):
 
 
 class WorkflowRun(msgspec.Struct, frozen=True):
-    """A run; its `run_id` is the executor's, where that has told one."""
+    """A run; its `run_id` is the executor's, where that has told one, and its `number` ours.
+
+    One that stands for several ticks has the last of them as `run_at`, and tells of the first.
+    """
 
     idempotency_key: str
     schedule_id: str
     run_at: str
     status: str
-    run_id: str
+    run_id: str | None
+    number: int
+    tick_count: int
+    first_run_at: str | None
     reason: str | None
     error: str | None
     created_at: str

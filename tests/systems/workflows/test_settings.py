@@ -1,0 +1,103 @@
+"""What settings say of schedules that were there before: it holds from the next start on."""
+
+import pytest
+
+from onbeat.core.schedules import from_definition
+from onbeat.settings import Settings
+from tests.systems.workflows.conftest import DAG, World
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(f"sqlite:///{tmp_path}/onbeat.db")
+
+
+async def restart(its, **settings):
+    """Have another node with other settings come after this one has ended."""
+    await its.beat.close()
+    its.settings = Settings(database=its.settings.database, **settings)
+    its.beat = its._new_beat()
+    await its.beat.__aenter__()
+    await its.beat.settle()
+
+
+async def policy_of(its, schedule_id="hourly-report"):
+    row = await its.beat.service.schedule(schedule_id)
+    return from_definition(row.schedule_id, row.definition).policy
+
+
+def test_a_restart_is_enough_for_settings_to_count(world):
+    async def story(its):
+        await its.with_dag()
+        found = [(await policy_of(its)).timeout]
+        for minutes in (90, 30):
+            length = minutes * 60_000
+            await restart(its, workflows_feedback=True, workflows_timeout=length)
+            found.append((await policy_of(its)).timeout // 60_000)
+        await restart(its)
+        return [*found, (await policy_of(its)).timeout]
+
+    assert world.play(story) == [None, 90, 30, None]
+
+
+def test_it_counts_also_for_what_was_deployed(world):
+    async def story(its):
+        often = {"id": "often", "type": "schedule_based", "schedule": {"cron_expr": "* * * * *"}}
+        dag = {**DAG, "triggers": [often]}
+        await its.workflows.deploy(dag, workflow_id="report", version=3, user_id="ada")
+        await restart(its, workflows_feedback=True)
+        row = await its.beat.service.schedule("report/often")
+        gone = await its.workflows.deploy(DAG, workflow_id="report", version=3, user_id="ada")
+        return row.user_id, '"timeout"' in row.definition, gone["removed"]
+
+    assert world.play(story) == ("ada", True, ["report/often"])
+
+
+def test_nothing_fires_nor_goes_on_because_of_it(world):
+    async def story(its):
+        await its.with_dag()
+        await its.upsert(schedule_id="resting")
+        await its.registrar.pause_schedule("resting", True)
+        before = [(await its.get(name))["next_run_at"] for name in ("hourly-report", "resting")]
+        await restart(its, workflows_feedback=True)
+        after = [await its.get(name) for name in ("hourly-report", "resting")]
+        return before == [each["next_run_at"] for each in after], [e["paused"] for e in after]
+
+    assert world.play(story) == (True, [False, True])
+    assert world.started == []
+
+
+def test_a_restart_without_other_settings_writes_nothing(world):
+    async def story(its):
+        await its.with_dag(overlap_policy="queue")
+        await its.upsert(schedule_id="another", catchup_policy="spread", overlap_policy="allow")
+        await restart(its)
+        return [row.revision for row in await its.beat.schedules()]
+
+    assert world.play(story) == [1, 1]
+
+
+def test_what_somebody_has_edited_elsewhere_is_left_to_them(world):
+    async def story(its):
+        await its.with_dag()
+        row = await its.beat.service.schedule("hourly-report")
+        edited = row.definition.replace('"grace":"10s"', '"grace":"5s"')
+        await its.beat.define(from_definition(row.schedule_id, edited))
+        await restart(its, workflows_feedback=True)
+        return (await policy_of(its)).grace, (await policy_of(its)).timeout
+
+    assert world.play(story) == (5000, None)
+
+
+def test_a_node_without_an_executor_leaves_them_as_they_are(tmp_path):
+    world = World(f"sqlite:///{tmp_path}/onbeat.db", workflows_feedback=True)
+
+    async def story(its):
+        await its.with_dag()
+        await its.beat.close()
+        its.settings = Settings(database=its.settings.database)
+        its.beat = type(its.beat)(settings=its.settings, clock=its.clock)
+        await its.beat.__aenter__()
+        return (await policy_of(its)).timeout
+
+    assert world.play(story) == 3_600_000
