@@ -1,6 +1,8 @@
 """An executor: runs the nodes of a DAG in their order, and tells how that ended."""
 
 import json
+import os
+import sys
 import threading
 import time
 import urllib.error
@@ -60,6 +62,10 @@ def teller(headers):
     return tell
 
 
+def begin(function, *given):
+    threading.Thread(target=function, args=given, daemon=True).start()
+
+
 class Executor(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -67,9 +73,9 @@ class Executor(BaseHTTPRequestHandler):
         tell = teller(self.headers)
         if key not in known:
             known[key] = None  # it has not ended
-            threading.Thread(target=run, args=(asked["dag"], key, tell)).start()
+            begin(run, asked["dag"], key, tell)
         elif known[key]:
-            threading.Thread(target=tell, args=(known[key],)).start()  # who asks has not heard it
+            begin(tell, known[key])  # who asks has not heard it
         self.send_response(202)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
@@ -79,4 +85,12 @@ class Executor(BaseHTTPRequestHandler):
         pass
 
 
-ThreadingHTTPServer(("127.0.0.1", 9000), Executor).serve_forever()
+address = ("127.0.0.1", 9000)
+if port := os.environ.get("EXECUTOR_PORT"):
+    address = (address[0], int(port))
+try:
+    ThreadingHTTPServer(address, Executor).serve_forever()
+except OSError as refused:
+    sys.exit(f"the executor cannot listen on port {address[1]}: {refused.strerror}")
+except KeyboardInterrupt:
+    pass

@@ -2,13 +2,34 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
 
-API = f"http://{os.environ.get('ONBEAT_LISTEN', '127.0.0.1:8585')}"
+EXECUTOR = f"127.0.0.1:{os.environ.get('EXECUTOR_PORT', '9000')}"
+ONBEAT = os.environ.get("ONBEAT_LISTEN", "127.0.0.1:8585")
+API = f"http://{ONBEAT}"
+
+
+def check_is_free(address, setting):
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except OSError as taken:
+        sys.exit(f"{address}: {os.strerror(taken.errno)} ({setting} sets another)")
+
+
+def start(*program):
+    """Start it in a session of its own: Ctrl-C is for this program, which ends it in its turn."""
+    running.append(subprocess.Popen([sys.executable, *program], start_new_session=True))
+
+
+def are_up():
+    return all(program.poll() is None for program in running)
 
 
 def is_ready():
@@ -28,15 +49,17 @@ def deploy():
         print("deployed:", answer.read().decode(), flush=True)
 
 
-programs = [["executor.py"], ["-m", "onbeat", "up"]]
-running = [subprocess.Popen([sys.executable, *program]) for program in programs]
-
-
-def are_up():
-    return all(program.poll() is None for program in running)
-
-
+check_is_free(EXECUTOR, "EXECUTOR_PORT=9001")
+check_is_free(ONBEAT, "ONBEAT_LISTEN=127.0.0.1:8586")
+if "EXECUTOR_PORT" in os.environ:
+    os.environ["ONBEAT_WORKFLOWS_EXECUTOR"] = f"http://{EXECUTOR}"
+for ends in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(ends, signal.default_int_handler)
+running = []
+is_over = True  # by itself, which none of it should be
 try:
+    start("executor.py")
+    start("-m", "onbeat", "up")
     while are_up() and not is_ready():
         time.sleep(0.1)
     if are_up():
@@ -44,8 +67,10 @@ try:
     while are_up():
         time.sleep(0.5)
 except KeyboardInterrupt:
-    pass
+    is_over = False
 finally:
-    for program in reversed(running):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for program in reversed(running):  # what Onbeat is handing over still arrives
         program.terminate()
         program.wait()
+sys.exit(is_over)

@@ -6,11 +6,14 @@ import queue
 import re
 import shutil
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import tomllib
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -73,29 +76,88 @@ def test_the_settings_of_their_environment_count_as_they_are(tmp_path):
     assert tomllib.loads((tmp_path / "onbeat.toml").read_text())["workflows"]["feedback"] is True
 
 
+class Playing:
+    """The example in a folder of its own, at ports that are free, as a terminal runs it."""
+
+    def __init__(self, folder):
+        self.folder, self.told, self.api = folder / "workflows", folder / "told", free_port()
+        self.executor = free_port()
+        shutil.copytree(EXAMPLE, self.folder)
+
+    def begin(self):
+        environment = {
+            "PATH": os.defpath, "HOME": str(self.folder), "ONBEAT_STOP_GRACE": "5s",
+            "ONBEAT_LISTEN": f"127.0.0.1:{self.api}", "EXECUTOR_PORT": str(self.executor),
+        }  # fmt: skip
+        with self.told.open("wb") as told:
+            self.playing = subprocess.Popen(
+                [sys.executable, "play.py"], cwd=self.folder, env=environment, stdout=told,
+                stderr=told, start_new_session=True,
+            )  # fmt: skip
+
+    def interrupt(self):
+        """Do what Ctrl-C does: all that is at the terminal hears of it."""
+        os.killpg(self.playing.pid, signal.SIGINT)
+        return self.playing.wait(30)
+
+
+@pytest.fixture
+def example(tmp_path):
+    found = Playing(tmp_path)
+    yield found
+    if found.playing.poll() is None:
+        found.playing.terminate()
+        found.playing.wait(30)
+
+
 @pytest.mark.req("W9", "W10", "W41", "W58")
-def test_it_does_what_the_page_says(tmp_path):
-    folder, (api, executor) = tmp_path / "workflows", (free_port(), free_port())
-    shutil.copytree(EXAMPLE, folder)
-    for name in ("executor.py", "onbeat.toml"):
-        text = (folder / name).read_text()
-        (folder / name).write_text(text.replace("9000", str(executor)))
-    environment = {
-        "PATH": os.defpath, "HOME": str(tmp_path), "ONBEAT_LISTEN": f"127.0.0.1:{api}",
-        "ONBEAT_STOP_GRACE": "1s",
-    }  # fmt: skip
-    with (tmp_path / "told").open("wb") as told:
-        playing = subprocess.Popen(
-            [sys.executable, "play.py"], cwd=folder, env=environment, stdout=told, stderr=told
-        )
-    try:
-        runs = until_one_succeeded(folder, api)
-    finally:
-        playing.send_signal(signal.SIGINT)
-        playing.wait(15)
+def test_it_does_what_the_page_says(example):
+    example.begin()
+    runs = until_one_succeeded(example.folder, example.api)
+    assert example.interrupt() == 0
     latest = next(run for run in runs if run["status"] == "SUCCESS")
     assert latest["run_id"] == f"run-{latest['idempotency_key'][:8]}"
-    assert "fetch gave 5" in (tmp_path / "told").read_text()
+    assert "fetch gave 5" in example.told.read_text()
+    assert "Traceback" not in example.told.read_text()
+
+
+def test_what_is_being_handed_over_at_ctrl_c_arrives(example):
+    executor = example.folder / "executor.py"
+    slow = '    def do_POST(self):\n        print("asked", flush=True)\n        time.sleep(1)\n'
+    executor.write_text(executor.read_text().replace("    def do_POST(self):\n", slow))
+    example.begin()
+    until = time.monotonic() + PATIENCE
+    while "asked" not in example.told.read_text() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert example.interrupt() == 0
+    assert "Traceback" not in example.told.read_text()
+    with closing(sqlite3.connect(example.folder / "onbeat.db")) as database:
+        (first, *_) = database.execute("SELECT status, external_id FROM schedule_runs").fetchall()
+    assert first[0] in ("STARTED", "SUCCESS")
+    assert first[1].startswith("run-")
+
+
+@pytest.mark.parametrize("which", ["executor", "api"])
+def test_a_port_that_is_taken_is_told_in_one_line_and_nothing_is_started(example, which):
+    with socket.create_server(("127.0.0.1", getattr(example, which))):
+        example.begin()
+        assert example.playing.wait(PATIENCE) == 1
+    setting = {"executor": "EXECUTOR_PORT=", "api": "ONBEAT_LISTEN="}[which]
+    (line,) = example.told.read_text().splitlines()
+    assert f"127.0.0.1:{getattr(example, which)}: Address already in use ({setting}" in line
+    assert not (example.folder / "onbeat.db").exists()
+
+
+def test_the_executor_alone_tells_of_a_port_that_is_taken_in_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "executor.py"], cwd=EXAMPLE, env={"EXECUTOR_PORT": port},
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    told = f"the executor cannot listen on port {port}: Address already in use\n"
+    assert done.stderr == told
 
 
 class Listening(ThreadingHTTPServer):
