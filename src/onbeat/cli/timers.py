@@ -30,7 +30,8 @@ class _Timers(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands:
-            ctx.fail("timers command does not accept arguments")
+            verbs = " and ".join(f"{verb} ID" for verb in sorted(self.commands, reverse=True))
+            ctx.fail(f"timers command does not accept arguments (but for {verbs})")
         return super().resolve_command(ctx, args)
 
 

@@ -398,7 +398,7 @@ class TestSkips:
             await world.let_pass("1m", "1m")
             return await world.statuses(), (await world.standing())["miss_reason"]
 
-        world.write(HOURLY | {"on_calendar": {}}, backup={"timeout": "1h"})
+        world.write(HOURLY | {"on_calendar": {"minute": "*"}}, backup={"timeout": "1h"})
         assert world.play(story) == ([("STARTED", None), ("SKIPPED", "overlap")], "overlap")
 
     @pytest.mark.req("S40")

@@ -179,7 +179,7 @@ class TestSpelling:
         found = Services(ORIGIN | {"supervisor-timers": wrong}).timers()
         assert found.invalid == {
             "a": ":on-calendar :minute value out of range (0-59)",
-            "b": "unknown keyword :on-start",
+            "b": "unknown keyword :on-start (did you mean ':on-startup-sec'?)",
             "c": ":target must be a non-empty string",
             "d": "at least one trigger required (:on-calendar, :on-startup-sec, :on-unit-active-sec)",
             "e": "'id' and ':id' are the same (one of them)",
@@ -197,8 +197,9 @@ class TestCalendar:
     @pytest.mark.req("S29", "S48")
     def test_a_field_that_is_left_out_is_any_also_the_minute(self):
         assert ticks(2, on_calendar={"hour": 3}) == ["01-01T03:00", "01-01T03:01"]
-        assert ticks(2, on_calendar={}) == ["01-01T00:00", "01-01T00:01"]
-        assert ticks(2, on_calendar={"minute": "*", "hour": "*"}) == ticks(2, on_calendar={})
+        every_minute = ["01-01T00:00", "01-01T00:01"]
+        assert ticks(2, on_calendar={"hour": "*"}) == every_minute
+        assert ticks(2, on_calendar={"minute": "*", "hour": "*"}) == every_minute
 
     @pytest.mark.req("S29", "S48")
     def test_a_field_may_have_several_values_and_names(self):
@@ -272,9 +273,62 @@ def test_one_that_is_wrong_is_told_of_with_the_reason_and_the_others_run(timer, 
     assert told.startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("timer", "told"),
+    [
+        ({"on_calendar": "0 3 * * *"},
+         ("on_calendar must be a set of fields, or a list of them: '0 3 * * *' is a text, "
+         "and there is no cron here ({hour: 3, minute: 0})")),
+        ({"on_calendar": {"day_of_week": ["MON", "Mo"]}},
+         f"on_calendar day_of_week {NO_CALENDAR}: 'Mo' is none (names such as MON are right)"),
+        ({"on_calendar": {"month": 1.5}},
+         f"on_calendar month {NO_CALENDAR}: 1.5 is none (names such as FEB are right)"),
+        ({"on_calendar": {"hour": "3am"}}, f"on_calendar hour {NO_CALENDAR}: '3am' is none"),
+        ({"on_calendar": {"day_of_week": 7}},
+         "on_calendar day_of_week value out of range (0-6): 0 is Sunday"),
+        ({"on_calendar": {"hours": 3}},
+         "on_calendar has unknown field hours (did you mean 'hour'?)"),
+        ({"on_calender": {"hour": 3}}, "unknown keyword on_calender (did you mean 'on_calendar'?)"),
+        ({"cron": "0 3 * * *"},
+         ("unknown keyword cron (known: enabled, id, on_calendar, on_startup_sec, "
+         "on_unit_active_sec, persistent, target)")),
+        ({"on_startup_sec": "5m"},
+         "on_startup_sec must be a positive number: '5m' is none (seconds, without a unit, such as 300)"),
+        ({"on_startup_sec": 10**12},
+         "on_startup_sec must be a positive number: 1000000000000 is too long (at most 316224000)"),
+        ({"enabled": "yes"}, "enabled must be a boolean: 'yes' is none (true or false)"),
+    ],
+)  # fmt: skip
+@pytest.mark.req("S73")
+def test_what_is_wrong_is_quoted_and_told_with_what_would_be_right(timer, told):
+    assert read(HOURLY | timer).invalid == {"hourly": told}
+
+
+def test_what_would_be_right_is_told_in_the_spelling_of_the_file():
+    timer = {":id": "a", ":target": "backup", ":on-calender": {":hour": 3}}
+    told = "unknown keyword :on-calender (did you mean ':on-calendar'?)"
+    assert read(timer).invalid == {"a": told}
+
+
 @pytest.mark.req("S53")
 def test_one_without_a_trigger_is_wrong():
     assert read({"id": "wrong", "target": "backup"}).invalid == {"wrong": NO_TRIGGER}
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+@pytest.mark.req("S53")
+def test_a_trigger_of_nothing_is_none(nothing):
+    timer = {"id": "a", "target": "backup", "on_calendar": nothing, "on_unit_active_sec": None}
+    assert read(timer).invalid == {"a": NO_TRIGGER}
+    found = only(timer | {"on_startup_sec": 5})
+    assert (str(found.schedule.trigger.startup), found.follows_success) == ("5s", False)
+
+
+@pytest.mark.parametrize("name", [5, "", "a\0b", ["a"]])
+@pytest.mark.req("S79")
+def test_a_state_file_without_a_name_is_refused(name):
+    with pytest.raises(InvalidSchedule, match=r"state_file: .* is no file name"):
+        Services(a_file(state_file=name))
 
 
 @pytest.mark.req("S49")

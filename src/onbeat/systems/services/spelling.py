@@ -39,6 +39,10 @@ class Spelled:
         """Return how a field is spelled that is not among those known, if there is one."""
         return next((self.names[name] for name in self.fields if name not in known), None)
 
+    def meant(self, unknown: str, known: Iterable[str]) -> str:
+        """Return a hint for a field that is not known: in the spelling of those beside it."""
+        return meant(unknown, [self.name(name) for name in known])
+
 
 def spelled(given: Mapping[str, object], *, of_all: bool = False) -> Spelled:
     """Return fields by our names; two spellings of one are refused. `of_all` has variables."""

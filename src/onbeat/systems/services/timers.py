@@ -31,6 +31,7 @@ from onbeat.systems.wording import told_in
 RETRY = ("30s", "2m", "10m")
 RETRY_ON = ("exit",)  # an exit code above 0; neither a signal nor a timeout
 CATCHUP_WINDOW = "24h"
+NO_VALUES = "must be integer, non-empty list of integers, or *"
 GRACE = "10s"  # how late one that does not catch up may start
 STATE_FILE = "timer-state.json"
 LONGEST = 10 * 366 * 86_400  # seconds
@@ -94,15 +95,7 @@ class Services:
         # The gate is opened on purpose only; its parent is on unless told.
         is_parent_on = self._flag("enabled", default=True)
         self.are_timers_on = self._flag("timers_enabled", default=False) and is_parent_on
-
-    @property
-    def state_file(self) -> str | None:
-        """The name of the file that keeps what became of timers; None: there is none."""
-        found = self._given.fields.get("state_file", STATE_FILE)
-        if found is not None and (not isinstance(found, str) or not found or "\0" in found):
-            problem = f"{shown(found)} is no file name"
-            raise InvalidSchedule(self._given.name("state_file"), problem, hint=STATE_FILE)
-        return found
+        self.state_file = self._state_file()  # what keeps what became of timers; None: nothing
 
     def timers(self, switched: Mapping[str, bool] = NOTHING_SWITCHED) -> Timers:
         """Return the timers, some of them switched on or off; refuse what is wrong with all."""
@@ -135,6 +128,13 @@ class Services:
             problem = f"{shown(value)} is neither true nor false"
             raise InvalidSchedule(self._given.name(name), problem, hint="true or false")
         return value
+
+    def _state_file(self) -> str | None:
+        found = self._given.fields.get("state_file", STATE_FILE)
+        if found is not None and (not isinstance(found, str) or not found or "\0" in found):
+            problem = f"{shown(found)} is no file name"
+            raise InvalidSchedule(self._given.name("state_file"), problem, hint=STATE_FILE)
+        return found
 
     def _services(self) -> Mapping[str, object]:
         """Return services by name; as a list, each has its name as `id`."""
@@ -187,10 +187,10 @@ class _Reader:
         """Return a timer, or refuse it with the reason."""
         if not isinstance(raw, Mapping):
             raise _wrong(f"{shown(raw)} is no set of fields")
-        given = spelled(raw)
+        given = _without_null_triggers(spelled(raw))
         unknown = given.unknown(OF_A_TIMER)
         if unknown is not None:
-            raise _wrong(f"unknown keyword {unknown}")
+            raise _wrong(f"unknown keyword {unknown} ({given.meant(unknown, OF_A_TIMER)})")
         timer_id, target = (_text(given, name) for name in ("id", "target"))
         is_enabled, is_persistent = (_flag(given, name) for name in ("enabled", "persistent"))
         trigger = self._trigger(given)
@@ -249,11 +249,13 @@ def _calendar(timer: Spelled, raw: object) -> dict[str, object]:
     """Return the fields of a calendar: one that is left out is any, also the minute."""
     name = timer.name("on_calendar")
     if not isinstance(raw, Mapping):
-        raise _wrong(f"{name} must be a set of fields, or a list of them")
+        told = f"{name} must be a set of fields, or a list of them"
+        no_cron = f"{shown(raw)} is a text, and there is no cron here ({{hour: 3, minute: 0}})"
+        raise _wrong(f"{told}: {no_cron}" if isinstance(raw, str) else told)
     given = spelled(raw)
     unknown = given.unknown(CALENDAR)
     if unknown is not None:
-        raise _wrong(f"{name} has unknown field {unknown}")
+        raise _wrong(f"{name} has unknown field {unknown} ({given.meant(unknown, CALENDAR)})")
     found: dict[str, object] = {"minute": "*"}
     for field, value in given.fields.items():
         several = value if isinstance(value, (list, tuple)) else [value]
@@ -267,13 +269,26 @@ def _calendar(timer: Spelled, raw: object) -> dict[str, object]:
 def _problem_of(field: str, values: Sequence[object]) -> str | None:
     """Return what is wrong with the values of a field of a calendar."""
     low, high, names = CALENDAR[field]
-    numbers = [each for each in values if type(each) is int]
-    others = [each for each in values if type(each) is not int]
-    are_names = all(isinstance(each, str) and each.upper() in names for each in others)
-    if not values or not are_names:
-        return "must be integer, non-empty list of integers, or *"
-    in_range = all(low <= each <= high for each in numbers)
-    return None if in_range else f"value out of range ({low}-{high})"
+    for each in values:
+        if type(each) is not int and not (isinstance(each, str) and each.upper() in names):
+            right = f" (names such as {names[1].upper()} are right)" if names else ""
+            return f"{NO_VALUES}: {shown(each)} is none{right}"
+    if not values:
+        return NO_VALUES
+    if all(low <= each <= high for each in values if isinstance(each, int)):
+        return None
+    told = f"value out of range ({low}-{high})"
+    return f"{told}: 0 is Sunday" if field == "day_of_week" else told
+
+
+def _without_null_triggers(given: Spelled) -> Spelled:
+    """Return fields without triggers that are not there: null, or a calendar of no fields."""
+    fields = {
+        name: value
+        for name, value in given.fields.items()
+        if name not in TRIGGERS or not (value is None or value == {})
+    }
+    return Spelled(fields, given.names)
 
 
 def _one_at_a_time(timers: Mapping[str, Timer]) -> dict[str, Timer]:
@@ -327,7 +342,9 @@ def _text(given: Spelled, name: str) -> str:
 def _flag(given: Spelled, name: str) -> bool:
     value = given.fields.get(name, True)
     if not isinstance(value, bool):
-        raise _wrong(f"{given.name(name)} must be a boolean")
+        raise _wrong(
+            f"{given.name(name)} must be a boolean: {shown(value)} is none (true or false)"
+        )
     return value
 
 
@@ -336,7 +353,10 @@ def _seconds(given: Spelled, name: str) -> str:
     value = given.fields[name]
     if isinstance(value, (int, float)) and type(value) is not bool and 0 < value <= LONGEST:
         return f"{ceil(value)}s"
-    raise _wrong(f"{given.name(name)} must be a positive number")
+    told = f"{given.name(name)} must be a positive number"
+    if isinstance(value, (int, float)) and value > LONGEST:
+        raise _wrong(f"{told}: {shown(value)} is too long (at most {LONGEST})")
+    raise _wrong(f"{told}: {shown(value)} is none (seconds, without a unit, such as 300)")
 
 
 def _length(value: object) -> object:
