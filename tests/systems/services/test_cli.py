@@ -22,6 +22,7 @@ NOW = 1_767_268_800_000
 KEYS = [
     "id", "target", "enabled", "persistent", "last_run_at", "last_success_at", "last_failure_at",
     "last_exit", "next_run_at", "last_miss_at", "miss_reason", "retry_at",
+    "retry_attempt",
 ]  # fmt: skip
 
 

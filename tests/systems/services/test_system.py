@@ -610,6 +610,55 @@ def test_what_happens_to_a_timer_is_told_as_events(world):
     assert (events[2].reason, events[2].attempt) == ("exit", 1)
 
 
+class TestCells:
+    """What a table has of a timer: ENABLED, NEXT-RUN and EXIT."""
+
+    async def cells(self, world):
+        found = await world.system.listed()
+        (timer,) = found.timers
+        _, _, enabled, _, next_run, exit_code, _ = timer.cells(found.now)
+        return enabled, next_run, exit_code
+
+    @pytest.mark.req("S84")
+    def test_one_that_is_paused_is_shown_so(self, world):
+        async def story(world):
+            before = await self.cells(world)
+            await world.beat.service.pause("hourly")
+            return before[0], (await self.cells(world))[0]
+
+        world.write()
+        assert world.play(story) == ("yes", "paused")
+
+    @pytest.mark.req("S70", "S84")
+    def test_a_retry_that_waits_is_what_comes_next(self, world):
+        async def story(world):
+            world.commands.exit_code = 3
+            await world.let_pass("1h", "30s")
+            standing = await world.standing()
+            return await self.cells(world), standing["retry_attempt"], standing["next_run_at"]
+
+        world.write()
+        told, attempts, next_run_at = world.play(story)
+        assert (told, attempts) == (("yes", "in 2m", "3"), 2)
+        assert next_run_at == "2026-01-01T14:00:00.000Z"
+
+    @pytest.mark.parametrize("few", [0, 20])
+    @pytest.mark.parametrize("reason", ["timeout", "launch_failed"])
+    @pytest.mark.req("S84")
+    def test_one_that_failed_without_an_exit_code_says_why(self, world, monkeypatch, reason, few):
+        async def story(world):
+            world.commands.outcomes = {"hourly": Failed("it failed", reason, retryable=False)}
+            await world.let_pass("1h", "1m")
+            failed = await self.cells(world)
+            world.commands.outcomes = {}
+            await world.let_pass("1h")
+            return failed[2], (await self.cells(world))[2]
+
+        monkeypatch.setattr(listing, "FEW", few)
+        world.write()
+        assert world.play(story) == (reason, "0")
+
+
 class TestMany:
     """Of many timers it is asked at once what became of them: that tells the same."""
 

@@ -26,6 +26,9 @@ class Standing:
     kept: Kept
     next_run_at: int | None = None
     retry_at: int | None = None
+    retry_attempt: int = 0  # how many attempts have failed, if it is to be tried again
+    is_paused: bool = False
+    failed_for: str | None = None  # why it failed, if there is no exit code
 
     def fields(self) -> dict[str, object]:
         """Return the same for JSON."""
@@ -43,18 +46,21 @@ class Standing:
             "last_miss_at": _told(kept.last_missed_at),
             "miss_reason": kept.last_miss_reason,
             "retry_at": _told(self.retry_at),
+            "retry_attempt": self.retry_attempt,
         }
 
     def cells(self, now: int) -> tuple[str, ...]:
         """Return the same for a table, under `HEADING`."""
         kept = self.kept
+        is_enabled = "yes" if self.is_enabled else "no"
+        coming = [at for at in (self.next_run_at, self.retry_at) if at is not None]
         return (
             self.timer_id,
             self.target,
-            "yes" if self.is_enabled else "no",
+            "paused" if self.is_paused else is_enabled,
             relative(kept.last_run_at, now),
-            relative(self.next_run_at, now),
-            "-" if kept.last_exit is None else str(kept.last_exit),
+            relative(min(coming, default=None), now),
+            self.failed_for or "-" if kept.last_exit is None else str(kept.last_exit),
             kept.last_miss_reason or "-",
         )
 
@@ -92,6 +98,20 @@ class Found:
     row: ScheduleRow
     kept: Kept
     retry_at: int | None  # when it is tried again, if it is to be
+    last: RunRow | None  # what was started last, as far as that was asked for
+
+    @property
+    def retry_attempt(self) -> int:
+        """How many attempts have failed, if it is to be tried again."""
+        return 0 if self.last is None or self.retry_at is None else self.last.attempt
+
+    @property
+    def failed_for(self) -> str | None:
+        """Why the last run failed, or its last attempt, if there is no exit code that says so."""
+        last = self.last
+        if last is None or self.kept.last_exit is not None:
+            return None
+        return last.reason if last.status == Status.FAILED or _waits_again(last) else None
 
 
 async def kept_of(
@@ -111,14 +131,14 @@ async def kept_of(
             last = await _last_of(service, row.schedule_id, STARTED_ONCE)
         elif row.schedule_id in unfinished:
             last = unfinished[row.schedule_id]
-        elif row.last_run_at is None or _is_known(row, before):
+        elif row.last_run_at is None or (_is_known(row, before) and _has_code(row)):
             last = None
         else:
             has_succeeded = row.last_run_at == row.last_success_at
             ended = Status.SUCCESS if has_succeeded else Status.FAILED
             last = await _last_of(service, row.schedule_id, (ended,))
         kept, retry_at = _kept(row, last, crowded_out.get(row.schedule_id), before)
-        found[row.schedule_id] = Found(row, kept.since(before, now=now), retry_at)
+        found[row.schedule_id] = Found(row, kept.since(before, now=now), retry_at, last)
     return found
 
 
@@ -184,6 +204,11 @@ def _is_known(row: ScheduleRow, known: Kept) -> bool:
     return (known.last_failure_at or 0) >= (row.last_failure_at or 0)
 
 
+def _has_code(row: ScheduleRow) -> bool:
+    """Return whether the last run ended with an exit code, or well."""
+    return row.last_exit is not None or not row.consecutive_failures
+
+
 def _kept(
     row: ScheduleRow, last: RunRow | None, crowded_out: RunRow | None, known: Kept
 ) -> tuple[Kept, int | None]:
@@ -217,7 +242,15 @@ def _standing(timer_id: str, timer: Timer, found: Found | None, known: Kept) -> 
     if found is None:
         return Standing(*told, known)
     next_run_at = None if found.row.next_run_at is None else found.row.next_run_at * 1000
-    return Standing(*told, found.kept, next_run_at, found.retry_at)
+    return Standing(
+        *told,
+        found.kept,
+        next_run_at,
+        found.retry_at,
+        found.retry_attempt,
+        found.row.paused,
+        found.failed_for,
+    )
 
 
 def relative(at: int | None, now: int) -> str:
