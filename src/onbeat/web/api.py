@@ -146,12 +146,14 @@ class Description:
         for name, values in request.query_params.dict().items():
             if name not in known:
                 hint = meant(name, known)
-                return _answer(problem(400, "no parameter has this name", field=name, hint=hint))
+                told = "no parameter has this name"
+                return _answer(request, problem(400, told, field=name, hint=hint))
             if len(values) > 1:
-                return _answer(problem(400, "it is there twice", field=name, hint="once"))
+                told = "it is there twice"
+                return _answer(request, problem(400, told, field=name, hint="once"))
             if values == ["null"] and not known[name]:
-                hint = "leave it out"
-                return _answer(problem(400, "null is no value of it", field=name, hint=hint))
+                told, hint = "null is no value of it", "leave it out"
+                return _answer(request, problem(400, told, field=name, hint=hint))
         return None
 
 
@@ -163,7 +165,7 @@ async def _loose_body(request: Asked) -> Response[bytes] | None:
     try:
         msgspec.json.decode(body, type=wanted.annotation)
     except msgspec.ValidationError as refused:
-        return _answer(of_another_type(refused))
+        return _answer(request, of_another_type(refused))
     return None
 
 
@@ -180,11 +182,11 @@ def _with_encoded_paths(app: Litestar) -> App:
     return encoded
 
 
-def _refused(_: Asked, refused: OnbeatError) -> Response[bytes]:
-    return _answer(as_problem(refused))
+def _refused(request: Asked, refused: OnbeatError) -> Response[bytes]:
+    return _answer(request, as_problem(refused))
 
 
-def _not_understood(_: Asked, refused: HTTPException) -> Response[bytes]:
+def _not_understood(request: Asked, refused: HTTPException) -> Response[bytes]:
     """Tell of what the framework refuses: what cannot be read, and what is not there."""
     match refused:
         case ValidationException(extra=[*found]):
@@ -196,15 +198,16 @@ def _not_understood(_: Asked, refused: HTTPException) -> Response[bytes]:
             told = problem(405, "this cannot be done here", hint=f"{allowed} can")
         case _:
             told = problem(refused.status_code, refused.detail)
-    return _answer(told, refused.headers)
+    return _answer(request, told, refused.headers)
 
 
-def _broken(_: Asked, broken: Exception) -> Response[bytes]:
+def _broken(request: Asked, broken: Exception) -> Response[bytes]:
     log.error("an answer failed", exc_info=broken)
-    return _answer(problem(500, "this is a defect of Onbeat: its log tells more"))
+    return _answer(request, problem(500, "this is a defect of Onbeat: its log tells more"))
 
 
-def _answer(told: Problem, headers: dict[str, str] | None = None) -> Response[bytes]:
-    return Response(
-        told.as_json(), status_code=told.status, media_type=PROBLEM_JSON, headers=headers or {}
-    )
+def _answer(
+    request: Asked, told: Problem, headers: dict[str, str] | None = None
+) -> Response[bytes]:
+    body = told.as_json(request.scope["path"])
+    return Response(body, status_code=told.status, media_type=PROBLEM_JSON, headers=headers or {})

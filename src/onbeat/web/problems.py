@@ -24,6 +24,7 @@ from onbeat.errors import (
 )
 
 PROBLEM_JSON = "application/problem+json"
+WITH_ERROR = "/api/schedule/"  # the routes of the sessions system, whose callers know them so
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,8 +37,10 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str = ""
     type: str = "about:blank"
 
-    def as_json(self) -> bytes:
-        """Return it as it is sent."""
+    def as_json(self, path: str = "") -> bytes:
+        """Return it as it is sent, to who asked for a path: some look for it in `error`."""
+        if f"{path}/".startswith(WITH_ERROR):
+            return msgspec.json.encode({"error": self.problem} | msgspec.to_builtins(self))
         return msgspec.json.encode(self)
 
 

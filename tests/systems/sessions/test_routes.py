@@ -363,3 +363,19 @@ def test_listing_or_reading_schedules_changes_nothing(served):
     for path in (AT, f"{AT}/read", f"{AT}/none"):
         api.get(path)
     assert everything() == before
+
+
+def test_whatever_is_refused_under_these_paths_has_an_error(api):
+    json_kind = {"Content-Type": "application/json"}
+    answers = [
+        api.get(AT, token="wrong"),
+        api.put(f"{AT}/a", STANDUP, token=api.token("read")),
+        api.ask("POST", AT),
+        api.ask("PUT", f"{AT}/a", content=b"a", headers={"Content-Type": "text/plain"}),
+        api.ask("PUT", f"{AT}/a", content=b"{", headers=json_kind),
+        api.get(f"{AT}?odd=1"),
+        api.get(f"{AT}/a/b/c"),
+    ]
+    assert [each.status_code for each in answers] == [401, 403, 405, 415, 400, 400, 404]
+    assert all(each.json()["error"] == each.json()["problem"] for each in answers)
+    assert "error" not in api.get("/schedules", token="wrong").json()

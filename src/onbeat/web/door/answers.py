@@ -62,7 +62,7 @@ async def answer(
 
 async def refuse(send: Send, scope: Scope, refused: Refused) -> None:
     """Tell why a request does not come in."""
-    body = b"" if scope["method"] == "HEAD" else refused.problem.as_json()
+    body = b"" if scope["method"] == "HEAD" else refused.problem.as_json(scope["path"])
     await answer(send, refused.problem.status, body, kind=PROBLEM_JSON, headers=refused.headers)
 
 
