@@ -161,3 +161,27 @@ def test_what_is_being_sent_is_not_started_again_and_what_was_sent_is(world):
 
     world.play(story)
     assert world.messages == ["daily", "daily"]
+
+
+@pytest.mark.req("C10", "C51")
+def test_what_waits_for_its_turn_is_not_sent_once_it_is_disabled(world):
+    async def story(world):
+        for slug in ("first", "second"):
+            await world.put(slug)
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def slow():
+            began.set()
+            await may_end.wait()
+
+        world.server.before_message = slow
+        await world.service.start("first")
+        await asyncio.wait_for(began.wait(), 5)
+        waits = await world.service.start("second")
+        await world.sessions.patch(world.service, "second", {"enabled": False})
+        may_end.set()
+        await world.settled()
+        return (await world.service.run(waits.run_id)).status
+
+    assert world.play(story) == "CANCELED"
+    assert world.messages == ["first"]
