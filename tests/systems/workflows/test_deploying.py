@@ -166,8 +166,14 @@ def test_what_a_dag_does_not_say_is_said_beside_it(workflows):
         (a_dag(user_id=""), "user_id: '' is not a text"),
         (a_dag(triggers={}), "triggers: {} is no list"),
         (a_dag("morning"), "triggers[0]: 'morning' is no trigger"),
-        (a_dag({"type": "schedule_based"}), "triggers[0].id: None is not a text"),
-        (a_dag({"type": "schedule_based", "id": "a"}), "triggers[0].schedule: None is none"),
+        (a_dag({"type": "schedule_based"}), "triggers[0].id: it is missing (such as morning)"),
+        (
+            a_dag({"type": "schedule_base"}),
+            "triggers[0].type: no type is called 'schedule_base' (did you mean 'schedule_based'?)",
+        ),
+        (a_dag({"kind": "Schedule-Based"}), "triggers[0].kind: no type is called 'Schedule-Based'"),
+        (a_dag({"type": "schedule_based", "id": "a"}), "triggers[0].schedule: it is missing"),
+        (a_dag({"type": "schedule_based", "id": "a", "schedule": 5}), "triggers[0].schedule: 5 is"),
         (a_dag(trigger("a/b")), "triggers[0].id: 'a/b' has a slash"),
         (a_dag(trigger(), trigger()), "triggers[1].id: two triggers are called 'morning'"),
         (a_dag(trigger(cron="* * * * *")), "triggers[0].schedule.cron: no field has this name"),
@@ -190,6 +196,14 @@ def test_a_dag_that_cannot_be_deployed_is_refused_and_nothing_is_kept(workflows,
     told, events = workflows.play(story)
     assert told.startswith(problem)
     assert events == 0
+
+
+@pytest.mark.parametrize("kind", ["event_based", "message_based", "resource_based", None, 5])
+def test_triggers_of_another_type_are_somebody_else_s(workflows, kind):
+    async def story(its):
+        return (await its.workflows.deploy(a_dag({"type": kind})))["schedules"]
+
+    assert workflows.play(story) == []
 
 
 def test_an_id_that_is_somebody_else_s_is_refused_and_no_schedule_changes(workflows):
@@ -312,7 +326,8 @@ class TestOwners:
             await its.workflows.store.save_dag("report", 1, a_dag(nodes=["everybody"]))
             return run["error"], started, await eve.start("report", 1, "eve", NOON, "k")
 
-        assert workflows.play(story) == ("there is no DAG of report v1", False, True)
+        missing = "there is no DAG of report v1 (POST /schedules/deploy puts it there)"
+        assert workflows.play(story) == (missing, False, True)
         seen = sorted((meta["user_id"], *dag["nodes"]) for dag, meta in workflows.handed_over)
         assert seen == [("ann", "ann"), ("bob", "bob"), ("eve", "everybody")]
 

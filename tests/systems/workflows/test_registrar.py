@@ -299,6 +299,7 @@ WRONG = [
     ),
     ({"catchup_policy": ["none"]}, "catchup_policy: no policy is called ['none']"),
     ({"cron": "0 * * * *"}, "cron: no field has this name (did you mean 'cron_expr'?)"),
+    ({"paused": True}, "paused: no field has this name (pause_schedule, or POST /schedules/pause"),
     ({"schedule_id": "no id"}, "schedule_id: 'no id' is no id"),
     ({"schedule_id": "upsert"}, "schedule_id: /schedules/upsert is something else (another id)"),
     ({"schedule_id": "pause"}, "schedule_id: /schedules/pause is something else (another id)"),

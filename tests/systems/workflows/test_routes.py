@@ -200,6 +200,53 @@ def told_of(way, name):
     yield way.deploy(DAG, **about)
 
 
+IN_WORDS = [
+    ("upsert", YEARLY | {"version": "1"}, "version: '1' is not a whole number (a whole number is"),
+    ("upsert", YEARLY | {"version": 1.5}, "version: 1.5 is not a whole number"),
+    ("upsert", YEARLY | {"user_id": 7}, "user_id: 7 is not a text"),
+    ("upsert", YEARLY | {"end_at": 7}, "end_at: 7 is not a text"),
+    ("upsert", YEARLY | {"jitter_ms": "5"}, "jitter_ms: '5' is no such number (milliseconds,"),
+    (
+        "upsert",
+        YEARLY | {"overlap_policy": "skipp"},
+        "overlap_policy: no policy is called 'skipp' (did you mean 'skip'?)",
+    ),
+    ("upsert", YEARLY | {"catchup_policy": 5}, "catchup_policy: no policy is called 5 (known: "),
+    ("upsert", YEARLY | {"cron": "* * * * *"}, "cron: no field has this name (did you mean 'cron"),
+    ("upsert", YEARLY | {"paused": True}, "paused: no field has this name (pause_schedule, or PO"),
+    ("upsert", {"workflow_id": "a"}, "version: it is missing (a whole number is needed)"),
+    ("upsert", [], "body: [] is no set of fields"),
+    ("deploy", {"dag": DAG, "version": "1"}, "version: '1' is not a whole number"),
+    ("deploy", {"dag": DAG, "workflow": "r"}, "workflow: no field has this name (did you mean "),
+    ("deploy", {"dag": []}, "dag: [] is no DAG"),
+    ("deploy", DAG, "nodes: no field has this name (known: dag, user_id, version, workflow_id)"),
+    ("deploy", {}, "dag: it is missing"),
+    ("status", {"status": "SUCESS"}, "status: no status is called 'SUCESS' (did you mean 'SUCCE"),
+    ("status", {"error": "x"}, "status: it is missing (STARTED or SUCCESS or FAILED)"),
+    ("status", {"status": "FAILED", "reason": "x"}, "reason: no field has this name"),
+    ("status", {"status": "FAILED", "final": 1}, "final: Expected `bool`, got `int`"),
+]
+
+
+@pytest.mark.parametrize(("call", "given", "problem"), IN_WORDS, ids=str)
+def test_what_is_refused_is_told_in_words(api, call, given, problem):
+    path = "//runs/1/status" if call == "status" else f"//schedules/{call}"
+    answer = api.post(path, given)
+    found = answer.json()
+    hint = f" ({found['hint']})" if "hint" in found else ""
+    told = f"{found.get('field', 'body')}: {found['problem']}{hint}"
+    assert (answer.status_code, told[: len(problem)]) == (400, problem)
+
+
+@pytest.mark.parametrize(
+    "sent", [b'{"version": "1", ', b'{"version": "1", "a": "\xff"}', b"[" * 9999]
+)
+def test_what_is_no_json_is_refused_and_nothing_else(api, sent):
+    headers = {"Content-Type": "application/json"}
+    answer = api.post("//schedules/upsert", content=sent, headers=headers)
+    assert answer.status_code == 400
+
+
 WRONG = [
     {"cron_expr": "61 * * * *"},
     {"cron_expr": "0 0 31 2 *"},

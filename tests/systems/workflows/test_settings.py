@@ -101,3 +101,25 @@ def test_a_node_without_an_executor_leaves_them_as_they_are(tmp_path):
         return (await policy_of(its)).timeout
 
     assert world.play(story) == 3_600_000
+
+
+def test_a_folder_of_dags_that_is_not_there_is_told_at_the_start_and_by_each_run(tmp_path, caplog):
+    folder = tmp_path / "dags"
+    world = World(workflows_folder=str(folder))
+
+    async def story(its):
+        await its.upsert()
+        await its.let_pass("1h")
+        return (await its.runs())[0]["reason"], (await its.runs())[0]["error"]
+
+    told = f"there is no DAG of report v3 (no such file in {folder})"
+    assert world.play(story) == ("invalid_target", told)
+    assert f"workflows_folder: {folder} is no folder (deploying makes it)" in caplog.messages
+
+
+def test_one_that_is_there_is_not_told_of(tmp_path, caplog):
+    async def story(its):
+        await its.with_dag()
+
+    World(workflows_folder=str(tmp_path)).play(story)
+    assert not [each for each in caplog.messages if "workflows_folder" in each]

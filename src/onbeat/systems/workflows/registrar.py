@@ -227,21 +227,12 @@ class Registrar:
 
     def read(self, given: Fields) -> Schedule:
         """Return the schedule that these fields ask for, or refuse them."""
-        check_fields(given, REQUIRED | OPTIONAL)
-        given = {name: value for name, value in given.items() if value is not None}
-        for name in sorted(REQUIRED - given.keys(), key=list(REQUIRED_IN_ORDER).index):
-            what = REQUIRED_IN_ORDER[name]
-            raise InvalidSchedule(name, "it is missing", hint=f"{what} is needed")
-        check_workflow(given["workflow_id"], given["version"])
-        for name in ("user_id", "cron_expr", "timezone"):
-            check_text(name, given[name])
-        check_free_of_routes(given.get("schedule_id"))
-        default, jitter = self._defaults, given.get("jitter_ms", self._defaults.jitter_ms)
-        if type(jitter) is not int or not 0 <= jitter <= LONGEST_JITTER:
-            hint = f"milliseconds, 0 to {LONGEST_JITTER}"
-            raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is no such number", hint=hint)
-        overlap = _one_of("overlap_policy", OVERLAP, given, default.overlap_policy)
-        catchup = CATCHUP[_one_of("catchup_policy", CATCHUP, given, default.catchup_policy)]
+        default = self._defaults
+        given = check_given(given, default)
+        jitter = given.get("jitter_ms", default.jitter_ms)
+        assert isinstance(jitter, int), "it was checked"
+        overlap = str(given.get("overlap_policy", default.overlap_policy))
+        catchup = CATCHUP[str(given.get("catchup_policy", default.catchup_policy))]
         fields = {
             **self._held_to(overlap, catchup),
             "cron": given["cron_expr"],
@@ -311,6 +302,35 @@ class Registrar:
         return None if held == policy else msgspec.structs.replace(schedule, policy=held)
 
 
+def check_given(given: Fields, default: Defaults = Defaults()) -> Fields:
+    """Return the fields of an upsert that are not null, or refuse what can be seen to be wrong."""
+    try:
+        check_fields(given, REQUIRED | OPTIONAL)
+    except InvalidSchedule as refused:
+        if refused.field != "paused":
+            raise
+        hint = "pause_schedule, or POST /schedules/pause: an upsert leaves that as it is"
+        raise InvalidSchedule(refused.field, refused.problem, hint=hint) from None
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in sorted(REQUIRED - given.keys(), key=list(REQUIRED_IN_ORDER).index):
+        what = REQUIRED_IN_ORDER[name]
+        raise InvalidSchedule(name, "it is missing", hint=f"{what} is needed")
+    check_workflow(given["workflow_id"], given["version"])
+    for name in ("user_id", "cron_expr", "timezone"):
+        check_text(name, given[name])
+    check_free_of_routes(given.get("schedule_id"))
+    jitter = given.get("jitter_ms", default.jitter_ms)
+    if type(jitter) is not int or not 0 <= jitter <= LONGEST_JITTER:
+        hint = f"milliseconds, 0 to {LONGEST_JITTER}"
+        raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is no such number", hint=hint)
+    check_one_of("overlap_policy", OVERLAP, given.get("overlap_policy", default.overlap_policy))
+    check_one_of("catchup_policy", CATCHUP, given.get("catchup_policy", default.catchup_policy))
+    for name in ("start_at", "end_at"):
+        if not isinstance(given.get(name, ""), str):
+            check_text(name, given[name])
+    return given
+
+
 def check_free_of_routes(schedule_id: object) -> None:
     """Refuse an id that could be had by no route, as another is there."""
     if schedule_id in TAKEN:
@@ -326,13 +346,12 @@ def check_may(service: Service, scope: Literal["operate", "define"]) -> None:
         raise NotAllowed(problem, hint=f"a token with scope {scope}")
 
 
-def _one_of(name: str, known: Iterable[str], given: Fields, default: str) -> str:
-    value = given.get(name, default)
+def check_one_of(name: str, known: Iterable[str], value: object) -> None:
+    """Refuse what is none of those that are known, which are called after the field's last part."""
     names = list(known)
     if not isinstance(value, str) or value not in names:
-        problem = f"no policy is called {shown(value)}"
+        problem = f"no {name.rpartition('_')[2]} is called {shown(value)}"
         raise InvalidSchedule(name, problem, hint=meant(value, names))
-    return value
 
 
 def _limit(limit: int) -> int:

@@ -10,7 +10,7 @@ from onbeat.core.runs import Accepted, Failed, Outcome, Succeeded
 from onbeat.errors import InvalidSchedule, InvalidSettings, OnbeatError, naming, shown
 from onbeat.ports import Clock
 from onbeat.systems.workflows.executors import Executor, Meta
-from onbeat.systems.workflows.store import WorkflowStore, check_text, check_workflow
+from onbeat.systems.workflows.store import DirectoryStore, WorkflowStore, check_text, check_workflow
 
 log = logging.getLogger("onbeat.workflows")
 
@@ -83,13 +83,19 @@ class RunLauncher:
             users = [each for each in (user_id, owner) if each]
             dag = await self.store.load_dag(workflow_id, version, users=users)
             if dag is None:
-                problem = f"there is no DAG of {workflow_id} v{version}"
+                problem = f"there is no DAG of {workflow_id} v{version} ({self._where()})"
                 return Failed(problem, "invalid_target", retryable=False)
             return await self._executor.run(dag, Meta(user_id, rfc3339(run_at), key, now))
         except InvalidSchedule as refused:
             return Failed(str(refused), "invalid_target", retryable=False)
         except OnbeatError as broken:  # the database does not answer
             return Failed(str(broken), "launch_failed")
+
+    def _where(self) -> str:
+        """Return how there would be a DAG."""
+        if isinstance(self.store, DirectoryStore):
+            return f"no such file in {self.store.folder}"
+        return "POST /schedules/deploy puts it there"
 
 
 def check_start(

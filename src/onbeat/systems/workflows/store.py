@@ -121,7 +121,11 @@ class DirectoryStore:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder).expanduser()
+        self.folder = Path(folder).expanduser()
+
+    def is_there(self) -> bool:
+        """Return whether there is such a folder."""
+        return self.folder.is_dir()
 
     async def load_dag(
         self,
@@ -151,7 +155,7 @@ class DirectoryStore:
         if len(name.encode()) > LONGEST_NAME:
             problem = f"{shown(workflow_id)} is too long for the name of a file"
             raise InvalidSchedule("workflow_id", problem, hint="a shorter one")
-        return self._folder / f"{name}.json"
+        return self.folder / f"{name}.json"
 
     def _read(self, path: Path) -> Dag | None:
         try:
@@ -169,7 +173,7 @@ class DirectoryStore:
 
     def _write(self, path: Path, text: bytes) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             replace_file(path, text, mode=FOR_ALL)
         except OSError as broken:
             problem = f"{path} cannot be written: {broken.strerror}"

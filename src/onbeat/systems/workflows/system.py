@@ -1,7 +1,9 @@
 """The workflows of a process: the registrar, the run launcher, and deploying a DAG."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from hashlib import sha256
 from typing import Literal
 
@@ -11,6 +13,7 @@ from onbeat.core.schedules import check_id
 from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed, naming, shown
 from onbeat.events import Event
 from onbeat.service import Service
+from onbeat.systems.wording import check_fields
 from onbeat.systems.workflows.registrar import (
     DEPLOYED,
     OPTIONAL,
@@ -23,6 +26,7 @@ from onbeat.systems.workflows.run_launcher import RunLauncher, check_start
 from onbeat.systems.workflows.store import (
     Dag,
     DatabaseStore,
+    DirectoryStore,
     WorkflowStore,
     check_dag,
     check_text,
@@ -30,9 +34,16 @@ from onbeat.systems.workflows.store import (
     owned_name,
 )
 
+log = logging.getLogger("onbeat.systems")
+
 TURN = "workflow-deployed"  # documents that say what was deployed last
 SCHEDULE_BASED = "schedule_based"
 MOST_TRIGGERS = 100  # of one DAG
+OF_A_TRIGGER_ITSELF = {
+    "id": "such as morning",
+    "schedule": '{"cron_expr": "0 9 * * *", "timezone": "UTC"}',
+}
+NEAR = 0.8  # to the name of a type: those of events are further away
 OF_A_TRIGGER = {"cron_expr", "timezone", *OPTIONAL} - {"schedule_id"}
 
 
@@ -63,6 +74,8 @@ class Workflows:
 
     async def begin(self) -> None:
         """Have the schedules that are there be as the settings say by now."""
+        if isinstance(self.store, DirectoryStore) and not self.store.is_there():
+            log.warning("workflows_folder: %s is no folder (deploying makes it)", self.store.folder)
         await self.registrar.hold_to_settings()
 
     def heard(self, at: int, events: Sequence[Event]) -> None:
@@ -166,6 +179,19 @@ class Workflows:
             raise NotAllowed(problem, hint=f"user_id: {caller.only_of}")
 
 
+def check_deployed(given: object) -> None:
+    """Refuse what can be seen to be wrong in a DAG and what is said beside it, as one object."""
+    check_fields(given, {"dag", "workflow_id", "version", "user_id"})
+    assert isinstance(given, Mapping), "it was checked"
+    if "dag" not in given:
+        raise InvalidSchedule("dag", "it is missing", hint='{"dag": {"nodes": [...]}}')
+    check_dag(given["dag"])
+    beside = {name: value for name, value in given.items() if value is not None}
+    for name in ("workflow_id", "user_id"):
+        check_text(name, beside.get(name, "a text"))
+    check_workflow("a text", beside.get("version", 0))
+
+
 class Turn:
     """Whose deploying of a workflow counts: of whoever took the turn last, and then looked.
 
@@ -189,18 +215,21 @@ def schedules_of(dag: Dag, workflow_id: str) -> Iterator[dict[str, object]]:
     """Yield the fields of the schedules that the triggers of a DAG ask for, or refuse them."""
     ids: set[str] = set()
     for where, trigger in _triggers_of(dag):
-        if trigger.get("type", trigger.get("kind")) != SCHEDULE_BASED:
+        if not _is_schedule_based(where, trigger):
             continue  # those of events are somebody else's
         _check_part("workflow_id", workflow_id, f"{workflow_id}/x")
         with naming(where):
             name, schedule = trigger.get("id"), trigger.get("schedule")
+            for field, example in OF_A_TRIGGER_ITSELF.items():
+                if trigger.get(field) is None:
+                    raise InvalidSchedule(field, "it is missing", hint=example)
             check_text("id", name)
             if "/" in str(name):
                 raise InvalidSchedule("id", f"{shown(name)} has a slash", hint="such as morning")
             schedule_id = f"{workflow_id}/{name}"
             _check_part("id", str(name), schedule_id)
             if not isinstance(schedule, Mapping):
-                hint = '{"cron_expr": "0 9 * * *", "timezone": "UTC"}'
+                hint = OF_A_TRIGGER_ITSELF["schedule"]
                 raise InvalidSchedule("schedule", f"{shown(schedule)} is none", hint=hint)
             if extra := schedule.keys() - OF_A_TRIGGER:
                 hint = f"known: {', '.join(sorted(OF_A_TRIGGER))}"
@@ -212,6 +241,18 @@ def schedules_of(dag: Dag, workflow_id: str) -> Iterator[dict[str, object]]:
             raise InvalidSchedule("triggers", "too many", hint=f"{MOST_TRIGGERS} at most")
         asked = {each: value for each, value in schedule.items() if value is not None}
         yield {"timezone": "UTC", **asked, "schedule_id": schedule_id}
+
+
+def _is_schedule_based(where: str, trigger: Mapping[str, object]) -> bool:
+    """Return whether a trigger is of the type that is meant here; refuse what only nearly is."""
+    kind = "type" if "type" in trigger else "kind"
+    given = trigger.get(kind)
+    if given == SCHEDULE_BASED or not isinstance(given, str):
+        return given == SCHEDULE_BASED
+    if get_close_matches(given[:64].casefold(), [SCHEDULE_BASED], cutoff=NEAR):
+        problem, hint = f"no type is called {shown(given)}", f"did you mean {SCHEDULE_BASED!r}?"
+        raise InvalidSchedule(f"{where}.{kind}", problem, hint=hint)
+    return False
 
 
 def _check_part(field: str, part: str, whole: str) -> None:

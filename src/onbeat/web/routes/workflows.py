@@ -3,12 +3,15 @@
 What is refused here is 400, as its users know it; the rest of the API has 422 for that.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Response, Router, delete, get, post
 from litestar.datastructures import State
 from litestar.di import NamedDependency, Provide
+from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
@@ -16,13 +19,17 @@ from onbeat.core.schedules import ID
 from onbeat.errors import InvalidSchedule, InvalidSettings
 from onbeat.hosting import Hosted
 from onbeat.service import Service
+from onbeat.systems.wording import check_fields
 from onbeat.systems.workflows import Workflows
+from onbeat.systems.workflows.registrar import check_given, check_one_of
+from onbeat.systems.workflows.system import check_deployed
 from onbeat.telling import RunFields
 from onbeat.web.asking import Asked, Limit, schedule_id_of, told
 from onbeat.web.problems import PROBLEM_JSON, problem
 from onbeat.web.routes.runs import Ending, RunKey, heard_of
 
 LONGEST_JITTER = 7 * 86_400_000
+STATUSES = ("STARTED", "SUCCESS", "FAILED")
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Version = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
@@ -164,9 +171,39 @@ class WorkflowStarted(msgspec.Struct, frozen=True):
     started: bool
 
 
+def check_ending(given: object) -> None:
+    """Refuse what can be seen to be wrong in what is told of a run."""
+    check_fields(given, set(Ending.__struct_fields__))
+    assert isinstance(given, Mapping), "it was checked"
+    if "status" not in given:
+        raise InvalidSchedule("status", "it is missing", hint=" or ".join(STATUSES))
+    check_one_of("status", STATUSES, given["status"])
+
+
+def in_words(check: Callable[[Any], object]) -> Callable[[Any, Any], Awaitable[None]]:
+    """Have a body that is not of its type be refused by `check`, which says more of it than types.
+
+    What that does not refuse is left to those.
+    """
+
+    async def refuse(request: Asked, handler: HTTPRouteHandler) -> None:
+        wanted, body = handler.parsed_data_field, await request.body()
+        assert wanted is not None, "it has a body"
+        try:
+            msgspec.json.decode(body, type=wanted.annotation)
+        except msgspec.ValidationError:
+            with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+                check(msgspec.json.decode(body))
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return  # it is no JSON, which is told elsewhere
+
+    return refuse
+
+
 @post(
     "/schedules/upsert",
     operation_id="workflow_upsert",
+    guards=[in_words(check_given)],
     status_code=200,
     responses=told("schedule", 412),
 )
@@ -250,7 +287,13 @@ async def get_runs(
     return msgspec.convert(found, list[WorkflowRun])
 
 
-@post("/schedules/deploy", operation_id="workflow_deploy", status_code=200, responses=told(""))
+@post(
+    "/schedules/deploy",
+    operation_id="workflow_deploy",
+    guards=[in_words(check_deployed)],
+    status_code=200,
+    responses=told(""),
+)
 async def deploy(
     workflows: NamedDependency[Workflows], data: JSONBody[DeployInput]
 ) -> WorkflowDeployed:
@@ -277,6 +320,7 @@ async def start(
 @post(
     "/runs/{key:str}/status",
     operation_id="report_run_shortly",
+    guards=[in_words(check_ending)],
     status_code=200,
     responses=told("run", 404, 409),
 )
@@ -294,7 +338,7 @@ async def provide_workflows(service: NamedDependency[Service], state: State) -> 
 
 
 def _refused(_: Asked, refused: InvalidSchedule) -> Response[bytes]:
-    found = problem(400, refused.problem, field=refused.field, hint=refused.hint)
+    found = problem(400, refused.problem, field=refused.field or "body", hint=refused.hint)
     return Response(found.as_json(), status_code=400, media_type=PROBLEM_JSON)
 
 
