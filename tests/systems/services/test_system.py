@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 
 from onbeat import Onbeat
@@ -608,6 +609,8 @@ def test_what_happens_to_a_timer_is_told_as_events(world):
         "run.succeeded",
     ]  # fmt: skip
     assert (events[2].reason, events[2].attempt) == ("exit", 1)
+    told = [msgspec.to_builtins(events[n]).get("triggered_by") for n in (1, 4)]
+    assert told == [None, "retry"]
 
 
 class TestCells:
