@@ -12,7 +12,6 @@ BROKEN = """{
 }"""
 
 
-@pytest.mark.req("C48")
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -51,7 +50,6 @@ def test_a_schedule_whose_file_is_broken_does_not_look_healthy(world, name, text
     assert repaired.next_run is not None
 
 
-@pytest.mark.req("C48")
 def test_what_is_refused_is_not_called_corrupt(world, told):
     async def story(world):
         await world.put("daily")

@@ -9,7 +9,6 @@ from tests.systems.sessions.conftest import STANDUP
 BERLIN = {"type": "cron", "expression": "0 10 * * *", "timezone": "Europe/Berlin"}
 
 
-@pytest.mark.req("C56")
 def test_a_prompt_is_sent_at_the_time_of_the_zone_that_its_schedule_names(world):
     async def story(world):
         found = [(await world.put("daily", schedule=BERLIN))["nextRun"]]

@@ -26,7 +26,6 @@ async def ended(world):
     return [(run.status, run.error) for run in await world.service.runs()]
 
 
-@pytest.mark.req("C41", "C52")
 @pytest.mark.parametrize("how", ["route", "file", "service"])
 def test_what_waits_for_a_retry_is_not_sent_after_another_run_was(world, how):
     async def story(world):
@@ -49,7 +48,6 @@ def test_what_waits_for_a_retry_is_not_sent_after_another_run_was(world, how):
     assert (told["lastResult"], told["nextRun"]) == ("success", "2026-01-29T09:00:00.000Z")
 
 
-@pytest.mark.req("C52")
 def test_what_was_started_by_hand_and_waits_gives_way_to_the_next_time(world):
     async def story(world):
         await world.put("daily")
@@ -82,7 +80,6 @@ def test_what_waited_when_a_node_went_down_gives_way_to_what_was_sent_meanwhile(
     assert world.messages == ["daily"]
 
 
-@pytest.mark.req("C10", "C26")
 @pytest.mark.parametrize("by", ["hand", "file"])
 @pytest.mark.parametrize("how", ["patch", "put", "file", "pause"])
 def test_what_waits_is_not_sent_once_it_is_disabled(world, by, how):
@@ -110,7 +107,6 @@ def test_what_waits_is_not_sent_once_it_is_disabled(world, by, how):
     assert (item.enabled, item.last_error) == (False, "HTTP 500: Internal Server Error")
 
 
-@pytest.mark.req("C10", "C24")
 def test_what_is_asked_for_while_it_is_disabled_is_sent_and_tried_again(world):
     async def first(world):
         await world.put("daily", enabled=False)
@@ -127,7 +123,7 @@ def test_what_is_asked_for_while_it_is_disabled_is_sent_and_tried_again(world):
     assert world.messages == ["daily"]
 
 
-@pytest.mark.req("C24", "C52")
+@pytest.mark.req("C52")
 def test_two_that_ask_for_a_run_at_once_get_the_same_one(world):
     async def story(world):
         await world.put("daily")
@@ -147,7 +143,7 @@ def test_two_that_ask_for_a_run_at_once_get_the_same_one(world):
     assert world.messages == ["daily"]
 
 
-@pytest.mark.req("C24", "C52")
+@pytest.mark.req("C52")
 def test_what_is_being_sent_is_not_started_again_and_what_was_sent_is(world):
     async def story(world):
         await world.put("daily", sessionConfig={"feedback": True})
@@ -163,7 +159,6 @@ def test_what_is_being_sent_is_not_started_again_and_what_was_sent_is(world):
     assert world.messages == ["daily", "daily"]
 
 
-@pytest.mark.req("C10", "C51")
 def test_what_waits_for_its_turn_is_not_sent_once_it_is_disabled(world):
     async def story(world):
         for slug in ("first", "second"):
