@@ -156,6 +156,28 @@ def test_what_begins_with_the_name_of_a_system_can_stand_in_its_table(load, refu
     assert refusal("[sessions]\nurll = 1").startswith("onbeat.toml: sessions_urll: no setting")
 
 
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        (
+            '[workflows]\nlisten = "127.0.0.1:1"',
+            "workflows_listen: no setting has this name (listen stands above [workflows])",
+        ),
+        (
+            '[workflow]\nexecutor = "http://a"',
+            "workflow: no setting has this name (did you mean [workflows]?)",
+        ),
+        (
+            "[workflows]\nfeedbak = true",
+            "workflows_feedbak: no setting has this name (did you mean 'workflows_feedback'?)",
+        ),
+        ("listn = 5", "listn: no setting has this name (did you mean 'listen'?)"),
+    ],
+)
+def test_what_is_in_a_wrong_table_is_refused_with_where_it_belongs(refusal, toml, told):
+    assert refusal(toml) == f"onbeat.toml: {told}"
+
+
 THEIRS = {
     "TICK_MS": "500",
     "LOOKAHEAD_MS": "30000",

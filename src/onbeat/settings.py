@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Literal, get_args
@@ -206,9 +207,19 @@ def _from_file(
     for key, value in _with_tables_flat(given, at=str(name)).items():
         at = f"{name}: {_spelled(key)}"
         if key not in _READERS:
-            raise _unknown(at, meant(key, _READERS))
+            raise _unknown(at, _meant_in_file(key, value))
         found[key] = _read(key, value, at=at)
     return found
+
+
+def _meant_in_file(key: str, value: object) -> str:
+    """Return a hint for what is no setting: where it belongs, or what was perhaps meant."""
+    for system in SYSTEMS:
+        name = key.removeprefix(f"{system}_")
+        if name != key and name in _READERS:
+            return f"{name} stands above [{system}]"
+    near = get_close_matches(key[:64], SYSTEMS, n=1) if isinstance(value, dict) else ()
+    return f"did you mean [{near[0]}]?" if near else meant(key, _READERS)
 
 
 def _with_tables_flat(given: Mapping[str, object], *, at: str) -> dict[str, object]:
