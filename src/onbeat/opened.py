@@ -11,7 +11,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -21,6 +20,7 @@ from onbeat import logs, notify
 from onbeat.core.schedules import Schedule
 from onbeat.engine.loop import Engine
 from onbeat.errors import (
+    InvalidFile,
     InvalidSettings,
     NodeForgotten,
     StoreFailed,
@@ -158,10 +158,17 @@ class Opened:
 
     async def take_over(self, first: Callable[[], Awaitable[None]]) -> None:
         """Begin as soon as no other process is the node; `first` do that."""
+        told = ""
         while self.engine is None:
             await asyncio.sleep(TAKE_OVER_EVERY)
-            with suppress(StoreHeld):
+            try:
                 await self.begin(first)
+            except StoreHeld:
+                continue
+            except InvalidFile as wrong:  # somebody will mend it
+                if str(wrong) != told:
+                    told = str(wrong)
+                    log.error("cannot become the node yet: %s", told)  # noqa: TRY400 - it is told
         log.warning("took over: this process is the node now")
 
     async def begin(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
