@@ -312,7 +312,8 @@ def test_a_canary_is_nowhere_but_where_it_is_needed(folder, echo):  # noqa: F811
     there = folder / "secrets"
     there.mkdir()
     (there / "canary").write_text(f"{PLAIN}\n")
-    tell = "import os, time; print('told', os.environ['T'], flush=True); time.sleep(1); raise SystemExit(os.environ['T'])"
+    seen_it = folder / "seen"
+    tell = f"import os, time; print('told', os.environ['T'], flush=True)\nwhile not os.path.exists({str(seen_it)!r}): time.sleep(0.02)\nraise SystemExit(os.environ['T'])"
     url = f"http://127.0.0.1:{echo.server_port}/"
     (folder / "onbeat.yaml").write_text(json.dumps({"schedules": {
         "command": {"every": "1h", "run": {"command": [sys.executable, "-c", tell], "env": {"T": "secret://canary"}}},
@@ -337,9 +338,13 @@ def test_a_canary_is_nowhere_but_where_it_is_needed(folder, echo):  # noqa: F811
             listed = Path(f"/proc/{node.pid}/task").glob("*/children")
             return [int(pid) for path in listed for pid in path.read_text().split()]
 
-        until(children)
+        def has_it():  # a child that has just been started may still look like its parent
+            in_child[:] = [Path(f"/proc/{pid}/environ").read_bytes().decode() for pid in children()]
+            return any(f"T={PLAIN}" in each for each in in_child)
+
+        until(has_it)
         seen += [Path(f"/proc/{pid}/cmdline").read_text() for pid in (node.pid, *children())]
-        in_child += [Path(f"/proc/{pid}/environ").read_bytes().decode() for pid in children()]
+        seen_it.touch()
         until(lambda: {run["status"] for run in as_json("runs")} == {"FAILED"})
         for verb in VERBS:
             seen += [onbeat(*verb.split()).output, onbeat(*verb.split(), "--json").output]
