@@ -238,8 +238,10 @@ def test_the_executor_of_the_page_repeats_nothing_that_is_refused_for_good(execu
 def test_the_executor_of_the_page_tells_nobody_of_what_was_started_by_hand(execute, tmp_path):
     execute("by-hand")
     until = time.monotonic() + PATIENCE
-    while not (tmp_path / "said").read_text() and time.monotonic() < until:
+    while not (said := (tmp_path / "said").read_text()) and time.monotonic() < until:
         time.sleep(0.02)
+    assert "gave" in said
+    assert "Traceback" not in said
 
 
 def until_one_succeeded(folder, api):

@@ -27,6 +27,7 @@ log = logging.getLogger("onbeat.systems")
 SOURCE = "services"  # whose schedules these are, in the store
 SWITCHED = "services.enabled"  # what is kept of timers that were switched on or off by hand
 EVERY = 0.5  # seconds, between two looks at the file
+MOST_RESTS = 10  # looks at which nothing was new, before all is looked at whatever is told
 WORDS = {"run.command": "argv", "run.env": "env", "run.cwd": "cwd"}  # the core's, and ours
 
 
@@ -64,6 +65,7 @@ class TimerSystem:
         self._rows: dict[str, ScheduleRow] = {}
         self._of_others: set[str] = set()
         self._to_look_at: set[str] = set()
+        self._newest, self._rested = -1, 0  # the last event that was seen, and steps without one
 
     # -- beside a node
 
@@ -100,10 +102,16 @@ class TimerSystem:
         is made good by the next step.
         """
         has_changed = await asyncio.to_thread(self._source.has_changed)
+        newest = await self._service.newest_event()
+        is_quiet = newest == self._newest and not has_changed and not self._to_look_at
+        if is_quiet and self._rested < MOST_RESTS:
+            self._rested += 1
+            return
         if has_changed or await self._is_apart():
             await self._take_up()
         await self._save()
         await self._arm()
+        self._newest, self._rested = newest, 0
 
     # -- for those who look, and those who switch
 
