@@ -1,6 +1,6 @@
-"""Make `.venv` ready, with the standard library alone: `python3 tools/bootstrap.py run|dev|bench`.
+"""Make `.venv` ready, with the standard library alone: `python3 tools/bootstrap.py run|dev|bench|ray`.
 
-`run`, `dev` and `bench` install the hashed requirements of that name and this project, in place.
+`run`, `dev`, `bench` and `ray` install the hashed requirements of that name and this project, in place.
 `lock` writes those requirements anew. pip comes from the machine or from `ensurepip`, whichever is
 there.
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-GROUPS = {"dev": ["build", "dev"], "run": ["build"], "bench": ["bench"]}
+GROUPS = {"dev": ["build", "dev"], "run": ["build"], "bench": ["bench"], "ray": []}
+EXTRAS = {"dev": ["server"], "run": ["server"], "bench": [], "ray": ["ray"]}
 
 
 def main(what: str) -> None:
@@ -63,7 +64,7 @@ def lock(pip: list[str]) -> None:
             "--upgrade",
         ]
         command += [f"--group={group}" for group in groups]
-        command += ["--extra=server"] if name != "bench" else []
+        command += [f"--extra={extra}" for extra in EXTRAS[name]]
         command += ["--universal", "--python-version=3.11", "--generate-hashes"]
         command += [
             "--no-emit-index-url",

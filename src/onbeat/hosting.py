@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from onbeat.errors import InvalidSettings, OnbeatError
-from onbeat.events import Event
+from onbeat.events import Event, RunCanceled, RunFailed
 from onbeat.opened import Opened, workflow_store, zone_of_machine
 from onbeat.service import Service
 from onbeat.settings import Settings
@@ -35,10 +35,11 @@ class Hosted:
         self.timers = timers_of(settings, opened.service)
         self.sessions = _sessions(settings, opened)  # None: there is no chat server
         # Without that system, too, there may be prompts that leave chat sessions behind.
-        prompts = self.sessions or Tidying(opened.tidy_sessions)
+        prompts = self.sessions or Tidying("chat sessions", opened.tidy_sessions)
+        runners = Tidying("runners", opened.tidy_runners) if settings.ray_address else None
         # A node without an executor need not have the settings of those that have one.
         workflows = None if opened.executor is None else self.workflows
-        beside = (workflows, self.timers, prompts)
+        beside = (workflows, self.timers, prompts, runners)
         self._beside: list[Beside] = [each for each in beside if each is not None]
         self._begun: list[Beside] = []
         opened.listeners.append(self._heard)
@@ -64,16 +65,18 @@ class Hosted:
 
 
 class Tidying:
-    """Has something tidied every minute, beside a node."""
+    """Has something tidied beside a node: every minute, and when something may be left of a run."""
 
-    def __init__(self, tidy: Callable[[], Awaitable[None]]) -> None:
-        self._keeper = Keeper("chat sessions", tidy, every=TIDIED_EVERY)
+    def __init__(self, name: str, tidy: Callable[[], Awaitable[None]]) -> None:
+        self._keeper = Keeper(name, tidy, every=TIDIED_EVERY)
 
     async def begin(self) -> None:
         self._keeper.begin()
 
-    def heard(self, at: int, events: Sequence[Event]) -> None:
-        """Hear nothing: a minute is soon enough."""
+    def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - the events say when
+        """Hear of runs that somebody has ended: something of them may be left."""
+        if any(isinstance(event, (RunCanceled, RunFailed)) for event in events):
+            self._keeper.wake()
 
     async def end(self) -> None:
         await self._keeper.abandon()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import onbeat
 from onbeat import logs, notify
-from onbeat.core.schedules import Schedule
+from onbeat.core.schedules import ON_RAY, Schedule
 from onbeat.engine.loop import Engine
 from onbeat.errors import (
     InvalidFile,
@@ -37,6 +37,8 @@ from onbeat.launchers.process import (
     forget_output,
     output_path,
 )
+from onbeat.launchers.ray import RayLauncher
+from onbeat.launchers.ray.link import Link
 from onbeat.launchers.session import SessionLauncher
 from onbeat.metrics import Metrics
 from onbeat.ports import Clock, Launcher, Listener, Node
@@ -51,7 +53,9 @@ from onbeat.systems.workflows import (
     DirectoryStore,
     Executor,
     HttpExecutor,
+    RayExecutor,
     RunLauncher,
+    Submit,
     WorkflowLauncher,
     WorkflowStore,
 )
@@ -139,11 +143,15 @@ class Opened:
             secrets=settings.secrets,
             callback=Tokens(store).callback(settings.public_url),
         )
-        executor = _executor(settings, requests, Tokens(store), address, execute)
+        functions_on_ray = _on_ray(settings, store, partial(output_path, output))
+        listeners.append(functions_on_ray.heard)
+        run_dag = functions_on_ray.run_dag
+        executor = _executor(settings, requests, Tokens(store), address, execute, run_dag=run_dag)
         dags = workflow_store(settings, DatabaseStore(store))
         launchers: dict[str, Launcher] = {
             "command": commands,
             "python": functions,
+            "ray": functions_on_ray,
             "http": requests,
             "session": _prompts(settings, requests, store, address),
             "workflow": WorkflowLauncher(RunLauncher(dags, executor, clock=store.clock)),
@@ -257,6 +265,12 @@ class Opened:
         if isinstance(launcher, SessionLauncher):
             await launcher.tidy()
 
+    async def tidy_runners(self) -> None:
+        """End what is left on the Ray cluster of runs that are over."""
+        launcher = self._launchers["ray"]
+        if isinstance(launcher, RayLauncher):
+            await launcher.tidy()
+
     def hurry(self) -> None:
         """End what still runs, without waiting for its grace."""
         if self.engine is not None:
@@ -285,6 +299,23 @@ class Opened:
             await self._store.close()
             if self._settings.output_folder is None:  # what is in memory leaves nothing behind
                 shutil.rmtree(self._output, ignore_errors=True)
+
+
+def _on_ray(
+    settings: Settings, store: SqlStore, path_of: Callable[[int, int], Path]
+) -> RayLauncher:
+    """Return what runs functions on the cluster of the settings, if they name one."""
+    if not settings.ray_address:
+        return RayLauncher(None)
+    folder = settings.ray_working_dir
+    link = Link(
+        settings.ray_address,
+        f"onbeat-{store.store_id}",  # so that no other scheduler's runs have the same name
+        environment=os.environ,
+        working_dir=str(Path(folder).expanduser().absolute()) if folder else "",
+        lease=settings.ray_lease / 1000,
+    )
+    return RayLauncher(link, books=store, path_of=path_of)
 
 
 def _prompts(
@@ -346,6 +377,7 @@ def launchers_that_check() -> Mapping[str, Launcher]:
     return {
         "command": ProcessLauncher(Path(), environment={}),
         "python": FunctionLauncher(),
+        "ray": RayLauncher(None),
         "http": requests,
         # Which server an operator has is not known here: one that names none may be right.
         "session": SessionLauncher(check_url=requests.check, url="http://localhost"),
@@ -365,12 +397,16 @@ def _executor(
     tokens: Tokens,
     address: str,
     execute: Callable[..., object] | None,
+    *,
+    run_dag: Submit,
 ) -> Executor | None:
-    """Return who runs DAGs: a function of this program, or else the URL of the settings."""
+    """Return who runs DAGs: a function of this program, or else what the settings name."""
     if execute is not None:
         return CallableExecutor(execute, in_thread=Threads(settings.concurrency).call)
     if not settings.workflows_executor:
         return None
+    if settings.workflows_executor == ON_RAY:
+        return RayExecutor(run_dag)
     there = settings.public_url or address
     return HttpExecutor(
         settings.workflows_executor,

@@ -5,7 +5,7 @@ Instants are whole milliseconds since 1970 in UTC, but for `run_at`, which is in
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -100,6 +100,8 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     when: Target | None = None  # what is to be asked first
     is_rendered: bool = False  # its target had templates
     group: str | None = None  # it has a place of this group
+    may_run: bool = False  # an attempt before it was lost: that may go on, or have ended, elsewhere
+    at_least_once: bool = False  # what was lost is to be started again, if it is not found
 
     @property
     def inputs(self) -> dict[str, object]:
@@ -529,6 +531,18 @@ class Launcher(Protocol):
 
     async def close(self) -> None:
         """End what is left."""
+
+
+@runtime_checkable
+class FindsAgain(Launcher, Protocol):
+    """A launcher whose targets go on without their node, and are found again by the run's key.
+
+    Launched again after an attempt that may still run (`may_run`), it finds that one. It starts
+    another only if there is none and the attempt is to be made `at_least_once`.
+    """
+
+    def leave(self, run_ids: Collection[int]) -> Collection[int]:
+        """Let go of runs, whose launches are then cancelled and end nothing; return which."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,13 +80,18 @@ class Settings:
     sessions_minimum: int = 60 * 60_000  # the shortest time between two runs of a schedule
     sessions_most: int = 100  # sessions that it keeps; the oldest are cleaned up
     workflows_folder: str = ""  # DAGs as files; empty: they are kept in the database
-    workflows_executor: str = ""  # the URL that DAGs are sent to; empty: a function is given them
+    workflows_executor: str = (
+        ""  # the URL that DAGs are sent to, or ray; empty: a function has them
+    )
     workflows_token: str = ""  # what the executor is sent to know who asks: a reference
     workflows_feedback: bool = False  # whether it tells of the end of every run
     workflows_timeout: int = 3_600_000  # how long that is waited for
     workflows_overlap_policy: OverlapPolicy = "skip"  # unless a schedule says so, as are these
     workflows_catchup_policy: CatchupPolicy = "none"
     workflows_jitter_ms: int = 0
+    ray_address: str = ""  # of a Ray cluster, for functions with `on: ray`; empty: there is none
+    ray_lease: int = 60_000  # how long a cluster that falls silent keeps its runs
+    ray_working_dir: str = ""  # the folder whose code the cluster gets; empty: it has it
     notify: tuple[Channel, ...] = ()  # who hears of failures and the like: a table of the file
 
     @classmethod
@@ -438,6 +443,18 @@ def _url(example: str) -> Callable[[object], str]:
     return read
 
 
+def _executor(value: object) -> str:
+    return "ray" if value == "ray" else _url("http://127.0.0.1:8002, or ray")(value)
+
+
+def _ray_address(value: object) -> str:
+    text = _text(value)
+    if text and text not in {"auto", "local"} and not re.fullmatch(rf"(ray://)?{HOST}", text):
+        hint = "such as 10.0.0.7:6379, or auto for the one on this machine"
+        raise InvalidSettings("", f"{shown(text)} is no address of a Ray cluster", hint=hint)
+    return text
+
+
 def _hosts(value: object) -> tuple[str, ...]:
     hint = 'such as ["onbeat.example.com"]'
     if not isinstance(value, (list, tuple)):
@@ -500,13 +517,16 @@ _READERS: dict[str, Callable[[object], object]] = {
     "sessions_minimum": _length("1m", "1d"),
     "sessions_most": _whole(1, 100_000),
     "workflows_folder": _text,
-    "workflows_executor": _url("http://127.0.0.1:8002"),
+    "workflows_executor": _executor,
     "workflows_token": _text,
     "workflows_feedback": _flag,
     "workflows_timeout": _length("1m", "30d"),
     "workflows_overlap_policy": _choice(OverlapPolicy),
     "workflows_catchup_policy": _choice(CatchupPolicy),
     "workflows_jitter_ms": _whole(0, 7 * 86_400_000),
+    "ray_address": _ray_address,
+    "ray_lease": _length("5s", "1h"),
+    "ray_working_dir": _text,
     "notify": read_channels,
 }
 _TABLES = {"notify"}  # which only a file can have
@@ -514,7 +534,7 @@ _FLAGS = {"workflows_feedback"}
 _NUMBERS = {
     "concurrency", "catchup_per_second", "rate_limit", "sessions_most", "workflows_jitter_ms",
 }  # fmt: skip
-SYSTEMS = ("services", "sessions", "workflows")
+SYSTEMS = ("services", "sessions", "workflows", "ray")
 # What those who come from a scheduler of workflows have in their environment.
 WORKFLOWS_NAMES: dict[str, tuple[str, Callable[[object], object]]] = {
     "TICK_MS": ("tick_ms", _whole(1, 3_600_000)),

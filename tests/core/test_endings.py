@@ -107,6 +107,13 @@ class TestAfter:
         assert self.follows(Lost(), retry=["30s"]) == Ended(Status.FAILED, "lost")
         assert self.follows(Lost(), on_lost="retry") == Retry(ms("13:00"), "lost")
 
+    def test_a_lost_run_that_goes_on_elsewhere_is_looked_for_even_if_a_tick_waits_for_its_turn(self):
+        on_ray = {"run": {"python": "reports:build", "on": "ray"}}
+        again = Retry(ms("13:00"), "lost")
+        assert self.follows(Lost(), retry=["30s"], **on_ray) == again
+        assert self.follows(Lost(), queued("12:30"), overlap="queue", **on_ray) == again
+        assert self.follows(Lost(), attempt=MOST_LOST + 1, **on_ray) == Ended(Status.FAILED, "lost")
+
     @pytest.mark.parametrize("retry", [[], ["30s", "2m"]])
     def test_a_run_that_takes_its_node_down_again_and_again_has_failed(self, retry):
         lose = partial(self.follows, Lost(), on_lost="retry", retry=retry)

@@ -179,6 +179,7 @@ JSON = st.recursive(
 RUNS = st.one_of(
     st.fixed_dictionaries({"command": st.just(["ls", "-l"])}, optional={"cwd": st.sampled_from([None, "/srv"]), "env": st.just({"A": ""}), "enabled": st.booleans(), "inputs": st.dictionaries(st.text(max_size=3), JSON, max_size=2)}),
     st.fixed_dictionaries({"python": st.sampled_from(["a.b:c", "name"])}, optional={"inputs": st.sampled_from([None, {}, {"limit": 5}])}),
+    st.fixed_dictionaries({"python": st.just("a.b:c"), "on": st.just("ray")}, optional={"resources": st.sampled_from([None, {}, {"cpus": 2, "memory": "2GiB", "fast": 0.5}]), "runtime_env": st.sampled_from([None, {"env_vars": {"A": "b"}}]), "enabled": st.booleans()}),
     st.fixed_dictionaries({"http": st.sampled_from(["https://example.com/x?y", "HTTP://127.0.0.1:80"])}, optional={"method": st.sampled_from(["GET", "PUT"]), "headers": st.sampled_from([None, {"X-Team": "a"}]), "feedback": st.booleans()}),
 )  # fmt: skip
 FIELDS = st.builds(

@@ -48,11 +48,11 @@ def after(
     """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
 
     A failure is attempted again while the policy has delays left for its reason, unless a newer
-    tick waits in the queue: that one takes its turn. So is a lost one under `on_lost: retry`, but
-    not for ever: what it runs may be what ends its nodes. One that was asked to end is not. A
-    schedule that was deleted, or cannot be read, is None: nothing of it is attempted again. What
-    was accepted is awaited until its timeout or, without one, until just before the schedule is
-    `next_due`.
+    tick waits in the queue: that one takes its turn. So is a lost one under `on_lost: retry`, or
+    if it can be found again, but not for ever: what it runs may be what ends its nodes. One that
+    was asked to end is not. A schedule that was deleted, or cannot be read, is None: nothing of it
+    is attempted again. What was accepted is awaited until its timeout or, without one, until just
+    before the schedule is `next_due`.
     """
     policy = schedule.policy if schedule is not None else Policy()
     release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)
@@ -76,8 +76,10 @@ def after(
                 return Retry(now + outcome.retry_in, "busy", is_deferral=True)
             return Ended(_never_ran(run), run.ending or "busy", release)
         case Lost():
-            may_again = policy.on_lost == "retry" and tries <= len(delays) + MOST_LOST
-            if may_again and not is_last:
+            found_again = schedule is not None and schedule.target.is_found_again
+            wanted = policy.on_lost == "retry" or found_again
+            may_again = wanted and tries <= len(delays) + MOST_LOST
+            if may_again and (not is_last or (found_again and run.ending is None)):
                 return Retry(now, "lost")
             return Ended(Status.FAILED, "lost", release)
         case Failed():

@@ -48,11 +48,13 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     deadline_at: int | None = None  # milliseconds: by when it is to start, or to be heard of
     ending: Reason | None = None  # it was asked to end, for this reason
     is_backfill: bool = False  # somebody asked for this tick afterwards
+    goes_on: bool = False  # its node is gone, and it may run elsewhere: it is to be found again
 
     @property
     def awaits_retry(self) -> bool:
         """Whether an attempt failed, or found its target busy, and the next one is to come."""
-        return self.status is Status.ENQUEUED and self.attempt > 0 and not self.leased
+        waits = self.status is Status.ENQUEUED and self.attempt > 0
+        return waits and not (self.leased or self.goes_on)
 
     @property
     def is_asked_for(self) -> bool:
@@ -81,7 +83,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     @property
     def awaits_judgement(self) -> bool:
         """Whether it will be judged again: deferred, and not claimed yet."""
-        return self.status is Status.ENQUEUED and not self.leased and self.was_deferred
+        waits = self.status is Status.ENQUEUED and not (self.leased or self.goes_on)
+        return waits and self.was_deferred
 
     def in_flight(self, now: int) -> bool:
         """Return whether it stands in the way of another tick: about to start, or started."""

@@ -58,6 +58,11 @@ class Target:
         return self.kind in REPORTING
 
     @property
+    def is_found_again(self) -> bool:
+        """Whether it goes on when its node is gone, and is found again by the run's key."""
+        return self.kind in FOUND_AGAIN
+
+    @property
     def inputs(self) -> dict[str, object]:
         """What is passed to it: another copy each time, which whoever gets it may change."""
         return read_inputs(self.inputs_text)
@@ -134,6 +139,9 @@ def _check_probe(probe: Target) -> None:
     if probe.kind == "python" and probe.needs != probe.kind:
         problem = "a condition cannot be a registered function: any node may have to ask it"
         raise InvalidSchedule("when.python", problem, hint="module:function")
+    if probe.is_found_again:
+        problem = "a condition is asked where the node is"
+        raise InvalidSchedule("when.on", problem, hint="leave it out")
     if probe.has_templates:
         raise InvalidSchedule("when", "a condition has no templates", hint="put them in `run`")
 
@@ -306,6 +314,11 @@ def _target(given: object) -> Target:
     kind, own = _kind_of(given), _fields(given)
     with naming("enabled"):
         is_enabled = read_flag(own.pop("enabled", True))
+    if kind == "python" and "on" in own:
+        if own["on"] != ON_RAY:
+            problem = f"nothing runs functions on {shown(own['on'])}"
+            raise InvalidSchedule("on", problem, hint="ray, or leave it out: in the node itself")
+        kind = ON_RAY
     return Target(kind, own, is_enabled)
 
 
@@ -406,4 +419,6 @@ def _parts_of(trigger: Trigger) -> Iterator[Trigger]:
 
 
 TARGETS = ("command", "python", "http", "session", "workflow")  # the kinds of launcher
+ON_RAY = "ray"  # a function on a cluster: `python` with `on: ray`
+FOUND_AGAIN = frozenset({ON_RAY})  # those that go on without their node
 REPORTING = frozenset({"http", "session", "workflow"})  # those that others may report the end of

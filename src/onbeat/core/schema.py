@@ -310,8 +310,17 @@ _TARGETS: dict[str, Schema] = {
     "python": _object({
         "python": _text("module:function, or the name of a registered one", "reports:build",
                         minLength=1),
+        "on": {"const": "ray", "description": "on the Ray cluster instead of in the node"},
+        "resources": _or_null(_told(
+            _by_name({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}),
+            "what a worker has to have", {"cpus": 2, "gpus": 0.5, "memory": "2GiB"},
+        )),
+        "runtime_env": _or_null({"type": "object", "description": "as Ray has it"}),
         **_SHARED,
-    }) | {"required": ["python"]},
+    }) | {
+        "required": ["python"],
+        "dependentRequired": {"resources": ["on"], "runtime_env": ["on"]},
+    },
     "http": _object({
         "http": _text("a URL", "https://example.com/hook", pattern="^[Hh][Tt][Tt][Pp][Ss]?://.+"),
         "method": {"enum": ["POST", "PUT", "PATCH", "GET", "HEAD", "DELETE"], "default": "POST"},

@@ -20,7 +20,7 @@ from onbeat.core.runs import Accepted, Canceled, Failed, Lost, Outcome
 from onbeat.core.schedules import Target
 from onbeat.engine.leases import Lease
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
-from onbeat.ports import Attempt, Clock, Finished, Launchers, Node, Store
+from onbeat.ports import Attempt, Clock, FindsAgain, Finished, Launchers, Node, Store
 
 BATCH = 250  # runs claimed at once
 CLAIM_EVERY = 0.05  # seconds at most between two looks at what waits, while runs end
@@ -299,7 +299,11 @@ class Dispatcher:
         """Hear that runs have ended: a retry or a queued run may have become due."""
 
     async def drain(self, grace: float) -> None:
-        """Wait for what is running; end what still runs after `grace` seconds."""
+        """Wait for what is running; end what still runs after `grace` seconds.
+
+        What goes on without this node is left to whoever finds it.
+        """
+        self._leave()
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except TimeoutError:
@@ -315,8 +319,17 @@ class Dispatcher:
         self._ending = True
         self.end_running()
 
+    def _leave(self) -> None:
+        """Let go of what goes on without this node: for the books it is lost, and found again."""
+        for task, attempt in list(self._running.values()):
+            launcher = self._launchers[attempt.target.kind]
+            if isinstance(launcher, FindsAgain) and launcher.leave([attempt.run_id]):
+                self._given_up.add((attempt.run_id, attempt.fence))
+                task.cancel()
+
     def end_running(self, *, lost: bool = False) -> None:
         """End what is running now: because the node is stopped, or because it may be lost."""
+        self._leave()
         for task, _ in list(self._probing.values()):
             task.cancel()
         for task, attempt in list(self._running.values()):

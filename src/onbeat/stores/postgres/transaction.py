@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Protocol
 
 from onbeat.ports import Clock
+from onbeat.stores.sql.rows import GOES_ON
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value, Values
 
 # Our advisory locks: no other program of the database is likely to have these numbers.
@@ -36,13 +37,15 @@ SELECT d.due_at, d.schedule_id, d.run_at, t.decided_until, t.decided_run_at, t.i
    FOR UPDATE OF d, t SKIP LOCKED
 """
 
-TAKE_WAITING = """
+TAKE_WAITING = f"""
 SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
-       r.deferrals, r.deadline_at, r.grp, r.rendered
+       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost',
+       {GOES_ON}
   FROM schedule_runs r JOIN schedule_state t USING (schedule_id)
  WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
-   AND r.needs IN (?2[]) AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR NOT EXISTS (
+   AND r.needs IN (?2[]) AND (
+        r.request_id <> '' OR r.triggered_by = 'backfill' OR {GOES_ON} OR NOT EXISTS (
         SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))
    AND (r.grp IS NULL OR NOT (r.grp IN (?4[]))) AND NOT (r.schedule_id IN (?5[]))
    AND (r.deadline_at IS NULL OR r.deadline_at > ?1)
@@ -204,10 +207,10 @@ class PostgresTransaction(Transaction):
         taken = self.all(TAKE_WAITING, asked)
         said = self._said(list({row[1] for row in taken})) if taken else {}
         rows: list[Row] = []
-        for row in taken:
+        for *row, goes_on in taken:
             definition, revision, _, user_id, paused = said[row[1]]
             # It may have been paused since it was looked for.
-            if not paused or row[6] or row[7] == "backfill":
+            if not paused or row[6] or row[7] == "backfill" or goes_on:
                 rows.append((*row, definition, revision, user_id))
         return rows
 

@@ -10,7 +10,7 @@ import msgspec
 from onbeat.core.decisions import Launch, Queue, Skip
 from onbeat.core.endings import judge
 from onbeat.core.plan import switched_off
-from onbeat.core.runs import Run, Status
+from onbeat.core.runs import Reason, Run, Status
 from onbeat.core.schedules import Schedule, Target, from_definition
 from onbeat.errors import InvalidSchedule
 from onbeat.events import RunClaimed, RunEnqueued, RunFailed, RunStarted
@@ -19,6 +19,7 @@ from onbeat.stores.sql.ending import carry_out_about, free, release_next, settle
 from onbeat.stores.sql.rendering import rendered
 from onbeat.stores.sql.rows import (
     END_WAITING,
+    GOES_ON,
     WaitingRow,
     end_waiting,
     full_groups,
@@ -38,14 +39,15 @@ UPDATE schedule_runs AS r
  WHERE r.run_id = given.run_id
 """
 
-ANNOUNCE = """
-  WITH held (id, token) AS (VALUES {(?int,?int)})
+ANNOUNCE = f"""
+  WITH held (id, token) AS (VALUES {{(?int,?int)}})
 UPDATE schedule_runs AS r
-   SET status = 'STARTED', attempt = r.attempt + 1, reason = NULL, started_at = ?1, updated_at = ?1
+   SET status = 'STARTED', attempt = r.attempt + 1, started_at = ?1, updated_at = ?1,
+       reason = CASE WHEN {GOES_ON} THEN reason END
   FROM held
  WHERE r.run_id = held.id AND r.fence = held.token
    AND r.status = 'ENQUEUED' AND r.leased_by || '' = ?2
-   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR NOT EXISTS (
+   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR ({GOES_ON}) OR NOT EXISTS (
         SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))
 RETURNING run_id
 """
@@ -121,9 +123,13 @@ class _Claiming:
         )  # fmt: skip
         if run.deadline_at is not None and run.deadline_at <= self._tx.now:
             return False  # whoever looks for those ends it
-        off = switched_off(schedule)
+        if row.was_lost and schedule.target.is_found_again:
+            return True  # it has started, and is only to be found
+        off: Reason | None = switched_off(schedule)
         if off is not None and run.is_asked_for:  # who wants it knows that its schedule is
             off = None if schedule.target.is_enabled else "disabled_target"
+        if row.was_lost and schedule.policy.on_lost != "retry":
+            off = "lost"  # it was to be found again, until it was edited
         if off is not None:
             end_waiting(self._tx, row.schedule_id, run, off)
             release_next(self._tx, row.schedule_id)
@@ -290,6 +296,8 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
         when=schedule.when,
         is_rendered=is_rendered,
         group=row.grp,
+        may_run=bool(row.was_lost),
+        at_least_once=policy.on_lost == "retry",
     )
 
 

@@ -10,7 +10,7 @@ from onbeat.core.causes import decode_happened
 from onbeat.core.decisions import Due
 from onbeat.core.model import Past
 from onbeat.core.runs import Reason, Run, Status, TriggeredBy
-from onbeat.core.schedules import Schedule, from_definition
+from onbeat.core.schedules import FOUND_AGAIN, Schedule, from_definition
 from onbeat.errors import InvalidSchedule
 from onbeat.events import LATE, RunCanceled, RunFailed, RunReleased, RunSkipped
 from onbeat.ports import Node
@@ -85,14 +85,21 @@ class WaitingRow(NamedTuple):
     deadline_at: int | None
     grp: str | None
     rendered: str | None
+    was_lost: int  # the attempt before: its node fell silent
     definition: str
     revision: int
     user_id: str
 
 
-RUN_OF_SCHEDULE = """schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt,
+# A run whose node fell silent, and that may go on without it: it is to be found again.
+GOES_ON = (
+    f"""reason = 'lost' AND needs IN ({", ".join(f"'{kind}'" for kind in sorted(FOUND_AGAIN))})"""
+)
+
+RUN_OF_SCHEDULE = f"""schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt,
        blocked_by, leased_by IS NOT NULL, deferrals, deadline_at,
-       CASE WHEN end_asked_at IS NOT NULL THEN reason END, triggered_by = 'backfill'"""
+       CASE WHEN end_asked_at IS NOT NULL THEN reason END, triggered_by = 'backfill',
+       status = 'ENQUEUED' AND {GOES_ON}"""
 
 UNFINISHED = f"""
 SELECT {RUN_OF_SCHEDULE}
@@ -144,11 +151,11 @@ def unfinished_of(tx: Transaction, schedule_ids: Collection[str]) -> dict[str, l
 def as_run(row: Row) -> Run:
     """Return a run from the columns of `RUN_OF_SCHEDULE`."""
     _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by, *rest = row
-    leased, deferrals, deadline_at, ending, backfill = rest
+    leased, deferrals, deadline_at, ending, backfill, goes_on = rest
     return Run(
         run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by,
         leased=bool(leased), deferrals=deferrals, deadline_at=deadline_at, ending=ending,
-        is_backfill=bool(backfill),
+        is_backfill=bool(backfill), goes_on=bool(goes_on),
     )  # fmt: skip
 
 

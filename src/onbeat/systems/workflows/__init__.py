@@ -1,6 +1,13 @@
 """Workflows that are started by cron texts: DAGs as JSON, which an executor runs."""
 
-from onbeat.systems.workflows.executors import CallableExecutor, Executor, HttpExecutor, Meta
+from onbeat.systems.workflows.executors import (
+    CallableExecutor,
+    Executor,
+    HttpExecutor,
+    Meta,
+    RayExecutor,
+    Submit,
+)
 from onbeat.systems.workflows.launching import WorkflowLauncher
 from onbeat.systems.workflows.registrar import Defaults, Registrar
 from onbeat.systems.workflows.run_launcher import RunLauncher
@@ -15,8 +22,10 @@ __all__ = [
     "Executor",
     "HttpExecutor",
     "Meta",
+    "RayExecutor",
     "Registrar",
     "RunLauncher",
+    "Submit",
     "WorkflowLauncher",
     "WorkflowStore",
     "Workflows",

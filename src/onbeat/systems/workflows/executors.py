@@ -19,6 +19,7 @@ LONGEST_ID = 200
 RETRYABLE = {408, 425, 429}  # besides 5xx
 
 Function = Callable[..., object]
+Submit = Callable[[str, Dag, Mapping[str, object]], Awaitable[Outcome]]
 InThread = Callable[[Callable[[], object]], Awaitable[object]]
 
 
@@ -127,6 +128,20 @@ class CallableExecutor:
             return await call(dag, meta)
         found = await self._in_thread(partial(call, dag, meta))
         return await _awaited(found) if inspect.isawaitable(found) else found
+
+
+class RayExecutor:
+    """Runs the nodes of a DAG as tasks on a Ray cluster, each as soon as those before it are done.
+
+    A node is `{"id": "send", "python": "reports:send", "inputs": {...}, "after": ["fetch"]}`. What
+    the nodes return is the result, by their ids. The same key is the same run on the cluster.
+    """
+
+    def __init__(self, submit: Submit) -> None:
+        self._submit = submit
+
+    async def run(self, dag: Dag, meta: Meta) -> Outcome:
+        return await self._submit(meta.idempotency_key, dag, msgspec.to_builtins(meta))
 
 
 async def _awaited(found: Awaitable[object]) -> object:

@@ -1,0 +1,232 @@
+"""Functions on a real Ray cluster: what comes back, and what ends them."""
+
+import asyncio
+import os
+
+import pytest
+
+from onbeat.core.schedules import read_schedule
+from onbeat.launchers.process import output_path
+from tests.ray.conftest import on_ray
+
+
+def play(world, story, **settings):
+    async def whole():
+        async with world.up(**settings) as beat:
+            return await story(beat)
+
+    return asyncio.run(asyncio.wait_for(whole(), 110))
+
+
+async def run_once(world, beat, fields, **more):
+    await beat.define(read_schedule("it", fields))
+    started = await beat.start("it")
+    return await world.ended(beat, started.run_id, **more)
+
+
+def test_a_function_runs_on_the_cluster_and_its_result_and_output_come_back(world):
+    async def story(beat):
+        return await run_once(world, beat, on_ray("add", inputs={"a": 2, "b": 3}))
+
+    run = play(world, story)
+    assert (run.status, run.result) == ("SUCCESS", {"sum": 5})
+    assert run.log_tail == "adding 2 and 3\nand a child\nand an error\n"
+
+
+def test_what_it_raises_is_the_error_of_the_run_and_its_trace_the_output(world):
+    async def story(beat):
+        return await run_once(world, beat, on_ray("fail"))
+
+    run = play(world, story)
+    assert (run.status, run.reason, run.error) == ("FAILED", "error", "ValueError: no luck")
+    assert run.log_tail.startswith("about to fail\nTraceback")
+    assert 'raise ValueError("no luck")' in run.log_tail
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("odd", "it returned {1, 2}: that is no JSON"),
+        ("leave", "SystemExit: 3"),
+        ("nowhere", "tests.ray.work:nowhere cannot be imported on the cluster"),
+        ("add", "missing a required argument: 'a'"),
+    ],
+)
+def test_whatever_else_goes_wrong_is_told(world, function, told):
+    async def story(beat):
+        return await run_once(world, beat, on_ray(function))
+
+    run = play(world, story)
+    assert run.status == "FAILED"
+    assert told in run.error
+
+
+def test_a_function_is_told_of_its_run(world):
+    async def story(beat):
+        return await run_once(world, beat, on_ray("tell"))
+
+    run = play(world, story)
+    assert run.result == {"key": run.key, "attempt": 1, "iteration": 1, "triggered_by": "manual"}
+
+
+def test_each_attempt_at_a_run_has_a_runner_of_its_own(world):
+    async def story(beat):
+        fields = on_ray("flaky", inputs={"path": str(world.witness_file)}, retry=["0s"])
+        return await run_once(world, beat, fields)
+
+    run = play(world, story)
+    assert (run.status, run.result, run.attempt) == ("SUCCESS", 2, 2)
+    assert [line[2] for line in world.witnesses()] == ["1", "2"]
+
+
+def test_a_timeout_really_stops_it(world):
+    async def story(beat):
+        inputs = {"path": str(world.witness_file), "seconds": 600}
+        fields = on_ray("work", inputs=inputs, timeout="2s", cancel_grace="0s")
+        run = await run_once(world, beat, fields)
+        (line,) = world.witnesses()
+        return run, is_running(int(line[3]))
+
+    run, still_there = play(world, story)
+    assert (run.status, run.reason) == ("FAILED", "timeout")
+    assert "working" in run.log_tail
+    assert not still_there
+
+
+def test_a_run_that_is_canceled_may_end_by_itself_and_then_is_gone(world):
+    async def story(beat):
+        await beat.define(
+            read_schedule("it", on_ray("wait", inputs={"path": str(world.witness_file)}))
+        )
+        started = await beat.start("it")
+        await world.until(world.witnesses)
+        await beat.cancel(started.run_id)
+        run = await world.ended(beat, started.run_id)
+        return run, is_running(int(world.witnesses()[0][3]))
+
+    run, still_there = play(world, story)
+    assert run.status == "CANCELED"
+    assert (world.folder / "witness.asked").exists()
+    assert not still_there
+
+
+def test_a_worker_that_dies_takes_its_run_with_it_which_is_lost_and_not_started_again(world):
+    async def story(beat):
+        return await run_once(
+            world, beat, on_ray("die", inputs={"path": str(world.witness_file)}, retry=["0s"])
+        )
+
+    run = play(world, story)
+    assert (run.status, run.reason) == ("FAILED", "lost")
+    assert "died" in run.error
+    assert len(world.witnesses()) == 1
+
+
+def test_a_run_whose_worker_died_is_started_again_where_that_is_wanted(world):
+    async def story(beat):
+        return await run_once(
+            world, beat, on_ray("die", inputs={"path": str(world.witness_file)}, on_lost="retry")
+        )
+
+    run = play(world, story)
+    assert (run.status, run.reason) == ("FAILED", "lost")  # it may be what ends its nodes
+    assert len(world.witnesses()) == run.attempt > 1
+
+
+def test_what_needs_more_than_the_cluster_has_waits_and_says_so_until_it_is_canceled(world):
+    async def story(beat):
+        await beat.define(read_schedule("it", on_ray("tell", resources={"unobtainium": 1})))
+        started = await beat.start("it")
+        path = output_path(world.settings().output_folder, started.run_id, 1)
+        await world.until(path.exists)
+        told = path.read_text()
+        await beat.cancel(started.run_id)
+        return told, await world.ended(beat, started.run_id)
+
+    told, run = play(world, story)
+    assert told == "[onbeat: waits for a place on the cluster]\n"
+    assert run.status == "CANCELED"
+
+
+def test_nothing_is_left_on_the_cluster_of_runs_that_are_over(world):
+    async def story(beat):
+        await run_once(world, beat, on_ray("tell"))
+        return await settled_runners(world, beat)
+
+    assert play(world, story) == []
+
+
+def test_a_cluster_that_is_not_there_leaves_a_run_waiting_and_nothing_is_lost(tmp_path, world):
+    async def story(beat):
+        await beat.define(read_schedule("it", on_ray("tell")))
+        started = await beat.start("it")
+        for _ in range(300):
+            run = await beat.service.run(started.run_id)
+            if run.reason is not None:
+                break
+            await asyncio.sleep(0.1)
+        return run
+
+    run = play(world, story, ray_address="127.0.0.1:1")
+    assert (run.status, run.reason) == ("ENQUEUED", "busy")
+    assert "there is no Ray cluster at 127.0.0.1:1" in run.error
+
+
+def test_what_an_earlier_node_started_goes_on_and_is_found_again_when_it_stops_in_order(world):
+    path = str(world.witness_file)
+
+    async def first(beat):
+        fields = on_ray("work", inputs={"path": path, "seconds": 4})
+        await beat.define(read_schedule("it", fields))
+        started = await beat.start("it")
+        await world.until(world.witnesses)
+        return started.run_id
+
+    run_id = play(world, first)
+
+    async def second(beat):
+        return await world.ended(beat, run_id)
+
+    run = play(world, second)
+    assert (run.status, run.result, run.attempt) == ("SUCCESS", 4, 2)
+    assert len(world.witnesses()) == 1
+
+
+def test_the_state_of_a_runner_tells_whose_it_is_and_what_for(world):
+    async def story(beat):
+        inputs = {"path": str(world.witness_file), "seconds": 3}
+        await beat.service.define(
+            [read_schedule("reports/daily", on_ray("work", inputs=inputs))], user_id="timer"
+        )
+        started = await beat.start("reports/daily")
+        await world.until(world.witnesses)
+        (found,) = await runners(beat)
+        await beat.cancel(started.run_id)
+        return started, found
+
+    started, found = play(world, story)
+    assert found["name"] == found["key"] == started.key
+    assert (found["user"], found["triggered_by"]) == ("timer", "manual")
+    assert found["schedule_key"] == "reports/daily"
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def runners(beat):
+    launcher = beat._opened._launchers["ray"]
+    return (await launcher._link.ask("list", {}))["runners"]
+
+
+async def settled_runners(world, beat):
+    for _ in range(100):
+        found = await runners(beat)
+        if not found:
+            break
+        await asyncio.sleep(0.1)
+    return found

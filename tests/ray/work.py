@@ -1,0 +1,94 @@
+"""What the tests have done on a cluster. Whatever begins leaves a line in the witness file."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def witness(path, run):
+    line = f"{run.key} {run.schedule_id} {run.attempt} {os.getpid()}\n".encode()
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(handle, line)
+    os.close(handle)
+
+
+def add(a, b):
+    print(f"adding {a} and {b}")
+    subprocess.run(["sh", "-c", "echo and a child; echo and an error >&2"], check=True)
+    return {"sum": a + b}
+
+
+def fail():
+    print("about to fail")
+    raise ValueError("no luck")
+
+
+def odd():
+    return {1, 2}
+
+
+def leave():
+    sys.exit(3)
+
+
+def tell(run):
+    return {name: getattr(run, name) for name in ("key", "attempt", "iteration", "triggered_by")}
+
+
+def flaky(run, path):
+    witness(path, run)
+    if run.attempt == 1:
+        raise RuntimeError("the first time")
+    return run.attempt
+
+
+def work(run, path, seconds=0.0):
+    witness(path, run)
+    print("working", flush=True)
+    time.sleep(seconds)
+    Path(f"{path}.{run.run_id}.done").touch()
+    return seconds
+
+
+async def wait(run, path):
+    witness(path, run)
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        print("asked to end")
+        Path(f"{path}.asked").touch()  # noqa: ASYNC240 - nothing else runs here
+        raise
+
+
+def die(run, path):
+    witness(path, run)
+    os.kill(os.getpid(), 9)
+
+
+def fetch(words):
+    return words.split()
+
+
+def count(after):
+    return len(after["fetch"])
+
+
+def longest(after):
+    return max(after["fetch"], key=len)
+
+
+def sleep_until_both(path, name, other):
+    """Return once the other node has begun as well: they run side by side, or never end."""
+    Path(f"{path}.{name}").touch()
+    for _ in range(300):
+        if Path(f"{path}.{other}").exists():
+            return name
+        time.sleep(0.1)
+    raise RuntimeError(f"{other} has not begun")
+
+
+def join(after, meta):
+    return {"of": sorted(after), "key": meta["idempotency_key"]}

@@ -1,0 +1,126 @@
+"""Runs that go on when their node is gone: they keep their place, and are only to be found again."""
+
+import pytest
+
+from onbeat.core.runs import Failed, Lost, Succeeded
+from tests.stores.conftest import a_node
+
+ON_RAY = {"run": {"python": "reports:build", "on": "ray"}}
+OFFERS = frozenset({"command", "ray"})
+
+
+async def lost(world, **fields):
+    """Start a run on a cluster, and have its node die; return the attempt, and be another node."""
+    await world.register(offers=OFFERS)
+    attempt = await world.going(**ON_RAY, **fields)
+    await world.reopen()
+    await world.register(offers=OFFERS)
+    return attempt
+
+
+async def test_the_next_attempt_knows_that_it_may_run_already(world):
+    before = await lost(world)
+    assert (before.may_run, before.at_least_once) == (False, False)
+    again = await world.start_one()
+    assert (again.may_run, again.at_least_once) == (True, False)
+    assert (again.attempt, again.key) == (2, before.key)
+
+
+async def test_it_may_be_started_again_only_where_that_is_asked_for(world):
+    await lost(world, on_lost="retry")
+    again = await world.start_one()
+    assert (again.may_run, again.at_least_once) == (True, True)
+
+
+async def test_an_attempt_after_a_failure_may_not_run_already(world):
+    await lost(world, retry=["0s", "0s"])
+    await world.end(await world.start_one(), Failed("no luck"))
+    again = await world.start_one()
+    assert (again.attempt, again.may_run) == (3, False)
+
+
+async def test_a_tick_finds_it_in_its_way_before_anybody_has_found_it(world):
+    attempt = await lost(world)
+    await world.tick()
+    assert await world.runs("status reason blocked_by") == [
+        ("ENQUEUED", "lost", None),
+        ("SKIPPED", "overlap", attempt.run_id),
+    ]
+
+
+async def test_a_tick_waits_for_it_in_the_queue(world):
+    await lost(world, overlap="queue")
+    await world.tick()
+    found = await world.start_one()
+    assert found.may_run
+    await world.end(found)
+    assert (await world.start_one()).run_at == found.run_at + 3600
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "replace", "allow"])
+async def test_it_is_found_whatever_else_runs(world, overlap):
+    attempt = await lost(world, overlap=overlap)
+    await world.store.enqueue("report", request_id="by hand")
+    found = {each.run_id: each for each in await world.start()}
+    assert found[attempt.run_id].may_run
+
+
+async def test_it_is_found_though_its_schedule_is_paused(world):
+    await lost(world)
+    await world.store.pause("report")
+    assert (await world.start_one()).may_run
+    assert await world.runs("status") == ["STARTED"]
+
+
+async def test_it_is_found_though_its_schedule_is_disabled(world):
+    await lost(world)
+    await world.define(**ON_RAY, enabled=False)
+    assert (await world.start_one()).may_run
+
+
+async def test_who_hands_it_back_does_not_make_it_a_new_one(world):
+    await lost(world)
+    await world.store.hand_back([await world.start_one()])
+    assert (await world.start_one()).may_run
+
+
+async def test_a_node_that_stops_in_order_leaves_it_to_the_next(world):
+    await world.register(offers=OFFERS)
+    attempt = await world.going(**ON_RAY)
+    await world.end(attempt, Lost())
+    assert await world.runs("status reason") == [("ENQUEUED", "lost")]
+    found = await world.start_one()
+    await world.end(found, Succeeded(7))
+    assert await world.runs("status reason result") == [("SUCCESS", None, 7)]
+
+
+async def test_one_that_cannot_be_found_any_more_since_it_was_edited_is_lost(world):
+    await lost(world)
+    await world.define(run={"command": ["true"]})
+    assert await world.start() == []
+    assert await world.runs("status reason") == [("FAILED", "lost")]
+
+
+async def test_one_that_was_to_end_is_not_looked_for(world):
+    await world.register(offers=OFFERS)
+    attempt = await world.going(**ON_RAY)
+    await world.store.cancel(attempt.run_id)
+    await world.reopen()
+    await world.register(offers=OFFERS)
+    assert [status for status, _ in await world.runs("status reason")] == ["FAILED"]
+
+
+async def test_of_a_schedule_that_was_deleted_it_is_lost(world):
+    await world.register(offers=OFFERS)
+    await world.going(**ON_RAY)
+    await world.store.delete("report")
+    await world.reopen()
+    await world.register(offers=OFFERS)
+    assert await world.runs("status reason") == [("FAILED", "lost")]
+
+
+async def test_a_node_without_a_cluster_leaves_it_alone(world):
+    await lost(world)
+    await world.store.register(a_node("node-x"))
+    await world.register()
+    assert await world.start() == []
