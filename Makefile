@@ -8,7 +8,7 @@ KILLS ?= 200
 EVERY ?= 1
 EXAMPLES ?= 200
 
-.PHONY: help run example-services example-workflows example-sessions test check fix laws sim mutants interleavings chaos fuzz bench load requirements lock
+.PHONY: help run example-services example-workflows example-sessions test check fix laws sim mutants interleavings chaos ray fuzz bench load requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -57,6 +57,9 @@ interleavings: .venv/dev.stamp  ## step every pair of calls through every order 
 
 chaos: .venv/dev.stamp  ## kill -9 real nodes KILLS=200 times on SQLite, then three on PostgreSQL, and check what is left
 	@$(BIN)/python -m tests.chaos --kills $(KILLS)
+
+ray: .venv/dev.stamp .venv/ray.stamp  ## run functions on real Ray clusters, in a network of their own, and kill what they run on
+	@$(BIN)/python tools/test.py ray
 
 fuzz: .venv/dev.stamp  ## ask the API for what it cannot give, EXAMPLES=200 an operation and 100 000 malformed requests: minutes
 	@HYPOTHESIS_PROFILE=random API_EXAMPLES=$(EXAMPLES) MALFORMED=100000 $(BIN)/python -m pytest --timeout 3600 tests/web/test_schemathesis.py tests/web/test_fuzzing.py

@@ -67,6 +67,7 @@ SAMPLES = {
             "sessions_cwd",
             "workflows_folder",
             "workflows_token",
+            "ray_working_dir",
         )
     },
     **{
@@ -82,6 +83,8 @@ SAMPLES = {
     "workflows_timeout": {"1m": 60_000, "PT10H": 36_000_000, "30d": 30 * 86_400_000},
     "workflows_overlap_policy": {each: each for each in ("allow", "queue", "skip")},
     "workflows_catchup_policy": {each: each for each in ("fire_immediately", "spread", "none")},
+    "ray_address": {"auto": "auto", "10.0.0.7:6379": "10.0.0.7:6379", "": ""},
+    "ray_lease": {"5s": 5_000, "PT1M": 60_000, "1h": 3_600_000},
     "workflows_jitter_ms": {"0": 0, "250": 250, "604800000": 604_800_000},
 }
 NUMBERS = {
@@ -466,7 +469,12 @@ def test_a_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
         (
             "workflows_executor",
             "localhost:8002",
-            "'localhost:8002' is no URL that others could use (such as http://127.0.0.1:8002)",
+            "'localhost:8002' is no URL that others could use (such as http://127.0.0.1:8002, or ray)",
+        ),
+        (
+            "ray_address",
+            "10.0.0.7/x",
+            "'10.0.0.7/x' is no address of a Ray cluster (such as 10.0.0.7:6379, or auto for the one on this machine)",
         ),
         ("hosts", "*.example.com", "'*.example.com' is no host (such as [\"onbeat.example.com\"])"),
         ("hosts", "a/b", "'a/b' is no host (such as [\"onbeat.example.com\"])"),

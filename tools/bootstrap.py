@@ -1,8 +1,8 @@
-"""Make `.venv` ready, with the standard library alone: `python3 tools/bootstrap.py run|dev|bench|ray`.
+"""Make `.venv` ready, with the standard library alone: `python3 tools/bootstrap.py run`.
 
-`run`, `dev`, `bench` and `ray` install the hashed requirements of that name and this project, in place.
-`lock` writes those requirements anew. pip comes from the machine or from `ensurepip`, whichever is
-there.
+`run`, `dev`, `bench` and `ray` install the hashed requirements of that name and this project, in
+place. `lock` writes those requirements anew. pip comes from the machine or from `ensurepip`,
+whichever is there.
 """
 
 import os

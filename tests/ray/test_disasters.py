@@ -134,22 +134,8 @@ def test_a_run_whose_cluster_dies_is_decided_when_its_lease_is_over(tmp_path, ra
 
     try:
         run = play(world, story, ray_lease=6_000)
-    finally:
-        cluster.shutdown()
+    finally:  # in order, it would look for what is dead
+        cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
     assert (run.status, run.reason) == ("FAILED", "lost")
     assert "it was started zero or one times" in run.error
-    assert len(world.witnesses()) == 1
-
-
-def test_the_process_that_is_connected_to_the_cluster_may_die_and_nobody_notices(world):
-    async def story(beat):
-        fields = on_ray("work", inputs={"path": str(world.witness_file), "seconds": 4})
-        await beat.define(read_schedule("it", fields))
-        started = await beat.start("it")
-        await world.until(world.witnesses)
-        beat._opened._launchers["ray"]._link._gateway._process.kill()
-        return await world.ended(beat, started.run_id)
-
-    run = play(world, story)
-    assert (run.status, run.result, run.attempt) == ("SUCCESS", 4, 1)
     assert len(world.witnesses()) == 1

@@ -210,6 +210,20 @@ def test_the_state_of_a_runner_tells_whose_it_is_and_what_for(world):
     assert found["schedule_key"] == "reports/daily"
 
 
+def test_the_process_that_is_connected_to_the_cluster_may_die_and_nobody_notices(world):
+    async def story(beat):
+        fields = on_ray("work", inputs={"path": str(world.witness_file), "seconds": 4})
+        await beat.define(read_schedule("it", fields))
+        started = await beat.start("it")
+        await world.until(world.witnesses)
+        beat._opened._launchers["ray"]._link._gateway._process.kill()
+        return await world.ended(beat, started.run_id)
+
+    run = play(world, story)
+    assert (run.status, run.result, run.attempt) == ("SUCCESS", 4, 1)
+    assert len(world.witnesses()) == 1
+
+
 def is_running(pid):
     try:
         os.kill(pid, 0)

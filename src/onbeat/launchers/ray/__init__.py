@@ -143,8 +143,10 @@ class RayLauncher:
             try:
                 since = await self._here_since()
                 told = await self._link.ask("run", asking.fields(), heard)
-                if told.get("is_new") and since <= asking.not_before:
-                    asking.may_run = False  # this cluster would know: it was never begun
+                # The cluster would know if it had begun, unless that was in another life of it.
+                never = told.get("never_began") and since <= asking.not_before
+                if (never or told.get("unborn")) and loop.time() < until:
+                    asking.may_run = False
                     continue
                 return told  # noqa: TRY300 - each way out has its reason beside it
             except StoreFailed as broken:
@@ -170,9 +172,10 @@ class RayLauncher:
             return NEVER
         if self._known[0] != cluster:
             found = await self._books.kept("ray", "cluster")
-            said = found.body if found is not None else None
+            said = found.body if found is not None else {"id": "", "since": 0}
             if not isinstance(said, dict) or said.get("id") != cluster:
-                said = {"id": cluster, "since": self._books.clock.now()}
+                since = 0 if found is None else self._books.clock.now()  # it is the first there is
+                said = {"id": cluster, "since": since}
                 await self._books.keep("ray", "cluster", said)  # before anything is started there
             self._known = cluster, int(str(said["since"]))
         return self._known[1]

@@ -99,10 +99,12 @@ class Gateway:
         async with self._one_at_a_time[str(asked["name"])]:
             actor = await self._found_or_made(str(asked["name"]), asked)
         if actor is None:
-            return {"absent": True, "is_new": await self._is_new(str(asked["name"]))}
+            return {"absent": True, "never_began": await self._never_began(str(asked["name"]))}
         telling = asyncio.ensure_future(self._tell_output(actor, asked))
         try:
             return {"outcome": json.loads(await _until_over(actor, json.dumps(asked["spec"])))}
+        except ActorDiedError as died:  # perhaps with its node, before it had come to life
+            return {"lost": _brief(died), "unborn": await self._never_began(str(asked["name"]))}
         finally:
             telling.cancel()
 
@@ -116,11 +118,11 @@ class Gateway:
         self._say(asked, {"begun": True})
         return actor or await asyncio.to_thread(self._make, name, asked)
 
-    async def _is_new(self, name: str) -> bool:
-        """Return whether the cluster, for as long as it has been up, never had such a runner."""
+    async def _never_began(self, name: str) -> bool:
+        """Return whether the cluster, for as long as it has been up, had no such runner at work."""
         try:
             known = await self._ask(state.actors)  # also those that are dead
-            return all(each["Name"] != name for each in known.values())
+            return not any(each["Name"] == name and each["StartTime"] for each in known.values())
         except (AttributeError, KeyError):  # this is no public part of Ray: others may have none
             return False
 
