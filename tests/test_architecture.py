@@ -164,7 +164,10 @@ def test_an_optional_dependency_is_imported_in_one_file_or_folder_of_its_own():
             path for path in MODULES if package in {m.partition(".")[0] for m in imports(path)}
         ]
         folders = {path.parent for path in users}
-        own = len(users) == 1 or folders in ({PACKAGE / "stores/postgres"}, {PACKAGE / "launchers/ray"})
+        own = len(users) == 1 or folders in (
+            {PACKAGE / "stores/postgres"},
+            {PACKAGE / "launchers/ray"},
+        )
         assert users, package
         assert own, (package, users)
 

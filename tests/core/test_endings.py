@@ -107,7 +107,9 @@ class TestAfter:
         assert self.follows(Lost(), retry=["30s"]) == Ended(Status.FAILED, "lost")
         assert self.follows(Lost(), on_lost="retry") == Retry(ms("13:00"), "lost")
 
-    def test_a_lost_run_that_goes_on_elsewhere_is_looked_for_even_if_a_tick_waits_for_its_turn(self):
+    def test_a_lost_run_that_goes_on_elsewhere_is_looked_for_even_if_a_tick_waits_for_its_turn(
+        self,
+    ):
         on_ray = {"run": {"python": "reports:build", "on": "ray"}}
         again = Retry(ms("13:00"), "lost")
         assert self.follows(Lost(), retry=["30s"], **on_ray) == again
