@@ -28,6 +28,7 @@ from onbeat.errors import (
     StoreUnusable,
 )
 from onbeat.events import Event
+from onbeat.launchers.flow import FlowLauncher, Panel
 from onbeat.launchers.function import FunctionLauncher
 from onbeat.launchers.function.threads import Threads
 from onbeat.launchers.http import HttpLauncher
@@ -147,6 +148,7 @@ class Opened:
             "http": requests,
             "session": _prompts(settings, requests, store, address),
             "workflow": WorkflowLauncher(RunLauncher(dags, executor, clock=store.clock)),
+            "flow": _flows(settings, requests, store),
             **own,
         }
         found = cls(
@@ -303,6 +305,18 @@ def _prompts(
     )
 
 
+def _flows(settings: Settings, requests: HttpLauncher, store: SqlStore) -> FlowLauncher:
+    if not settings.flows_panel:
+        return FlowLauncher()
+    panel = Panel(
+        requests.ask,
+        settings.flows_panel,
+        user=settings.flows_user,
+        password=settings.flows_password,
+    )
+    return FlowLauncher(panel, store, interval=settings.flows_interval)
+
+
 async def _open_store(
     settings: Settings, clock: Clock | None, listeners: Sequence[Listener]
 ) -> SqlStore:
@@ -350,6 +364,7 @@ def launchers_that_check() -> Mapping[str, Launcher]:
         # Which server an operator has is not known here: one that names none may be right.
         "session": SessionLauncher(check_url=requests.check, url="http://localhost"),
         "workflow": WorkflowLauncher(None),
+        "flow": FlowLauncher(),
     }
 
 

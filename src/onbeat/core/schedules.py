@@ -405,5 +405,6 @@ def _parts_of(trigger: Trigger) -> Iterator[Trigger]:
             return
 
 
-TARGETS = ("command", "python", "http", "session", "workflow")  # the kinds of launcher
-REPORTING = frozenset({"http", "session", "workflow"})  # those that others may report the end of
+TARGETS = ("command", "python", "http", "session", "workflow", "flow")  # the kinds of launcher
+# Those that others may report the end of, or a name.
+REPORTING = frozenset({"http", "session", "workflow", "flow"})
