@@ -1,6 +1,7 @@
 """The systems of a process: made as its settings say, and at work beside its node."""
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from onbeat.events import Event
 from onbeat.opened import Opened, workflow_store, zone_of_machine
 from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.sources.exposes import Exposes
 from onbeat.sources.fields import FieldsFile
 from onbeat.systems.beside import Beside, Keeper
+from onbeat.systems.flows import Timer, TimerLog
 from onbeat.systems.services import TimerSystem, is_open
 from onbeat.systems.sessions import TIDIED_EVERY, Sessions
 from onbeat.systems.sessions import Defaults as SessionDefaults
@@ -38,7 +41,8 @@ class Hosted:
         prompts = self.sessions or Tidying(opened.tidy_sessions)
         # A node without an executor need not have the settings of those that have one.
         workflows = None if opened.executor is None else self.workflows
-        beside = (workflows, self.timers, prompts)
+        self.flows = _flows(settings, opened)  # None: there are no exposes
+        beside = (workflows, self.timers, prompts, self.flows)
         self._beside: list[Beside] = [each for each in beside if each is not None]
         self._begun: list[Beside] = []
         opened.listeners.append(self._heard)
@@ -96,6 +100,23 @@ def are_timers_on(settings: Settings) -> bool:
 
 def _services_file(settings: Settings) -> FieldsFile:
     return FieldsFile(Path(settings.services_file).expanduser())
+
+
+def _flows(settings: Settings, opened: Opened) -> Timer | None:
+    if not settings.flows_exposes:
+        return None
+    path = Path(settings.flows_log_file).expanduser() if settings.flows_log_file else None
+    return Timer(
+        opened.service,
+        Exposes(Path(settings.flows_exposes).expanduser()),
+        user=settings.flows_timer_user,
+        interval=settings.flows_interval,
+        pid=os.getpid(),
+        timer_log=TimerLog(
+            path, file_level=settings.flows_log_file_level, std_level=settings.flows_std_level
+        ),
+        has_panel=bool(settings.flows_panel),
+    )
 
 
 def _workflows(settings: Settings, opened: Opened) -> Workflows:
