@@ -13,7 +13,7 @@ import msgspec
 
 from onbeat.core.instants import rfc3339, rfc3339_ms
 from onbeat.core.runs import Status
-from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, naming
+from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, naming
 from onbeat.events import (
     Event,
     RunCanceled,
@@ -265,11 +265,13 @@ class Timer:
 
     async def run(self, service: Service, schedule_id: str) -> RunRow:
         """Start a flow now, whatever else of it runs."""
+        _check_may_operate(service)
         await find(service, schedule_id)
         return await service.start(schedule_id)
 
     async def pause(self, service: Service, schedule_id: str, *, paused: bool) -> ScheduleStatus:
         """Let a flow rest, or go on from now; its exposes have no say in that."""
+        _check_may_operate(service)
         await find(service, schedule_id)
         if paused:
             await service.pause(schedule_id)
@@ -277,6 +279,10 @@ class Timer:
             await service.resume(schedule_id)
         row = await find(service, schedule_id)
         return _status(row, await running_of(service))
+
+    async def keys(self, service: Service) -> dict[str, str]:
+        """Return the keys of scheduled flows, by the id of the schedule."""
+        return {each.schedule_id: key_of(each) for each in await service.schedules(Which(SOURCE))}
 
     async def runs(self, service: Service, *, limit: int) -> list[RunRow]:
         """Return what ran of flows, the latest first."""
@@ -327,6 +333,13 @@ async def running_of(service: Service) -> dict[str, list[int]]:
     for run in await service.runs(which, limit=MOST_RUNNING):
         found.setdefault(run.schedule_id, []).append(run.run_id)
     return found
+
+
+def _check_may_operate(service: Service) -> None:
+    """Refuse whoever may not, before they learn what there is."""
+    if not service.caller.may("operate"):
+        problem = f"this needs the scope operate, and {service.caller.name} has less"
+        raise NotAllowed(problem, hint="a token with scope operate")
 
 
 def key_of(row: ScheduleRow) -> str:
