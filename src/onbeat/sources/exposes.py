@@ -13,7 +13,7 @@ from onbeat.errors import InvalidSchedule, Mistake, shown
 from onbeat.sources.files import read_text
 from onbeat.sources.marked import read_yaml
 
-BUSY_LIMIT = 2000  # milliseconds that a reader waits for whoever writes
+BUSY_LIMIT = 500  # milliseconds that a reader waits for whoever writes
 MOST = 10_000  # exposes
 SUFFIXES = (".yaml", ".yml")
 ROWS = "SELECT name, enabled, meta FROM expose ORDER BY name LIMIT ?"
