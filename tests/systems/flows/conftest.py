@@ -127,6 +127,7 @@ class World:
             for task in gone:
                 task.cancel()
             await asyncio.gather(*gone, return_exceptions=True)
+        await self.beat._open._launchers["http"].close()  # a process takes its connections along
         self.clock.advance(down)
         self.beat = self._new_beat()
         await self.beat.__aenter__()

@@ -34,6 +34,7 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
         super().__init__(flows, **given)
         self.fails, self.status, self.unknown = {}, None, 0
         self.hangs = asyncio.Event()  # while it is set, launches are made and not answered
+        self.looks = []  # what statuses were asked for with
         self.launched = []  # executions in order, also of those that are gone
 
     def forget_keys(self):
@@ -61,6 +62,7 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
         return answered
 
     async def _status(self, request):
+        self.looks.append(request.query_string)
         if self.unknown:
             self.unknown -= 1
             detail = f"Execution {request.match_info['fid']} not found after 1s."

@@ -323,3 +323,17 @@ def test_the_inputs_of_a_flow_may_have_templates(world):
 
     assert world.play(story) == [("SUCCESS", None)]
     assert world.panel.launched[0]["inputs"] == {"query": "report of 2026-01-01"}
+
+
+def test_a_panel_waits_for_what_is_unknown_only_in_the_beginning(world):
+    """What was deleted would else be waited for, by every look at it."""
+    world.hourly()
+    world.panel.flows[URL] = Flow("a report", [], takes=0.5)
+
+    async def story(its):
+        await its.let_pass("1h")
+        return await its.statuses()
+
+    assert world.play(story) == [("SUCCESS", None)]
+    assert world.panel.looks[0] == "extended=true"
+    assert set(world.panel.looks[1:]) == {""}

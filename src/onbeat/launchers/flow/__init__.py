@@ -200,14 +200,17 @@ class UnderWay:
             return Failed(f"still running after {limit / 1000:g} s", "timeout", retryable=False)
 
     async def _looked_at(self, fid: str) -> Outcome:
-        path, wait = f"/outputs/status/{quote(fid, safe='')}?extended=true", FIRST_LOOK
+        path, wait = f"/outputs/status/{quote(fid, safe='')}", FIRST_LOOK
         loop = asyncio.get_running_loop()
         unknown_until, seen = loop.time() + UNKNOWN_FOR, ""
         while True:
             await asyncio.sleep(wait)
             wait = min(wait * SLOWER, LAST_LOOK)
+            # A panel that is asked so waits for what is not written down yet: for minutes, also if
+            # that was deleted. So it is asked so in the beginning only.
+            is_new = not seen and loop.time() < unknown_until
             try:
-                answer = await self._panel.ask("GET", path)
+                answer = await self._panel.ask("GET", f"{path}?extended=true" if is_new else path)
             except (PanelAway, PanelRefuses) as away:
                 self._tell_away(str(away))
                 continue
@@ -215,7 +218,7 @@ class UnderWay:
                 self._tell_away(told(answer))
                 continue
             self._is_away = False
-            if answer.status == 404 and loop.time() < unknown_until and not seen:
+            if answer.status == 404 and is_new:
                 continue  # it has not begun to be written down
             if answer.status >= 400:
                 problem = f"the panel does not know {fid} any more: {told(answer)}"
