@@ -5,10 +5,12 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from onbeat.cli import main
 from onbeat.core.channels import read_channels
 from onbeat.systems.flows import META_TEMPLATE
 from tests.systems.flows.conftest import KEY, URL
+from tests.systems.flows.panel import FakePanel, Flow
 from tests.web.serving import serving
 
 QUOTED = KEY.replace("/", "%2F")
@@ -198,3 +201,56 @@ def test_the_template_is_shown():
 @pytest.mark.parametrize("n", ["0", "-5", "soon"])
 def test_an_interval_is_a_number_of_seconds_above_zero(n):
     assert CliRunner().invoke(main, ["timer", "--interval", n]).exit_code == 2
+
+
+async def run_timer(folder, told):
+    asked = (sys.executable, "-m", "onbeat", "timer", "--start", "--block")
+    environment = {"PATH": os.defpath, "HOME": str(folder), "ONBEAT_ROLES": "plan,run"}
+    return await asyncio.create_subprocess_exec(
+        *asked, cwd=folder, env=environment, stdout=told, stderr=told
+    )
+
+
+def rows_of(folder):
+    """Return status and attempts of every run, as another process sees them."""
+    with closing(sqlite3.connect(f"file:{folder}/onbeat.db?mode=ro", uri=True)) as database:
+        return database.execute("SELECT status, attempt, external_id FROM schedule_runs").fetchall()
+
+
+def test_after_kill_9_the_next_timer_finds_the_flow_and_goes_on_with_it(tmp_path):
+    expose(tmp_path / "exposes", cron="0 0 1 1 *")
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "panel").write_text("sesame")
+    panel = FakePanel({URL: Flow("a report", ["query"])}, password="sesame")
+    panel.status = "running"
+
+    async def until(holds):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.05)
+
+    async def story(told):
+        url = await panel.start()
+        flows = f'[flows]\nexposes = "exposes"\npanel = "{url}"\npassword = "secret://panel"\n'
+        (tmp_path / "onbeat.toml").write_text(f'secrets = "secrets"\n{flows}')
+        first = await run_timer(tmp_path, told)
+        await until(lambda: b" is up on " in (tmp_path / "told").read_bytes())
+        asked = (sys.executable, "-m", "onbeat", "run", KEY)
+        await (await asyncio.create_subprocess_exec(*asked, cwd=tmp_path, stdout=told)).wait()
+        await until(lambda: any(fid for *_, fid in rows_of(tmp_path)))
+        first.kill()
+        await first.wait()
+        panel.status = None
+        second = await run_timer(tmp_path, told)
+        try:
+            await until(lambda: rows_of(tmp_path)[0][0] in ("SUCCESS", "FAILED"))
+        finally:
+            second.terminate()
+            await second.wait()
+            await panel.stop()
+
+    with (tmp_path / "told").open("wb") as told:
+        asyncio.run(asyncio.wait_for(story(told), 60))
+    assert rows_of(tmp_path) == [("SUCCESS", 2, panel.launched[0]["fid"])]
+    assert len(panel.launched) == 1
