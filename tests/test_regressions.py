@@ -15,6 +15,9 @@ from onbeat.ports import Node
 from onbeat.settings import Settings
 from onbeat.stores.sqlite import SqliteStore
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+from tests.systems.flows.conftest import URL
+from tests.systems.flows.conftest import World as Flows
+from tests.systems.flows.panel import Flow
 
 
 def on(trigger, day, until):
@@ -287,3 +290,20 @@ def test_listing_or_reading_schedules_changes_nothing(tmp_path):
 
     world = Beat(path=path)
     assert world.play(story)
+
+
+def test_a_launch_answered_200_with_errors_and_no_result_by_a_flow_server_is_a_failed_launch(
+    tmp_path,
+):
+    flows = Flows(tmp_path)
+    flows.hourly(inputs={"limit": 5})
+    flows.panel.flows[URL] = Flow("a report", ["query", "limit"], needs=["query"])
+
+    async def story(its):
+        await its.let_pass("1h")
+        (run,) = await its.beat.runs()
+        return run.status, run.reason, run.error
+
+    told = "the flow refused its inputs: query: Please give me a query."
+    assert flows.play(story) == ("FAILED", "launch_failed", told)
+    assert flows.panel.executions == {}

@@ -68,17 +68,32 @@ SAMPLES = {
             "workflows_folder",
             "workflows_token",
             "ray_working_dir",
+            "flows_exposes",
+            "flows_user",
+            "flows_password",
+            "flows_timer_user",
+            "flows_log_file",
         )
     },
     **{
         name: {"http://a:1": "http://a:1", "https://b/x/": "https://b/x", "": ""}
-        for name in ("sessions_url", "workflows_executor")
+        for name in ("sessions_url", "workflows_executor", "flows_panel")
     },
     **{
         name: {"1m": 60_000, "PT10M": 600_000, "1h": 3_600_000}
-        for name in ("lookahead", "sessions_check", "sessions_busy_delay", "sessions_minimum")
+        for name in (
+            "lookahead",
+            "sessions_check",
+            "sessions_busy_delay",
+            "sessions_minimum",
+            "flows_interval",
+        )
     },
     "sessions_most": {"1": 1, "7": 7, "100000": 100_000},
+    **{
+        name: {"ERROR": "ERROR", "warning": "WARNING", "CRITICAL": "CRITICAL"}
+        for name in ("flows_log_file_level", "flows_std_level")
+    },
     "workflows_feedback": {"true": True, "false": False},
     "workflows_timeout": {"1m": 60_000, "PT10H": 36_000_000, "30d": 30 * 86_400_000},
     "workflows_overlap_policy": {each: each for each in ("allow", "queue", "skip")},

@@ -1,7 +1,8 @@
 """The systems of a process: made as its settings say, and at work beside its node."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from onbeat.errors import InvalidSettings, OnbeatError
@@ -9,8 +10,10 @@ from onbeat.events import Event, RunCanceled, RunFailed
 from onbeat.opened import Opened, workflow_store, zone_of_machine
 from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.sources.exposes import Exposes
 from onbeat.sources.fields import FieldsFile
 from onbeat.systems.beside import Beside, Keeper
+from onbeat.systems.flows import TIMER_NAME, TIMER_NAMESPACE, Timer, TimerLog
 from onbeat.systems.services import TimerSystem, is_open
 from onbeat.systems.sessions import TIDIED_EVERY, Sessions
 from onbeat.systems.sessions import Defaults as SessionDefaults
@@ -39,7 +42,8 @@ class Hosted:
         runners = Tidying("runners", opened.tidy_runners) if settings.ray_address else None
         # A node without an executor need not have the settings of those that have one.
         workflows = None if opened.executor is None else self.workflows
-        beside = (workflows, self.timers, prompts, runners)
+        self.flows = _flows(settings, opened)  # None: there are no exposes
+        beside = (workflows, self.timers, prompts, runners, self.flows)
         self._beside: list[Beside] = [each for each in beside if each is not None]
         self._begun: list[Beside] = []
         opened.listeners.append(self._heard)
@@ -99,6 +103,34 @@ def are_timers_on(settings: Settings) -> bool:
 
 def _services_file(settings: Settings) -> FieldsFile:
     return FieldsFile(Path(settings.services_file).expanduser())
+
+
+def _flows(settings: Settings, opened: Opened) -> Timer | None:
+    if not settings.flows_exposes:
+        return None
+    path = Path(settings.flows_log_file).expanduser() if settings.flows_log_file else None
+    return Timer(
+        opened.service,
+        Exposes(Path(settings.flows_exposes).expanduser()),
+        user=settings.flows_timer_user,
+        interval=settings.flows_interval,
+        pid=os.getpid(),
+        timer_log=TimerLog(
+            path, file_level=settings.flows_log_file_level, std_level=settings.flows_std_level
+        ),
+        has_panel=bool(settings.flows_panel),
+        mirrors=[OnCluster(opened)] if settings.ray_address else (),
+    )
+
+
+class OnCluster:
+    """Shows the timer to those who look at the Ray cluster, as an actor there."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+
+    async def update(self, meta: Mapping[str, object]) -> None:
+        await self._opened.show_on_cluster(TIMER_NAME, TIMER_NAMESPACE, meta)
 
 
 def _workflows(settings: Settings, opened: Opened) -> Workflows:

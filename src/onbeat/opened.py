@@ -28,6 +28,7 @@ from onbeat.errors import (
     StoreUnusable,
 )
 from onbeat.events import Event
+from onbeat.launchers.flow import FlowLauncher, Panel
 from onbeat.launchers.function import FunctionLauncher
 from onbeat.launchers.function.threads import Threads
 from onbeat.launchers.http import HttpLauncher
@@ -146,6 +147,8 @@ class Opened:
         functions_on_ray = _on_ray(settings, store, partial(output_path, output))
         listeners.append(functions_on_ray.heard)
         run_dag = functions_on_ray.run_dag
+        flows = _flows(settings, requests, store)
+        listeners.append(flows.heard)
         executor = _executor(settings, requests, Tokens(store), address, execute, run_dag=run_dag)
         dags = workflow_store(settings, DatabaseStore(store))
         launchers: dict[str, Launcher] = {
@@ -155,6 +158,7 @@ class Opened:
             "http": requests,
             "session": _prompts(settings, requests, store, address),
             "workflow": WorkflowLauncher(RunLauncher(dags, executor, clock=store.clock)),
+            "flow": flows,
             **own,
         }
         found = cls(
@@ -271,6 +275,12 @@ class Opened:
         if isinstance(launcher, RayLauncher):
             await launcher.tidy()
 
+    async def show_on_cluster(self, name: str, namespace: str, meta: Mapping[str, object]) -> None:
+        """Have an actor of this name on the Ray cluster tell this."""
+        launcher = self._launchers["ray"]
+        if isinstance(launcher, RayLauncher):
+            await launcher.mirror(name, namespace, meta)
+
     def hurry(self) -> None:
         """End what still runs, without waiting for its grace."""
         if self.engine is not None:
@@ -334,6 +344,18 @@ def _prompts(
     )
 
 
+def _flows(settings: Settings, requests: HttpLauncher, store: SqlStore) -> FlowLauncher:
+    if not settings.flows_panel:
+        return FlowLauncher()
+    panel = Panel(
+        requests.ask,
+        settings.flows_panel,
+        user=settings.flows_user,
+        password=settings.flows_password,
+    )
+    return FlowLauncher(panel, store, interval=settings.flows_interval)
+
+
 async def _open_store(
     settings: Settings, clock: Clock | None, listeners: Sequence[Listener]
 ) -> SqlStore:
@@ -382,6 +404,7 @@ def launchers_that_check() -> Mapping[str, Launcher]:
         # Which server an operator has is not known here: one that names none may be right.
         "session": SessionLauncher(check_url=requests.check, url="http://localhost"),
         "workflow": WorkflowLauncher(None),
+        "flow": FlowLauncher(),
     }
 
 

@@ -571,10 +571,12 @@ class Ask(Protocol):
         headers: Mapping[str, str] = NO_HEADERS,
         timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as a policy has them
         public_only: bool = False,
+        secrets: Mapping[str, str] = NO_HEADERS,
     ) -> Answer | Failed:
         """Return the answer, or why there is none. A body goes as JSON; no redirect is followed.
 
-        Headers may name secrets, which neither the answer nor a failure tells.
+        Headers may name secrets, and so may `secrets`, which are further fields of the body:
+        neither the answer nor a failure tells them.
         """
 
 

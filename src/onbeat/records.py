@@ -94,6 +94,7 @@ class RunRow:
     deferrals: int
     external_id: str | None
     rendered: Mapping[str, object] | None
+    user: str = ""  # of the schedule: as whom it runs
 
     @property
     def key(self) -> str:
@@ -169,6 +170,7 @@ class WhichRuns:
     since: int | None = None  # seconds: planned at, or after
     until: int | None = None  # seconds: planned before
     before: int | None = None  # with a smaller `run_id`
+    source: str | None = None  # of schedules of this source
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,10 @@ LogFormat = Literal["auto", "text", "json"]
 HttpTargets = Literal["any", "public"]
 OverlapPolicy = Literal["allow", "skip", "queue"]
 CatchupPolicy = Literal["none", "fire_immediately", "spread"]
+TimerLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 JwtAlgorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
+
+Reader = Callable[[object], object]
 
 FILE = "onbeat.toml"
 PREFIX = "ONBEAT_"
@@ -92,6 +95,15 @@ class Settings:
     ray_address: str = ""  # of a Ray cluster, for functions with `on: ray`; empty: there is none
     ray_lease: int = 60_000  # how long a cluster that falls silent keeps its runs
     ray_working_dir: str = ""  # the folder whose code the cluster gets; empty: it has it
+    flows_exposes: str = ""  # expose.db, or a folder of exposes; empty: there are none
+    flows_panel: str = ""  # the URL of the panel that launches flows
+    flows_user: str = "timer"  # as whom to log in there
+    flows_password: str = ""  # a reference
+    flows_interval: int = 60_000  # between two looks at exposes, and at a panel that was away
+    flows_timer_user: str = "timer"  # as whom runs are kept
+    flows_log_file: str = "./data/timer.log"  # what the timer did; empty: there is no such file
+    flows_log_file_level: TimerLevel = "DEBUG"
+    flows_std_level: TimerLevel = "INFO"  # of the same on the console
     notify: tuple[Channel, ...] = ()  # who hears of failures and the like: a table of the file
 
     @classmethod
@@ -108,13 +120,15 @@ class Settings:
 
         The file is `file`, or the one that ONBEAT_CONFIG names, and then it has to be there; or
         else `onbeat.toml` in `folder`, if there is one. Relative names start at `folder`. A flag
-        that is None was not given. What those who have workflows name otherwise in the environment
-        counts `for_workflows`, or if anything is said of them; our own names win.
+        that is None was not given. What those who have workflows, or flows, name otherwise in the
+        environment counts `for_workflows`, or if anything is said of them; our own names win.
         """
         in_file = _from_file(environment, file, folder)
         later = {**_from_environment(environment), **_from_flags(flags)}
         if for_workflows or any(name.startswith("workflows_") for name in (*in_file, *later)):
-            in_file |= _by_their_names(environment)
+            in_file |= _by_their_names(environment, WORKFLOWS_NAMES)
+        if any(name.startswith("flows_") for name in (*in_file, *later)):
+            in_file |= _by_their_names(environment, FLOWS_NAMES)
         found = {**in_file, **later}
         return cls(**found)  # type: ignore[arg-type]  # each reader gives what its field takes
 
@@ -243,10 +257,12 @@ def _with_tables_flat(given: Mapping[str, object], *, at: str) -> dict[str, obje
     return found
 
 
-def _by_their_names(environment: Mapping[str, str]) -> dict[str, object]:
-    """Return the settings that workflows are used to have in the environment, as they name them."""
+def _by_their_names(
+    environment: Mapping[str, str], names: Mapping[str, tuple[str, Reader]]
+) -> dict[str, object]:
+    """Return the settings that a system is used to have in the environment, as it names them."""
     found = {}
-    for variable, (name, reader) in WORKFLOWS_NAMES.items():
+    for variable, (name, reader) in names.items():
         if variable in environment:
             text = environment[variable]
             value = int(text) if re.fullmatch(r"[0-9]{1,18}", text.strip()) else text
@@ -306,7 +322,7 @@ def _read(name: str, value: object, *, at: str) -> object:
     return _read_by(_READERS[name], value, at=at)
 
 
-def _read_by(reader: Callable[[object], object], value: object, *, at: str) -> object:
+def _read_by(reader: Reader, value: object, *, at: str) -> object:
     try:
         return reader(value)
     except (InvalidSchedule, InvalidSettings) as refused:
@@ -395,6 +411,22 @@ def _choice(kind: object) -> Callable[[object], str]:
     return read
 
 
+def _timer_level(value: object) -> str:
+    return _choice(TimerLevel)(value.upper() if isinstance(value, str) else value)
+
+
+def _seconds(value: object) -> int:
+    return _whole(1, 86_400)(value) * 1000
+
+
+def _name(value: object) -> str:
+    text = _text(value)
+    if not re.fullmatch(r"[A-Za-z0-9._@-]{1,100}", text):
+        hint = "letters, digits and . _ @ -, at most 100"
+        raise InvalidSettings("", f"{shown(text)} is no name of a user", hint=hint)
+    return text
+
+
 def _roles(value: object) -> tuple[str, ...]:
     known = get_args(Role)
     if not isinstance(value, (list, tuple)) or not value:
@@ -481,7 +513,7 @@ def _networks(value: object) -> tuple[str, ...]:
 # A name or an address, with a port if that matters.
 HOST = r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
 
-_READERS: dict[str, Callable[[object], object]] = {
+_READERS: dict[str, Reader] = {
     "database": _database,
     "output": _text,
     "roles": _roles,
@@ -527,6 +559,15 @@ _READERS: dict[str, Callable[[object], object]] = {
     "ray_address": _ray_address,
     "ray_lease": _length("5s", "1h"),
     "ray_working_dir": _text,
+    "flows_exposes": _text,
+    "flows_panel": _url("http://127.0.0.1:3370"),
+    "flows_user": _name,
+    "flows_password": _text,
+    "flows_interval": _length("1s", "1d"),
+    "flows_timer_user": _name,
+    "flows_log_file": _text,
+    "flows_log_file_level": _timer_level,
+    "flows_std_level": _timer_level,
     "notify": read_channels,
 }
 _TABLES = {"notify"}  # which only a file can have
@@ -534,14 +575,22 @@ _FLAGS = {"workflows_feedback"}
 _NUMBERS = {
     "concurrency", "catchup_per_second", "rate_limit", "sessions_most", "workflows_jitter_ms",
 }  # fmt: skip
-SYSTEMS = ("services", "sessions", "workflows", "ray")
+SYSTEMS = ("flows", "services", "sessions", "workflows", "ray")
 # What those who come from a scheduler of workflows have in their environment.
-WORKFLOWS_NAMES: dict[str, tuple[str, Callable[[object], object]]] = {
+WORKFLOWS_NAMES: dict[str, tuple[str, Reader]] = {
     "TICK_MS": ("tick_ms", _whole(1, 3_600_000)),
     "LOOKAHEAD_MS": ("lookahead", _whole(1000, 3_600_000)),
     "MAX_CATCHUP_PER_TICK": ("catchup_per_second", _READERS["catchup_per_second"]),
     "DEFAULT_OVERLAP_POLICY": ("workflows_overlap_policy", _choice(OverlapPolicy)),
     "DEFAULT_CATCHUP_POLICY": ("workflows_catchup_policy", _choice(CatchupPolicy)),
     "DEFAULT_JITTER_MS": ("workflows_jitter_ms", _READERS["workflows_jitter_ms"]),
+}
+# And from a timer of flows.
+FLOWS_NAMES: dict[str, tuple[str, Reader]] = {
+    "KODO_TIMER_LOG_FILE": ("flows_log_file", _text),
+    "KODO_TIMER_LOG_FILE_LEVEL": ("flows_log_file_level", _timer_level),
+    "KODO_TIMER_STD_LEVEL": ("flows_std_level", _timer_level),
+    "KODO_TIMER_INTERVAL": ("flows_interval", _seconds),
+    "KODO_TIMER_USER": ("flows_timer_user", _name),
 }
 _LISTS = {"hosts", "pass_env", "roles", "trusted_proxies"}

@@ -54,6 +54,7 @@ class RunFields(msgspec.Struct, frozen=True):
     status: str
     reason: str | None
     triggered_by: str
+    user: str
     attempt: int
     iteration: int
     revision: int
@@ -233,6 +234,7 @@ def run_fields(row: RunRow) -> RunFields:
         status=row.status,
         reason=row.reason,
         triggered_by=row.triggered_by,
+        user=row.user,
         attempt=row.attempt,
         iteration=row.iteration,
         revision=row.revision,

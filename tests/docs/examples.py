@@ -59,7 +59,7 @@ PLACEHOLDERS = {
 LOOKING = re.compile(
     r"onbeat (list|show|runs|why|logs|status|nodes|groups|notify list|audit|timers(?! \w))\b|curl |cat |tail "
 )
-BACKGROUND = re.compile(r"is up in the background: process (\d+)")
+BACKGROUND = re.compile(r"(?:is up in the background: process |timer started \(pid=)(\d+)")
 CHANGING = re.compile(r" (--json|-X|-d|--data\S*|-o|-N) ")  # of curl; `-N` is a stream
 
 

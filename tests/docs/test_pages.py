@@ -12,6 +12,7 @@ PAGES = [
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
     ROOT / "docs" / "services.md",
     ROOT / "docs" / "sessions.md",
+    ROOT / "docs" / "flows.md",
     ROOT / "docs" / "reference" / "cli.md",
     ROOT / "docs" / "reference" / "rest.md",
 ]

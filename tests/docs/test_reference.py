@@ -44,7 +44,8 @@ def usage(name, verb):
 
 
 def options(verb):
-    return {word for each in verb.params if isinstance(each, click.Option) for word in each.opts}
+    found = [each for each in verb.params if isinstance(each, click.Option)]
+    return {word for each in found for word in (*each.opts, *each.secondary_opts)}
 
 
 def test_the_page_has_every_verb_with_its_arguments_and_no_other():

@@ -263,3 +263,22 @@ class TestTold:
         await world.start()
         (started,) = [event for event in await world.told() if event.name == "run.started"]
         assert started.late == late
+
+
+class TestRuns:
+    async def test_a_run_tells_as_whom_it_runs_also_when_its_schedule_is_gone(self, world):
+        await share(world)
+        await world.store.upsert([a_schedule("nobody/1")])
+        await world.store.enqueue("nobody/1", request_id="1")
+        await world.store.delete("bob/1")
+        users = {row.schedule_id: row.user for row in await world.store.runs()}
+        assert users == {"ann/1": "ann", "bob/1": "bob", "nobody/1": ""}
+        (row,) = await world.store.runs(WhichRuns("ann/1"))
+        assert (await world.store.run(row.run_id)).user == "ann"
+
+    async def test_runs_can_be_of_the_schedules_of_one_source(self, world):
+        await world.store.upsert([a_schedule("a")], source="flows")
+        await world.store.upsert([a_schedule("b")], source="other")
+        await world.tick()
+        assert ids(await world.store.runs(WhichRuns(source="flows"))) == ["a"]
+        assert ids(await world.store.runs(WhichRuns(source="nobody"))) == []

@@ -78,6 +78,8 @@ def serving(folder, *, node=True, **settings):
             "stop_grace": 0,
             "sessions_url": "http://127.0.0.1:9",  # where nobody is
             "sessions_folder": f"{folder}/schedule",
+            "flows_exposes": f"{folder}/exposes",
+            "flows_log_file": "",
             **settings,
         }
     )

@@ -34,6 +34,8 @@ NEEDS = {
     "session_schedules": "read", "session_schedule": "read", "session_schedule_put": "define",
     "session_schedule_patch": "operate", "session_schedule_delete": "define",
     "session_schedule_run": "operate",
+    "timer_status": "read", "timer_schedules": "read", "timer_runs": "read",
+    "timer_run": "operate", "timer_pause": "operate", "timer_resume": "operate",
 }  # fmt: skip
 OF_EVERYBODY = {"list_groups", "list_nodes", "metrics"}  # not for those who see only their own
 ABOUT_ONE = {
@@ -43,6 +45,7 @@ ABOUT_ONE = {
     "workflow_upsert", "workflow_pause", "workflow_pause_by_id", "workflow_delete", "workflow_get",
     "workflow_runs", "workflow_deploy", "run_launcher_start", "report_run_shortly",
     "session_schedule", "session_schedule_put", "session_schedule_patch", "session_schedule_run",
+    "timer_run", "timer_pause", "timer_resume",
 }  # fmt: skip
 SAID_TO_BE_TAKEN = {"create_schedule", "put_schedule", "apply"}  # who defines may not take its id
 SAID_TO_BE_TAKEN |= {"workflow_upsert", "workflow_deploy"}  # nor speak for another user
@@ -123,6 +126,8 @@ def give(api, owner):
         workflow = WORKFLOW | YEARLY | {"schedule_id": f"{name}-w", "user_id": owner}
         await api.beat.systems.workflows.registrar.upsert_schedule(workflow)
         mine = service.of(Caller(owner, "define", owner))
+        flow = read_schedule(f"{name}-f", HOOK | {"run": {"flow": {"url": "/x"}}})
+        await service.define([flow], source="flows", user_id=owner)
         await api.beat.systems.sessions.put(mine, name.replace("/", "-"), DAILY)
         return run.run_id
 
@@ -132,12 +137,12 @@ def give(api, owner):
         "schedule_id": name, "run_id": run_id, "key": run_id, "quoted": quoted,
         "name": name.replace("/", "-"), "node_id": "nobody", "new": next(new),
         "workflow": f"{name}-w", "id": f"{quoted}-w", "owner": owner,
-        "slug": name.replace("/", "-"),
+        "slug": name.replace("/", "-"), "flow": f"{quoted}-f",
     }  # fmt: skip
 
 
 def ask(api, operation, there, *, role, method, path):
-    for name in ("run_id", "key", "name", "node_id", "id", "slug"):
+    for name in ("run_id", "key", "name", "node_id", "id", "slug", "flow"):
         path = path.replace(f"{{{name}}}", str(there[name]))
     path = path.replace("{schedule_id}", there["quoted"])
     body = BODIES.get(operation, lambda _: None)(there)

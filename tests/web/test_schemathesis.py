@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import ignored_auth, positive_data_acceptance
 
+from onbeat.core.schedules import read_schedule
 from tests.web.serving import serving
 
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "6"))
@@ -42,8 +43,10 @@ def known(tmp_path_factory):
         api.post("//schedules/upsert", WORKFLOW)
         api.put("/groups/g%2F1", {"places": 2})
         api.put("//api/schedule/known-three", DAILY)
+        flow = read_schedule("known/four", {"every": "1h", "run": {"flow": {"url": "/x"}}})
+        api.do(api.beat.service.define([flow], source="flows"))
         there = {"schedule_id": "known%2Fone", "run_id": run, "key": str(run), "name": "g%2F1"}
-        yield api, there | {"id": "known%2Ftwo", "slug": "known-three"}
+        yield api, there | {"id": "known%2Ftwo", "slug": "known-three", "flow": "known%2Ffour"}
 
 
 @pytest.fixture(scope="module")

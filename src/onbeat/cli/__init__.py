@@ -42,6 +42,7 @@ VERBS = {
     "logs": ("onbeat.cli.runs:logs", "Show what a run printed."),
     "notify": ("onbeat.cli.notify:notify", "Show who is told of failures, and try it out."),
     "timers": ("onbeat.cli.timers:timers", "Show the timers of services, or switch one."),
+    "timer": ("onbeat.cli.timer:timer", "Start, stop or look at the timer of flows."),
     "move": ("onbeat.cli.node:move", "Move everything from SQLite to PostgreSQL."),
     "token": ("onbeat.cli.token:token", "Say who may come in over HTTP."),
     "gate": ("onbeat.cli.node:gate", "Stop everything, or let it go on."),

@@ -84,6 +84,8 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--ray-address", metavar="HOST:PORT", help="The Ray cluster for `on: ray`.")
 @click.option("--ray-lease", metavar="LENGTH", hidden=True)
 @click.option("--ray-working-dir", metavar="FOLDER", hidden=True)
+@click.option("--flows-exposes", metavar="PATH", help="expose.db, or a folder of exposes.")
+@click.option("--flows-panel", metavar="URL", help="The panel that flows are launched on.")
 @click.option("--lookahead", metavar="LENGTH", hidden=True)
 @click.option("--sessions-folder", metavar="FOLDER", hidden=True)
 @click.option("--sessions-cwd", metavar="FOLDER", hidden=True)
@@ -98,6 +100,13 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--workflows-overlap-policy", metavar="POLICY", hidden=True)
 @click.option("--workflows-catchup-policy", metavar="POLICY", hidden=True)
 @click.option("--workflows-jitter-ms", metavar="N", hidden=True)
+@click.option("--flows-user", metavar="NAME", hidden=True)
+@click.option("--flows-password", metavar="REFERENCE", hidden=True)
+@click.option("--flows-interval", metavar="LENGTH", hidden=True)
+@click.option("--flows-timer-user", metavar="NAME", hidden=True)
+@click.option("--flows-log-file", metavar="FILE", hidden=True)
+@click.option("--flows-log-file-level", metavar="LEVEL", hidden=True)
+@click.option("--flows-std-level", metavar="LEVEL", hidden=True)
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--log-format", metavar="FORMAT", help="auto, text or json.")
 @JSON
@@ -120,11 +129,18 @@ def up(
     if detach:
         _start_in_background(settings, as_json=as_json)
         return
+    wish = Wish(prune, take_over, source)
+    serve_here(settings, file, wish, as_json=as_json, restored=restored)
+
+
+def serve_here(
+    settings: Settings, file: Path | None, wish: Wish, *, as_json: bool, restored: bool = False
+) -> None:
+    """Be a node in this process, until it is stopped."""
     logs.set_up(level=settings.log_level, as_json=settings.logs_json)
     sys.path.insert(0, str(Path.cwd()))  # `python: "reports:build"` is beside the file
-    if file is not None and source is None:
-        source = source_of(file, settings.database_path)
-    wish = Wish(prune, take_over, source)
+    if file is not None and wish.source is None:
+        wish = wish._replace(source=source_of(file, settings.database_path))
     asyncio.run(_serve(settings, file, wish, as_json=as_json, restored=restored))
 
 
@@ -213,17 +229,27 @@ async def _tell_of_api(welcome: "Welcome", service: Service) -> None:
 
 def _start_in_background(settings: Settings, *, as_json: bool) -> None:
     """Start this very command again, without the terminal, and wait until it is up."""
-    path, held = settings.database_path, holder(settings)
-    if held is not None and set(settings.roles) != {"api"}:
-        click.echo(f"onbeat: {path} is held by process {held.pid} (stop it: onbeat down)", err=True)
-        sys.exit(UNAVAILABLE)
-    log = Path("onbeat.log") if path is None else path.with_name(f"{path.name}.log")
     given = click.get_current_context().params
     arguments = [
         f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
         for name, value in given.items()
         if value not in (None, False) and name not in ("detach", "as_json")
     ]
+    pid, log, told = start_in_background(settings, arguments)
+    if as_json:
+        write_json({"database": settings.database_shown, "pid": pid, "log": str(log)})
+    else:
+        click.echo(f"onbeat is up in the background: process {pid}, log {log}")
+        _tell_again(settings, told)
+
+
+def start_in_background(settings: Settings, arguments: Sequence[str]) -> tuple[int, Path, str]:
+    """Start `onbeat up` without the terminal; return its process, its log, and what that says."""
+    path, held = settings.database_path, holder(settings)
+    if held is not None and set(settings.roles) != {"api"}:
+        click.echo(f"onbeat: {path} is held by process {held.pid} (stop it: onbeat down)", err=True)
+        sys.exit(UNAVAILABLE)
+    log = Path("onbeat.log") if path is None else path.with_name(f"{path.name}.log")
     if not log.parent.is_dir():
         raise StoreUnusable(f"{log.parent} does not exist (make the folder first)")
     with open(log, "ab", opener=partial(os.open, mode=0o600)) as output:  # it may tell secrets
@@ -242,11 +268,7 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
             click.echo(f"onbeat: {slow} (its log is {log}; onbeat down stops it)", err=True)
             sys.exit(FAILED)
         time.sleep(0.02)
-    if as_json:
-        write_json({"database": settings.database_shown, "pid": child.pid, "log": str(log)})
-    else:
-        click.echo(f"onbeat is up in the background: process {child.pid}, log {log}")
-        _tell_again(settings, told.decode(errors="replace"))
+    return child.pid, log, told.decode(errors="replace")
 
 
 def _tell_again(settings: Settings, log: str) -> None:
@@ -271,18 +293,22 @@ def down(settings: Settings, names: tuple[str, ...], everywhere: bool, as_json: 
 
     Without names, those of this machine. A node is named as `onbeat nodes` shows it.
     """
-    if settings.is_postgres:
-        stopped = _ask_to_stop(settings, names, everywhere=everywhere)
-    else:
-        if names:
-            raise click.UsageError("a SQLite file has one node at a time: it needs no name")
-        stopped = _signal_to_stop(settings)
+    if names and not settings.is_postgres:
+        raise click.UsageError("a SQLite file has one node at a time: it needs no name")
+    stopped = stop_nodes(settings, names, everywhere=everywhere)
     if as_json:
         write_json({"stopped": bool(stopped), "nodes": stopped})
     elif not stopped:
         click.echo(f"nothing is up on {settings.database_shown}")
     for name in stopped if not as_json else ():
         click.echo(f"stopped {name}")
+
+
+def stop_nodes(settings: Settings, names: Sequence[str], *, everywhere: bool = False) -> list[str]:
+    """Stop nodes of a database, and wait until they have; return their names."""
+    if settings.is_postgres:
+        return _ask_to_stop(settings, names, everywhere=everywhere)
+    return _signal_to_stop(settings)
 
 
 def _signal_to_stop(settings: Settings) -> list[str]:

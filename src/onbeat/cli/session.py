@@ -4,7 +4,7 @@ import asyncio
 import getpass
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -33,10 +33,13 @@ T = TypeVar("T")
 JSON = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 
 
-def with_settings(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(
+    *flags: str, **defaults: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a verb its settings; what it refuses becomes one line and an exit code.
 
-    `flags` names the options of the verb that are settings, besides `--database`.
+    `flags` names the options of the verb that are settings, besides `--database`; `defaults` are
+    what the verb says where nobody says anything.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
@@ -51,10 +54,10 @@ def with_settings(*flags: str) -> Callable[[Callable[..., None]], Callable[..., 
         def call(config: Path | None, **options: object) -> None:
             given = {name: options.pop(name) for name in ("database", *flags)}
             try:
-                settings = Settings.load(
-                    flags=given, environment=os.environ, file=config, folder=Path()
-                )
-                verb(settings, **options)
+                settings = _loaded(given, config)
+                unsaid = {name: text for name, text in defaults.items() if not given.get(name)}
+                unsaid = {n: text for n, text in unsaid.items() if not getattr(settings, n)}
+                verb(_loaded(given | unsaid, config) if unsaid else settings, **options)
             except InvalidFile as refused:
                 tell_mistakes(refused, as_json=bool(options.get("as_json")))
                 sys.exit(INVALID_DEFINITION)
@@ -75,6 +78,10 @@ def with_settings(*flags: str) -> Callable[[Callable[..., None]], Callable[..., 
         return call
 
     return decorate
+
+
+def _loaded(given: Mapping[str, object], config: Path | None) -> Settings:
+    return Settings.load(flags=given, environment=os.environ, file=config, folder=Path())
 
 
 def settings_or_refusal(

@@ -418,7 +418,8 @@ def _parts_of(trigger: Trigger) -> Iterator[Trigger]:
             return
 
 
-TARGETS = ("command", "python", "http", "session", "workflow")  # the kinds of launcher
+TARGETS = ("command", "python", "http", "session", "workflow", "flow")  # the kinds of launcher
+# Those that others may report the end of, or a name.
+REPORTING = frozenset({"http", "session", "workflow", "flow"})
 ON_RAY = "ray"  # a function on a cluster: `python` with `on: ray`
-FOUND_AGAIN = frozenset({ON_RAY})  # those that go on without their node
-REPORTING = frozenset({"http", "session", "workflow"})  # those that others may report the end of
+FOUND_AGAIN = frozenset({ON_RAY, "flow"})  # those that go on without their node

@@ -353,4 +353,12 @@ _TARGETS: dict[str, Schema] = {
         "user_id": _text("for whom it runs", "ada", minLength=1),
         "enabled": _SHARED["enabled"],
     }) | {"required": ["workflow", "version", "user_id"]},
+    "flow": _object({
+        "flow": _object({
+            "url": _text("the path of a flow on the panel", "/-/127.0.0.1/8125/-/", pattern="^/"),
+            "key": _text("what the panel is told it is of; else the id of the schedule",
+                         "reports/-/127.0.0.1/8125/-", minLength=1, maxLength=500),
+        }) | {"required": ["url"]},
+        **_SHARED,
+    }) | {"required": ["flow"]},
 }  # fmt: skip

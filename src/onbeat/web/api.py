@@ -43,6 +43,7 @@ from onbeat.web.routes import (
     runs,
     schedules,
     sessions,
+    timer,
     tokens,
     watching,
     workflows,
@@ -73,6 +74,7 @@ def make_api(behind: Behind) -> App:
         Router(AT, route_handlers=[*routes, described.route]),
         *sessions.ROUTES,
         *workflows.ROUTES,
+        *timer.ROUTES,
         *pages.ROUTES,
     ]
     provided = {"service": Provide(provide_service)}

@@ -17,6 +17,7 @@ from onbeat.systems.services import DISABLED, HEADING
 from onbeat.telling import target_of, words_of
 
 SHOWN = 100  # schedules, and latest failures a tenth of that
+OF_A_RUN = ("Run", "Schedule", "Planned", "User", "Triggered by")
 COLUMNS = ("Schedule", "When", "System", "Runs", "Next", "Last success", "Last result", "State")
 
 
@@ -25,8 +26,10 @@ async def overview(service: NamedDependency[Service], state: State) -> str:
     """Return the page of how things stand."""
     found = await service.overview()
     rows = await service.schedules(limit=SHOWN)
+    latest = await service.runs(limit=SHOWN // 10)
     failed = await service.runs(WhichRuns(status="FAILED"), limit=SHOWN // 10)
-    return _page(found, rows, failed, await _timers(service, state.systems))
+    beside = await _timers(service, state.systems) + await _flows(service, state.systems)
+    return _page(found, rows, beside, latest, failed)
 
 
 @get("/static/onbeat.css", include_in_schema=False)
@@ -55,7 +58,23 @@ async def _timers(service: Service, systems: Hosted) -> str:
     return f"<h2>Timers</h2>\n{told}"
 
 
-def _page(found: Overview, rows: list[ScheduleRow], failed: list[RunRow], timers: str) -> str:
+async def _flows(service: Service, systems: Hosted) -> str:
+    """Return the flows that are left out, for those who may see everybody's; none if none is."""
+    if systems.flows is None or service.caller.only_of is not None:
+        return ""
+    invalid = (await systems.flows.status(service)).invalid
+    if not invalid:
+        return ""
+    return f"<h2>Flows that are left out</h2>\n{_table(('Flow', 'Reason'), list(invalid.items()))}"
+
+
+def _page(
+    found: Overview,
+    rows: list[ScheduleRow],
+    beside: str,
+    latest: list[RunRow],
+    failed: list[RunRow],
+) -> str:
     up = sum(node.alive_until > found.now for node in found.nodes)
     gate = "" if found.gate_open else "<p class=bad>The gate is closed: nothing starts.</p>"
     running = found.runs.get("STARTED", 0)
@@ -83,9 +102,11 @@ def _page(found: Overview, rows: list[ScheduleRow], failed: list[RunRow], timers
 <h2>Schedules</h2>
 {_table(COLUMNS, [_row(row) for row in rows])}
 {f"<p>and {more} more</p>" if more > 0 else ""}
-{timers}
+{beside}
+<h2>Latest runs</h2>
+{_table((*OF_A_RUN, "Status"), [(*_run(run), run.status) for run in latest])}
 <h2>Failed last</h2>
-{_table(("Run", "Schedule", "Planned", "Reason"), [_failure(run) for run in failed])}
+{_table((*OF_A_RUN, "Reason"), [(*_run(run), run.reason or "") for run in failed])}
 </main>
 <footer><a href="/api/v1/openapi.json">API</a> · <a href="/metrics">Metrics</a></footer>
 </body>
@@ -110,8 +131,9 @@ def _result(row: ScheduleRow) -> str:
     return "FAILED" if row.last_exit is None else f"FAILED (exit {row.last_exit})"
 
 
-def _failure(run: RunRow) -> tuple[str, ...]:
-    return str(run.run_id), run.schedule_id, rfc3339(run.run_at), run.reason or ""
+def _run(run: RunRow) -> tuple[str, ...]:
+    by = run.triggered_by
+    return str(run.run_id), run.schedule_id, rfc3339(run.run_at), run.user or "-", by
 
 
 def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

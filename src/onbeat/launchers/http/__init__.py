@@ -75,10 +75,13 @@ class HttpLauncher:
         headers: Mapping[str, str] = NO_HEADERS,
         timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as a policy has them
         public_only: bool = False,
+        secrets: Mapping[str, str] = NO_HEADERS,
     ) -> Answer | Failed:
         """Send one request for another launcher, which says where to. The contract is `Ask`."""
         sender = self._opened(public_only)
-        return await sender.ask(method, url, body=body, headers=headers, longest=timeout)
+        return await sender.ask(
+            method, url, body=body, headers=headers, longest=timeout, secrets=secrets
+        )
 
     def kill(self, run_ids: Collection[int]) -> None:
         """Nothing more can be done: the request was aborted when its launch was cancelled."""

@@ -26,7 +26,7 @@ from onbeat.launchers.http.target import (
     redirected,
     text_of,
 )
-from onbeat.ports import Answer, Attempt, Callback
+from onbeat.ports import NO_HEADERS, Answer, Attempt, Callback
 from onbeat.references import Hidden, References
 
 Resolve = Callable[[str, int], Awaitable[Iterable[str]]]
@@ -71,12 +71,20 @@ class Sender:
         return outcome, log.text()
 
     async def ask(
-        self, method: str, url: str, *, body: object, headers: Mapping[str, str], longest: int
+        self,
+        method: str,
+        url: str,
+        *,
+        body: object,
+        headers: Mapping[str, str],
+        longest: int,
+        secrets: Mapping[str, str] = NO_HEADERS,
     ) -> Answer | Failed:
         """Send one request for somebody else. The contract is `Ask`."""
         log = _Log()
         try:
             async with asyncio.timeout(longest / 1000) as limit:
+                body = self._with_secrets(body, secrets, log)
                 return await self._answer(method, url, body, headers, log)
         except InvalidSchedule as refused:
             return Failed(log.hide(str(refused)), "invalid_target", retryable=False)
@@ -85,7 +93,12 @@ class Sender:
             return late if limit.expired() else _without_answer(broken, log)
 
     async def _answer(
-        self, method: str, url: str, body: object, headers: Mapping[str, str], log: "_Log"
+        self,
+        method: str,
+        url: str,
+        body: object,
+        headers: Mapping[str, str],
+        log: "_Log",
     ) -> Answer:
         place = place_of(text_of("url", url))
         self._reach.check(place)
@@ -153,6 +166,14 @@ class Sender:
             # A GET whose connection breaks would be sent twice, by an attempt that counts as one.
             self._session._retry_connection = False  # noqa: SLF001 - there is no other way
         return self._session
+
+    def _with_secrets(self, body: object, secrets: Mapping[str, str], log: "_Log") -> object:
+        """Return a body with further fields, with secrets in place of their names."""
+        if not secrets:
+            return body
+        assert isinstance(body, Mapping), "only fields can be beside others"
+        fill, hidden = self._references.fill, log.hidden
+        return {**body, **{name: fill(name, text, hidden) for name, text in secrets.items()}}
 
     def _fill(self, headers: Iterable[tuple[str, str]], log: "_Log") -> dict[str, str]:
         """Return headers with secrets in place of their names."""

@@ -42,9 +42,13 @@ SELECT min(at) FROM (
      WHERE deadline_at IS NOT NULL AND leased_by IS NULL AND finished_at IS NULL) AS next
 """
 
-RUNS = f"SELECT {', '.join(RunRow.__dataclass_fields__)} FROM schedule_runs WHERE TRUE"
+USER = "coalesce((SELECT user_id FROM schedules s WHERE s.schedule_id = r.schedule_id), '')"
+COLUMNS = [USER if name == "user" else name for name in RunRow.__dataclass_fields__]
+RUNS = f"SELECT {', '.join(COLUMNS)} FROM schedule_runs r WHERE TRUE"
 
 OF_OWNER = "schedule_id IN (SELECT schedule_id FROM schedules WHERE user_id = {})"
+
+OF_SOURCE = "schedule_id IN (SELECT schedule_id FROM schedules WHERE source = {})"
 
 EVENTS = "SELECT event_id, at, body FROM events WHERE TRUE"
 
@@ -140,6 +144,7 @@ def runs(tx: Transaction, which: WhichRuns, *, limit: int) -> list[RunRow]:
     asked.if_given("run_at >= {}", which.since)
     asked.if_given("run_at < {}", which.until)
     asked.if_given("run_id < {}", which.before)
+    asked.if_given(OF_SOURCE, which.source)
     asked.if_given(OF_OWNER, tx.only_of)
     bounded = asked.number(limit)
     sql = f"{RUNS} {asked.where} ORDER BY run_id DESC LIMIT {bounded}"

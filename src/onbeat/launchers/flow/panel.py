@@ -1,0 +1,106 @@
+"""A panel of flows over HTTP: logging in, and asking as whoever that was.
+
+A key lasts for a day: whoever is told 401 logs in once more and asks again.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+
+from onbeat.core.runs import Failed
+from onbeat.errors import InvalidSettings
+from onbeat.ports import NO_HEADERS, Answer, Ask
+
+LONGEST_ANSWER = 60_000  # milliseconds: a panel waits itself until a launch has an id
+LONGEST_ERROR = 500
+KEY = "KODOSUMI_API_KEY"
+VISIBLE = re.compile(r"[!-~]{1,8000}")
+
+
+class PanelAway(Exception):  # noqa: N818 - it says what is so
+    """Nobody could be asked, so that nothing was begun: another try may find it."""
+
+
+class PanelRefuses(Exception):  # noqa: N818 - it says what is so
+    """It lets nobody in with what it was given: no other try could help."""
+
+
+class Panel:
+    """One panel, as one of its users sees it. `password` is the name of a secret, not itself."""
+
+    def __init__(self, ask: Ask, url: str, *, user: str, password: str) -> None:
+        self._ask, self.url, self._user = ask, url.rstrip("/"), user
+        self._password = check_password(password)
+        self._key = ""
+        self._one_at_a_time = asyncio.Lock()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> Answer | Failed:
+        """Return the answer, or why there is none; raise PanelAway, PanelRefuses at the door."""
+        answer: Answer | Failed | None = None
+        for _ in range(2):
+            key = self._key or await self._log_in()
+            answer = await self._ask(
+                method,
+                f"{self.url}{path}",
+                body=body,
+                headers={KEY: key, **headers},
+                timeout=LONGEST_ANSWER,
+            )
+            if not isinstance(answer, Answer) or answer.status != 401:
+                return answer
+            if self._key == key:
+                self._key = ""
+        assert answer is not None, "it was asked"
+        raise PanelRefuses(f"{self.url} lets {self._user} in and then does not: {told(answer)}")
+
+    async def _log_in(self) -> str:
+        async with self._one_at_a_time:
+            if self._key:
+                return self._key
+            answer = await self._ask(
+                "POST",
+                f"{self.url}/api/login",
+                body={"name": self._user},
+                secrets={"password": self._password},
+                timeout=LONGEST_ANSWER,
+            )
+            if isinstance(answer, Failed):
+                if answer.reason == "invalid_target":
+                    raise PanelRefuses(answer.error)
+                raise PanelAway(answer.error)
+            if answer.status >= 500:
+                raise PanelAway(f"{self.url}: {told(answer)}")
+            found = answer.body.get(KEY) if isinstance(answer.body, Mapping) else None
+            if not 200 <= answer.status < 300 or not isinstance(found, str):
+                raise PanelRefuses(f"{self.url} does not let {self._user} in: {told(answer)}")
+            if VISIBLE.fullmatch(found) is None:
+                raise PanelRefuses(f"{self.url} gave a key that cannot be sent")
+            self._key = found
+            return found
+
+
+def check_password(password: str) -> str:
+    """Return the name of the secret that is the password, or refuse what is none."""
+    if not password.startswith(("${env:", "secret://")):
+        hint = "secret://name, whose file has it in it, or ${env:NAME}"
+        raise InvalidSettings("flows_password", "it is no reference to a secret", hint=hint)
+    return password
+
+
+def told(answer: Answer | Failed) -> str:
+    """Return what is told of an answer that is no success: also why, where that is said."""
+    if isinstance(answer, Failed):
+        return answer.error
+    said = answer.body if isinstance(answer.body, str) else ""
+    if isinstance(answer.body, Mapping):
+        found = [answer.body.get(name) for name in ("detail", "error", "message")]
+        said = next((each for each in found if isinstance(each, str)), "")
+    said = " ".join(said.split())[:LONGEST_ERROR]
+    return f"{answer.error}: {said}" if said else answer.error

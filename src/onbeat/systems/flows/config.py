@@ -1,0 +1,174 @@
+"""What a `schedule:` block of a flow says, as typed values: read, or refused with the field.
+
+A block is in the YAML that a flow has as `meta[].data`. It says when by `cron` and by nothing else.
+"""
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+
+import msgspec
+
+from onbeat.core.codec import KINDS, check_names
+from onbeat.core.durations import parse_duration
+from onbeat.core.policies import LONGEST_RETRY
+from onbeat.core.schedules import ID, Schedule, read_schedule
+from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.systems.wording import told_in
+
+TIMER_NAME = "Timer"
+TIMER_NAMESPACE = "kodosumi"  # where others look for an actor of that name
+TIMER_USER = "timer"
+SOURCE = "flows"  # whose schedules these are, in the store
+FIELDS = 5  # minute hour day month weekday
+DIGEST = 12  # of a key whose characters no id can have
+# What is missed runs once, however long the timer was down; what is under way is found again.
+POLICY: Mapping[str, object] = {"catchup_window": "8784h"}
+WORDS = {"run.inputs": "inputs", "run.python": "entry_point", "run.flow.url": "url"}
+NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._/-]")
+ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
+
+
+class ScheduleConfig(msgspec.Struct, frozen=True):
+    """A block `schedule:` of a flow. Delays are seconds."""
+
+    cron: str
+    inputs: dict[str, object] = msgspec.field(default_factory=dict)
+    enabled: bool = True
+    timezone: str = "UTC"
+    retry_count: int = 0
+    retry_delay: int = 60
+    entry_point: str = ""  # module:function, to run on a cluster instead of asking the panel
+
+
+class ScheduleStatus(msgspec.Struct, frozen=True):
+    """How a scheduled flow stands. Instants are RFC 3339; an invalid one has a reason, no more."""
+
+    key: str
+    schedule_id: str
+    cron: str | None = None
+    timezone: str | None = None
+    enabled: bool = False
+    paused: bool = False
+    inputs: dict[str, object] = msgspec.field(default_factory=dict)
+    user: str = ""
+    next_run: str | None = None
+    last_run: str | None = None
+    last_result: str | None = None
+    running: list[int] = msgspec.field(default_factory=list)
+    invalid: str | None = None
+
+
+class TimerStatus(msgspec.Struct, frozen=True):
+    """How the timer stands."""
+
+    name: str
+    pid: int | None
+    running: bool
+    interval: float  # seconds
+    user: str
+    exposes: str
+    active: int  # flows that run
+    total: int  # flows that are scheduled
+    invalid: dict[str, str]  # why, by key
+
+
+def read_config(block: object) -> ScheduleConfig:
+    """Return what a block says, or refuse it by the field that is wrong."""
+    with naming("schedule"):
+        if not isinstance(block, Mapping):
+            hint = 'cron: "0 9 * * MON-FRI"'
+            raise InvalidSchedule("", f"{shown(block)} is no set of fields", hint=hint)
+        for kind in sorted(KINDS.keys() - {"cron"}):
+            if kind in block:
+                hint = 'cron: "*/15 * * * *" is every 15 minutes'
+                raise InvalidSchedule(kind, "flows are timed by cron only", hint=hint)
+        check_names(block, set(ScheduleConfig.__struct_fields__))
+        if "cron" not in block:
+            raise InvalidSchedule("cron", "it is missing", hint='cron: "0 9 * * MON-FRI"')
+        given = {name: value for name, value in block.items() if value is not None}
+        try:
+            return msgspec.convert(
+                {name: _read(str(name), value) for name, value in given.items()}, ScheduleConfig
+            )
+        except msgspec.ValidationError as refused:
+            raise InvalidSchedule("", str(refused), hint="see the template") from None
+
+
+def _read(name: str, value: object) -> object:
+    """Return the value of a field of a block, or refuse it."""
+    match name:
+        case "cron" if not isinstance(value, str):
+            raise InvalidSchedule(name, f"{shown(value)} is not a text", hint='"0 9 * * MON-FRI"')
+        case "cron" if len(str(value).split()) != FIELDS and not str(value).startswith("@"):
+            hint = "five: minute hour day month weekday"
+            n = len(str(value).split())
+            problem = f"{n} field{'s' * (n != 1)} in {shown(value)}"
+            raise InvalidSchedule(name, problem, hint=hint)
+        case "inputs" if not isinstance(value, Mapping):
+            raise InvalidSchedule(name, f"{shown(value)} is no set of names", hint="{limit: 100}")
+        case "enabled" if not isinstance(value, bool):
+            problem = f"{shown(value)} is neither true nor false"
+            raise InvalidSchedule(name, problem, hint="true or false")
+        case "timezone" if not isinstance(value, str):
+            raise InvalidSchedule(name, f"{shown(value)} is no zone", hint="such as Europe/Berlin")
+        case "retry_count" if type(value) is not int or not 0 <= value <= LONGEST_RETRY:
+            hint = f"0 to {LONGEST_RETRY}"
+            raise InvalidSchedule(name, f"{shown(value)} is no such number", hint=hint)
+        case "retry_delay":
+            return _delay(value)
+        case "entry_point" if not isinstance(value, str) or not ENTRY_POINT.fullmatch(value):
+            problem = f"{shown(value)} names no function"
+            raise InvalidSchedule(name, problem, hint="module:function")
+        case _:
+            return value
+
+
+def _delay(value: object) -> int:
+    if type(value) is int and 0 <= value <= 86_400 * 7:
+        return value
+    if isinstance(value, str):
+        with naming("retry_delay"):
+            return parse_duration(value).elapsed
+    problem = f"{shown(value)} is no length"
+    raise InvalidSchedule("retry_delay", problem, hint="seconds, or a text such as 5m")
+
+
+def schedule_key(expose: str, url: str) -> str:
+    """Return `expose_name/url` with one slash between the two, and none at the end."""
+    path = "/".join(part for part in url.split("/") if part)
+    return f"{expose}/{path}" if path else expose
+
+
+def schedule_id_of(key: str) -> str:
+    """Return the id that a key has: itself, or what is left of it and a digest of all of it."""
+    parts = key.split("/")
+    plain = NOT_IN_AN_ID.sub("_", key)
+    if plain == key and ID.fullmatch(key) and not {".", "..", ""} & set(parts):
+        return key
+    name = "/".join(part if part.strip(".") else f"_{part}" for part in plain.split("/"))
+    digest = sha256(key.encode()).hexdigest()[:DIGEST]
+    return f"{name[: 200 - DIGEST - 1].rstrip('/')}-{digest}"
+
+
+def target_of(config: ScheduleConfig, *, url: str, key: str) -> dict[str, object]:
+    """Return what is run for a block: the flow on its panel, or its function on a cluster."""
+    inputs = {"inputs": config.inputs} if config.inputs else {}
+    if config.entry_point:
+        return {"python": config.entry_point, "on": "ray", **inputs}
+    return {"flow": {"url": url, "key": key}, **inputs}
+
+
+def schedule_of(config: ScheduleConfig, *, url: str, key: str) -> Schedule:
+    """Return the schedule that a block asks for, or refuse it in the words of the block."""
+    retry = {"retry": [f"{config.retry_delay}s"] * config.retry_count} if config.retry_count else {}
+    fields: dict[str, object] = {
+        "cron": config.cron,
+        "timezone": config.timezone,
+        "enabled": config.enabled,
+        "run": target_of(config, url=url, key=key),
+        **POLICY,
+        **retry,
+    }
+    with naming("schedule"), told_in(WORDS):
+        return read_schedule(schedule_id_of(key), fields)

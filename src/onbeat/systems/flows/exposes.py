@@ -1,0 +1,147 @@
+"""Exposes of a panel, and the flows of theirs that are scheduled.
+
+An expose has `name`, `enabled` and `meta`: a YAML list of flows, each with `url`, `enabled` and
+`data`, which is YAML again and may hold a block `schedule:`. Everything else in them is not ours.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from onbeat.core.schedules import Schedule
+from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.systems.flows.config import ScheduleConfig, read_config, schedule_key, schedule_of
+
+EXPOSE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+LONGEST_NAME = 100
+
+Parse = Callable[[str], object]
+Row = Mapping[str, object]
+
+
+class Source(Protocol):
+    """Where exposes are kept."""
+
+    path: Path
+
+    def read(self) -> Sequence[tuple[str, Row | InvalidSchedule]]:
+        """Return every expose by name, or why that one cannot be read; refuse all if none can."""
+
+    def parse(self, text: str) -> object:
+        """Return what a YAML text says, or refuse it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A flow that is scheduled."""
+
+    key: str
+    config: ScheduleConfig
+    schedule: Schedule
+
+
+@dataclass(slots=True)
+class Found:
+    """What exposes ask for. Those that are `unread` may ask for anything."""
+
+    right: dict[str, Scheduled] = field(default_factory=dict)  # by the id of the schedule
+    invalid: dict[str, str] = field(default_factory=dict)  # why, by key
+    unread: set[str] = field(default_factory=set)  # the names of exposes
+
+    def refuse(self, key: str, why: InvalidSchedule) -> None:
+        self.invalid[key] = str(why)
+
+
+def read_exposes(rows: Sequence[tuple[str, Row | InvalidSchedule]], parse: Parse) -> Found:
+    """Return the flows of enabled exposes that are scheduled; one that is wrong hurts no other."""
+    found = Found()
+    for name, row in rows:
+        if isinstance(row, InvalidSchedule):
+            found.unread.add(name)
+            found.refuse(name, row)
+            continue
+        try:
+            if not _is_on(row):
+                continue
+            _check_name(name)
+            flows = _flows_of(row, parse)
+        except InvalidSchedule as refused:
+            found.unread.add(name)
+            found.refuse(name, refused)
+            continue
+        for n, flow in enumerate(flows):
+            _read_flow(name, n, flow, parse, found)
+    return found
+
+
+def _read_flow(name: str, n: int, flow: object, parse: Parse, found: Found) -> None:
+    """Add what one flow asks for; the first of several with one url is the one that counts."""
+    url = flow.get("url") if isinstance(flow, Mapping) else None
+    key = schedule_key(name, url) if isinstance(url, str) and url else f"{name}/meta[{n}]"
+    try:
+        scheduled = _scheduled(key, url, flow, parse)
+    except InvalidSchedule as refused:
+        found.refuse(key, refused)
+        return
+    if scheduled is None:
+        return
+    schedule_id = scheduled.schedule.schedule_id
+    if schedule_id in found.right:
+        problem = "two flows of this expose have this url"
+        twice = InvalidSchedule("url", problem, hint="the first one counts")
+        found.refuse(f"{key} (meta[{n}])", twice)
+    else:
+        found.right[schedule_id] = scheduled
+
+
+def _scheduled(key: str, url: object, flow: object, parse: Parse) -> Scheduled | None:
+    """Return what a flow asks for, or None if that is nothing; refuse what is wrong."""
+    if not isinstance(flow, Mapping):
+        raise InvalidSchedule("meta", f"{shown(flow)} is no flow", hint="{url: ..., data: ...}")
+    if not _is_on(flow):
+        return None
+    data = _data_of(flow, parse)
+    block = data.get("schedule") if isinstance(data, Mapping) else None
+    if block is None:
+        return None
+    if not isinstance(url, str) or not url:
+        raise InvalidSchedule("url", "it is missing", hint="such as /-/127.0.0.1/8125/-/")
+    config = read_config(block)
+    path = url if url.startswith("/") else f"/{url}"
+    return Scheduled(key, config, schedule_of(config, url=path, key=key))
+
+
+def _flows_of(row: Row, parse: Parse) -> Sequence[object]:
+    meta = row.get("meta")
+    with naming("meta"):
+        if isinstance(meta, str):
+            meta = parse(meta)
+        if meta is None:
+            return ()
+        if not isinstance(meta, (list, tuple)):
+            problem = f"{shown(meta)} is no list of flows"
+            raise InvalidSchedule("", problem, hint="[{url: ..., data: ...}]")
+        return meta
+
+
+def _data_of(flow: Row, parse: Parse) -> object:
+    data = flow.get("data")
+    with naming("data"):
+        return parse(data) if isinstance(data, str) else data
+
+
+def _is_on(given: Row) -> bool:
+    """Return whether an expose, or a flow, is enabled; a database says 0 or 1."""
+    enabled = given.get("enabled", True)
+    if enabled is None or isinstance(enabled, bool) or enabled in {0, 1}:
+        return enabled is None or bool(enabled)
+    hint = "true or false"
+    raise InvalidSchedule("enabled", f"{shown(enabled)} is neither true nor false", hint=hint)
+
+
+def _check_name(name: str) -> None:
+    if not EXPOSE_NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        hint = "small letters, digits, _ and -, at most 100"
+        raise InvalidSchedule("name", f"{shown(name)} is no name of an expose", hint=hint)

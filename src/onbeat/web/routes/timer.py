@@ -1,0 +1,156 @@
+"""The timer of flows: how it stands, what it has scheduled, and what ran."""
+
+from typing import Annotated
+
+import msgspec
+from litestar import Response, Router, get, post
+from litestar.datastructures import State
+from litestar.di import NamedDependency, Provide
+from litestar.params import PathParameter
+from litestar.types import ControllerRouterHandler
+
+from onbeat.core.schedules import ID
+from onbeat.errors import InvalidSettings
+from onbeat.hosting import Hosted
+from onbeat.records import RunRow
+from onbeat.service import Service
+from onbeat.systems.flows import ScheduleStatus, Timer, TimerStatus
+from onbeat.telling import RunFields, run_fields
+from onbeat.web.asking import Asked, Limit, schedule_id_of, told
+from onbeat.web.problems import PROBLEM_JSON, problem
+
+FlowId = Annotated[
+    str,
+    PathParameter(
+        min_length=1,
+        max_length=600,  # as it is sent; what is promised is what it stands for
+        description="The schedule_id of a flow, such as expose/url; a slash in it is sent as %2F.",
+        schema_extra={"pattern": f"^{ID.pattern}$", "max_length": 200},
+    ),
+]
+
+
+class FlowRun(msgspec.Struct, frozen=True):
+    """A run of a flow: as whom, by whom and for which flow; `fid` is the panel's name for it."""
+
+    run_id: int
+    schedule_key: str
+    schedule_id: str
+    user: str
+    triggered_by: str
+    status: str
+    reason: str | None
+    run_at: str
+    started_at: str | None
+    finished_at: str | None
+    fid: str | None
+    error: str | None
+    result: object
+
+
+@get("/timer", operation_id="timer_status", responses=told("timer", 409))
+async def get_status(
+    service: NamedDependency[Service], timer: NamedDependency[Timer]
+) -> TimerStatus:
+    """Return how the timer stands."""
+    return await timer.status(service)
+
+
+@get("/timer/schedules", operation_id="timer_schedules", responses=told("timer", 409))
+async def get_schedules(
+    service: NamedDependency[Service], timer: NamedDependency[Timer]
+) -> list[ScheduleStatus]:
+    """Return the flows that are scheduled, by key, and those that are left out, with the reason."""
+    return await timer.schedules(service)
+
+
+@post(
+    "/timer/schedules/{flow:str}/run",
+    operation_id="timer_run",
+    status_code=200,
+    responses=told("flow", 404, 409),
+)
+async def run(
+    service: NamedDependency[Service], timer: NamedDependency[Timer], flow: FlowId
+) -> RunFields:
+    """Start a flow now, beside its times."""
+    return run_fields(await timer.run(service, schedule_id_of(flow)))
+
+
+@post(
+    "/timer/schedules/{flow:str}/pause",
+    operation_id="timer_pause",
+    status_code=200,
+    responses=told("flow", 404, 409),
+)
+async def pause(
+    service: NamedDependency[Service], timer: NamedDependency[Timer], flow: FlowId
+) -> ScheduleStatus:
+    """Let a flow rest; what its expose says stays as it is."""
+    return await timer.pause(service, schedule_id_of(flow), paused=True)
+
+
+@post(
+    "/timer/schedules/{flow:str}/resume",
+    operation_id="timer_resume",
+    status_code=200,
+    responses=told("flow", 404, 409),
+)
+async def resume(
+    service: NamedDependency[Service], timer: NamedDependency[Timer], flow: FlowId
+) -> ScheduleStatus:
+    """Let a flow go on from now."""
+    return await timer.pause(service, schedule_id_of(flow), paused=False)
+
+
+@get("/timer/runs", operation_id="timer_runs", responses=told("timer", 409))
+async def get_runs(
+    service: NamedDependency[Service], timer: NamedDependency[Timer], *, limit: Limit = 50
+) -> list[FlowRun]:
+    """Return what ran of flows, the latest first: as whom, and by whom it was triggered."""
+    rows = await timer.runs(service, limit=limit)
+    keys = await timer.keys(service)
+    return [_run(row, keys.get(row.schedule_id, row.schedule_id)) for row in rows]
+
+
+def _run(row: RunRow, key: str) -> FlowRun:
+    fields = run_fields(row)
+    return FlowRun(
+        fields.run_id,
+        key,
+        fields.schedule_id,
+        fields.user,
+        fields.triggered_by,
+        fields.status,
+        fields.reason,
+        fields.run_at,
+        fields.started_at,
+        fields.finished_at,
+        fields.external_id,
+        fields.error,
+        fields.result,
+    )
+
+
+async def provide_timer(state: State) -> Timer:
+    """Return the timer of this process, or refuse where there is none."""
+    systems: Hosted = state.systems
+    if systems.flows is None:
+        hint = 'exposes = "data/expose.db" in [flows]'
+        raise InvalidSettings("flows_exposes", "there is no timer of flows here", hint=hint)
+    return systems.flows
+
+
+def _not_set_up(_: Asked, refused: InvalidSettings) -> Response[bytes]:
+    found = problem(409, refused.problem, field=refused.field, hint=refused.hint)
+    return Response(found.as_json(), status_code=409, media_type=PROBLEM_JSON)
+
+
+ROUTES: list[ControllerRouterHandler] = [
+    Router(
+        "/",
+        route_handlers=[get_status, get_schedules, run, pause, resume, get_runs],
+        dependencies={"timer": Provide(provide_timer)},
+        exception_handlers={InvalidSettings: _not_set_up},
+    )
+]

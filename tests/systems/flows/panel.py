@@ -1,0 +1,81 @@
+"""The panel of the example, which can be away, slow, forgetful or broken."""
+
+import asyncio
+import importlib.util
+from pathlib import Path
+
+from aiohttp import web
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "flows"
+
+
+def load_panel():
+    """Return the module of the panel that the example has."""
+    spec = importlib.util.spec_from_file_location("flow_panel", EXAMPLE / "panel.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+EXAMPLE_PANEL = load_panel()
+Flow = EXAMPLE_PANEL.Flow
+
+
+class FakePanel(EXAMPLE_PANEL.FlowPanel):
+    """A panel that tests can harm.
+
+    `fails` has the status that requests to a path's beginning are answered with; `status` is what
+    executions say of themselves instead of how they are, while it is set; `unknown` is how many
+    looks at a status find nothing, as right after a launch.
+    """
+
+    def __init__(self, flows, **given):
+        super().__init__(flows, **given)
+        self.fails, self.status, self.unknown = {}, None, 0
+        self.hangs = asyncio.Event()  # while it is set, launches are made and not answered
+        self.looks = []  # what statuses were asked for with
+        self.launched = []  # executions in order, also of those that are gone
+
+    def forget_keys(self):
+        """Have nobody be logged in any more."""
+        self.keys.clear()
+
+    def standing(self, fid):
+        return super().standing(fid) if self.status is None else (self.status, None)
+
+    async def _login(self, request):
+        return self._failure(request) or await super()._login(request)
+
+    async def _form(self, request):
+        return self._failure(request) or await super()._form(request)
+
+    async def _launch(self, request):
+        failure = self._failure(request)
+        if failure is not None:
+            return failure
+        before = set(self.executions)
+        answered = await super()._launch(request)
+        self.launched += [self.executions[fid] for fid in self.executions.keys() - before]
+        if self.hangs.is_set():
+            request.transport.close()
+        return answered
+
+    async def _status(self, request):
+        self.looks.append(request.query_string)
+        if self.unknown:
+            self.unknown -= 1
+            detail = f"Execution {request.match_info['fid']} not found after 1s."
+            return EXAMPLE_PANEL.refusal(404, "NotFoundException", detail)
+        return self._failure(request) or await super()._status(request)
+
+    def _failure(self, request):
+        for begin, status in self.fails.items():
+            method, _, path = begin.rpartition(" ")
+            if request.path.startswith(path) and method in ("", request.method):
+                return web.json_response({"detail": "broken"}, status=status)
+        return None
+
+    def count(self, method, path):
+        """Return how often something was asked."""
+        return sum((m, p) == (method, path) for m, p, *_ in self.asked)

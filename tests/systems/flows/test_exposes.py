@@ -1,0 +1,312 @@
+"""Exposes, their flows, and the blocks that say when these run."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from cronsim import CronSim
+
+from onbeat.core.instants import parse_instant
+from onbeat.errors import InvalidSchedule
+from onbeat.sources.exposes import Exposes
+from onbeat.sources.marked import read_yaml
+from onbeat.systems.flows import (
+    META_TEMPLATE,
+    ScheduleConfig,
+    ScheduleStatus,
+    TimerStatus,
+    read_config,
+    schedule_id_of,
+    schedule_key,
+    target_of,
+)
+from onbeat.systems.flows.config import schedule_of
+from tests.systems.flows.conftest import HOURLY, KEY, URL
+
+NOON = parse_instant("2026-01-01T12:00:00Z")
+
+
+def next_run(world, **block):
+    world.hourly(**block)
+
+    async def story(its):
+        return (await its.listed())[KEY].next_run
+
+    return world.play(story)
+
+
+def invalid(world):
+    async def story(its):
+        status = await its.timer.status(its.service)
+        return status.invalid, sorted(
+            key for key, each in (await its.listed()).items() if not each.invalid
+        )
+
+    return world.play(story)
+
+
+@pytest.mark.req("K3", "K4", "K5", "K7")
+@pytest.mark.parametrize(
+    ("cron", "at"),
+    [
+        ("0 9 * * MON-FRI", "2026-01-02T09:00:00Z"),
+        ("*/15 * * * *", "2026-01-01T12:15:00Z"),
+        ("0 0 1 * *", "2026-02-01T00:00:00Z"),
+        ("30 6 * * SUN", "2026-01-04T06:30:00Z"),
+        ("@daily", "2026-01-02T00:00:00Z"),
+    ],
+)
+def test_cron_expressions_of_five_fields_are_read_in_utc(world, cron, at):
+    assert next_run(world, cron=cron) == at
+
+
+@pytest.mark.req("K6")
+@pytest.mark.parametrize(
+    "cron", ["0 9 * * MON-FRI", "*/7 3-5 * * *", "15 0 29 2 *", "5,10 */6 1-7 * 0"]
+)
+def test_next_times_are_those_that_another_parser_computes(cron):
+    trigger = schedule_of(ScheduleConfig(cron), url=URL, key=KEY).trigger
+    theirs, ours, at = CronSim(cron, datetime.fromtimestamp(NOON, UTC)), [], NOON
+    for _ in range(20):
+        at = trigger.next_after(at)
+        ours.append(at)
+    assert ours == [int(next(theirs).timestamp()) for _ in range(20)]
+
+
+@pytest.mark.req("K66")
+def test_a_timezone_may_be_named(world):
+    assert next_run(world, cron="0 9 * * *", timezone="America/New_York") == "2026-01-01T14:00:00Z"
+
+
+@pytest.mark.req("K2")
+@pytest.mark.parametrize(
+    "other", [{"every": "1h"}, {"at": "2027-01-01T00:00"}, {"daily": "17:00"}, {"startup": "1s"}]
+)
+def test_whatever_else_says_when_is_refused_by_name(other):
+    (name,) = other
+    for block in (other, other | {"cron": "0 * * * *"}):
+        with pytest.raises(
+            InvalidSchedule, match=rf"^schedule\.{name}: flows are timed by cron only"
+        ):
+            read_config(block)
+
+
+@pytest.mark.req("K34")
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ({}, "schedule.cron: it is missing"),
+        (5, "schedule: 5 is no set of fields"),
+        ({"cron": 5}, "schedule.cron: 5 is not a text"),
+        (
+            {"cron": "* * * *"},
+            "schedule.cron: 4 fields in '* * * *' (five: minute hour day month weekday)",
+        ),
+        ({"cron": "0 0 9 * * *"}, "schedule.cron: 6 fields in"),
+        ({"cron": "61 * * * *"}, "schedule.cron.minute: '61' is no minute"),
+        ({"cron": "0 0 31 2 *"}, "schedule.cron"),
+        ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is no set of names"),
+        ({"cron": "0 * * * *", "enabled": "yes"}, "schedule.enabled: 'yes' is neither"),
+        ({"cron": "0 * * * *", "timezone": "Berlin"}, "schedule.timezone: "),
+        ({"cron": "0 * * * *", "retry_count": -1}, "schedule.retry_count: -1 is no such number"),
+        ({"cron": "0 * * * *", "retry_delay": "soon"}, "schedule.retry_delay: "),
+        ({"cron": "0 * * * *", "entry_point": "x"}, "schedule.entry_point: 'x' names no function"),
+        (
+            {"cron": "0 * * * *", "input": {}},
+            "schedule.input: no field has this name (did you mean 'inputs'?)",
+        ),
+    ],
+)
+def test_a_block_that_is_wrong_is_refused_by_its_field(block, told):
+    with pytest.raises(InvalidSchedule) as refused:
+        schedule_of(read_config(block), url=URL, key=KEY)
+    assert str(refused.value).startswith(told)
+
+
+@pytest.mark.req("K34")
+def test_blocks_and_standings_are_typed():
+    found = read_config({"cron": "0 * * * *", "inputs": {"a": 1}, "retry_delay": "5m"})
+    assert found == ScheduleConfig("0 * * * *", {"a": 1}, retry_delay=300)
+    for each in (ScheduleConfig, ScheduleStatus, TimerStatus):
+        assert all(each.__annotations__.values())
+
+
+@pytest.mark.req("K39")
+def test_the_template_of_meta_offers_a_schedule_that_is_commented_out():
+    assert "schedule" not in read_yaml(META_TEMPLATE).value
+    lines = META_TEMPLATE[META_TEMPLATE.index("# schedule:") :].splitlines()
+    block = read_yaml("\n".join(line.removeprefix("#")[1:] for line in lines))
+    assert block.mistakes == []
+    found = read_config(block.value["schedule"])
+    assert (found.cron, found.inputs) == (
+        "0 9 * * MON-FRI",
+        {"query": "daily report", "limit": 100},
+    )
+    assert (found.retry_count, found.timezone, found.enabled) == (0, "UTC", True)
+
+
+@pytest.mark.req("K60")
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("/-/127.0.0.1/8125/-/", "reports/-/127.0.0.1/8125/-"),
+        ("flow", "reports/flow"),
+        ("/flow", "reports/flow"),
+        ("//flow//a/", "reports/flow/a"),
+        ("/", "reports"),
+    ],
+)
+def test_a_key_is_the_name_of_the_expose_and_the_url_with_one_slash(url, key):
+    assert schedule_key("reports", url) == key
+    assert schedule_id_of(key) == key
+
+
+def test_keys_that_cannot_be_ids_have_ids_that_no_other_key_has():
+    keys = [
+        "a/x y",
+        "a/x_y",
+        "a/x+y",
+        "a/x%20y",
+        "a/é",
+        "a/.",
+        "a/..",
+        "a/" + "x" * 300,
+        "a/" + "x" * 301,
+    ]
+    ids = [schedule_id_of(key) for key in keys]
+    assert len(set(ids)) == len(keys)
+    assert ids[1] == "a/x_y"
+    assert all(each.startswith("a/") and len(each) <= 200 for each in ids)
+    for schedule_id, key in zip(ids, keys, strict=True):
+        assert (
+            schedule_of(ScheduleConfig("0 * * * *"), url="/x", key=key).schedule_id == schedule_id
+        )
+
+
+def test_an_entry_point_is_run_on_a_cluster_instead_of_asking_the_panel():
+    config = read_config(
+        {"cron": "0 * * * *", "entry_point": "agents.report:run", "inputs": {"a": 1}}
+    )
+    assert target_of(config, url=URL, key=KEY) == {
+        "python": "agents.report:run", "on": "ray", "inputs": {"a": 1},
+    }  # fmt: skip
+    assert target_of(ScheduleConfig("0 * * * *"), url=URL, key=KEY) == {
+        "flow": {"url": URL, "key": KEY}
+    }
+
+
+@pytest.mark.req("K55")
+def test_an_invalid_cron_is_left_out_with_a_warning_and_hurts_no_other(world, told):
+    world.expose(
+        "reports",
+        (URL, 'schedule: {cron: "61 * * * *"}'),
+        (f"{URL}clean", 'schedule: {cron: "0 * * * *"}'),
+        (f"{URL}odd", "schedule: {cron: ["),
+        {"data": HOURLY},
+    )
+    world.expose("other", (URL, HOURLY), (URL, HOURLY))
+    found, right = invalid(world)
+    assert right == ["other/-/127.0.0.1/8125/-", f"{KEY}/clean"]
+    assert found.keys() == {
+        KEY,
+        f"{KEY}/odd",
+        "reports/meta[3]",
+        "other/-/127.0.0.1/8125/- (meta[1])",
+    }
+    assert found[KEY] == "schedule.cron.minute: '61' is no minute (0 to 59)"
+    assert "url: it is missing" in found["reports/meta[3]"]
+    warned = [line for level, line in told() if level == "WARNING"]
+    assert f"{KEY} is left out: {found[KEY]}" in warned
+    assert len(warned) == 4
+
+
+def test_what_is_invalid_is_told_once_for_each_change(world, told):
+    world.hourly(cron="61 * * * *")
+
+    async def story(its):
+        await its.timer.reconcile()
+        await its.timer.reconcile()
+        its.hourly(cron="62 * * * *")
+        await its.timer.reconcile()
+        its.hourly()
+        await its.timer.reconcile()
+        its.hourly(cron="62 * * * *")
+        await its.timer.reconcile()
+
+    world.play(story)
+    warned = [line for level, line in told() if level == "WARNING"]
+    assert [line.count("'61'") for line in warned] == [1, 0, 0]
+
+
+@pytest.mark.req("K15", "K27")
+@pytest.mark.parametrize("switch", ["expose", "flow"])
+def test_what_is_disabled_on_the_panel_is_not_scheduled(world, switch):
+    flow = {"url": URL, "data": HOURLY, "enabled": switch != "flow"}
+    world.expose("reports", flow, enabled=int(switch != "expose"))
+    assert invalid(world) == ({}, [])
+
+
+@pytest.mark.req("K15", "K29")
+def test_a_schedule_that_is_disabled_says_so_of_each_tick_and_can_be_started_by_hand(world):
+    world.hourly(enabled=False)
+
+    async def story(its):
+        await its.let_pass("1h")
+        listed = (await its.listed())[KEY]
+        await its.timer.run(its.service, KEY)
+        await its.beat.settle()
+        its.hourly(enabled=True)
+        await its.timer.reconcile()
+        await its.let_pass("30m", "30m")
+        return listed.enabled, await its.statuses()
+
+    enabled, statuses = world.play(story)
+    assert not enabled
+    assert statuses == [("SKIPPED", "disabled"), ("SUCCESS", None), ("SUCCESS", None)]
+
+
+@pytest.mark.req("K16", "K28")
+def test_other_keys_beside_the_schedule_are_allowed_and_untouched(world):
+    data = f"display: Reports\ntags: [a, b]\nauthor: {{name: Ada}}\n{HOURLY}"
+    world.expose("reports", {"url": URL, "data": data, "state": "alive", "heartbeat": 1.5})
+    before = world.exposes.read_bytes()
+    assert invalid(world) == ({}, [KEY])
+    assert world.exposes.read_bytes() == before
+
+
+def test_flows_without_a_schedule_are_none_of_ours(world):
+    world.expose(
+        "reports", (URL, "display: x"), (f"{URL}a", "schedule:\n"), (f"{URL}b", ""), {"url": "/c"}
+    )
+    world.expose("empty", meta="")
+    assert invalid(world) == ({}, [])
+
+
+@pytest.mark.req("K28")
+def test_a_folder_of_yaml_files_is_read_like_the_table(world):
+    folder = world.folder / "exposes"
+    folder.mkdir()
+    text = f"name: reports\nenabled: true\nmeta:\n  - url: {URL}\n    data: |\n      {HOURLY.replace(chr(10), chr(10) + '      ')}\n"
+    (folder / "reports.yaml").write_text(text)
+    (folder / "plain.yml").write_text(
+        json.dumps({"meta": [{"url": "/x", "data": {"schedule": {"cron": "0 9 * * *"}}}]})
+    )
+    (folder / "other.yaml").write_text("name: another\nmeta: []\n")
+    (folder / "broken.yaml").write_text("meta: [")
+    (folder / "Odd.yaml").write_text("meta: []")
+    (folder / "notes.txt").write_text("nothing")
+    world.exposes = folder
+    found, right = invalid(world)
+    assert right == ["plain/x", KEY]
+    assert found.keys() == {"other", "broken", "Odd"}
+    assert found["other"].startswith("name: other.yaml calls itself 'another'")
+    assert "is no name of an expose" in found["Odd"]
+
+
+def test_the_file_is_opened_for_reading_only(tmp_path):
+    with pytest.raises(InvalidSchedule, match=r"nowhere\.db does not exist"):
+        Exposes(tmp_path / "nowhere.db").read()
+    assert not (tmp_path / "nowhere.db").exists()
+    (tmp_path / "odd.db").write_text("this is no database, whatever it is called " * 20)
+    with pytest.raises(InvalidSchedule, match=r"odd\.db cannot be read"):
+        Exposes(tmp_path / "odd.db").read()

@@ -1,0 +1,379 @@
+"""What a panel may answer, or fail to, and what becomes of a launch then."""
+
+import asyncio
+
+import pytest
+
+from onbeat.core.schedules import read_schedule
+from onbeat.engine.dispatcher import Dispatcher
+from onbeat.errors import InvalidSchedule, InvalidSettings
+from onbeat.launchers.flow import Panel
+from onbeat.opened import check_target
+from onbeat.systems.flows.system import LAUNCHES
+from onbeat.testing import a_schedule
+from tests.systems.flows.conftest import URL
+from tests.systems.flows.panel import Flow
+
+FLOW = {"flow": {"url": URL}}
+
+
+def played(world):
+    """Return the run of the first tick, with its log."""
+
+    async def story(its):
+        await its.let_pass("1h")
+        (run,) = await its.beat.runs()
+        return run
+
+    return world.play(story)
+
+
+def test_a_launch_answered_200_with_errors_is_a_failed_launch(world):
+    world.hourly(inputs={"limit": 5}, retry_count=3)
+    world.panel.flows[URL] = Flow("a report", ["query", "limit"], needs=["query"])
+    run = played(world)
+    assert (run.status, run.reason, run.attempt) == ("FAILED", "launch_failed", 1)
+    assert run.error == "the flow refused its inputs: query: Please give me a query."
+    assert world.panel.launched == []
+
+
+def test_a_launch_answered_200_without_a_result_is_a_failed_launch(world):
+    world.hourly()
+    world.panel.flows[URL] = Flow("a report", [])
+    world.panel.fails = {f"POST {URL}": 200}
+    run = played(world)
+    assert (run.status, run.reason) == ("FAILED", "launch_failed")
+    assert "without an id" in run.error
+
+
+def test_a_flow_that_the_panel_does_not_have_is_a_failed_launch(world):
+    world.expose("reports", ("/-/nowhere/-/", 'schedule: {cron: "0 * * * *", retry_count: 2}'))
+    run = played(world)
+    assert (run.status, run.reason, run.attempt) == ("FAILED", "launch_failed", 1)
+    assert "the panel has no flow /-/nowhere/-/" in run.error
+
+
+def test_inputs_that_the_form_does_not_have_are_told_and_the_flow_is_launched(world, told):
+    world.hourly(inputs={"query": "x", "sleep": 5})
+    run = played(world)
+    assert run.status == "SUCCESS"
+    assert f"warning: the form of {URL} has no field 'sleep'" in run.log_tail
+    assert world.panel.launched[0]["inputs"] == {"query": "x"}
+    assert any(level == "WARNING" and "'sleep'" in line for level, line in told())
+
+
+def test_it_logs_in_again_once_its_key_is_known_no_more(world):
+    world.hourly()
+
+    async def story(its):
+        await its.let_pass("1h")
+        its.panel.forget_keys()
+        await its.let_pass("1h")
+        return await its.statuses()
+
+    assert world.play(story) == [("SUCCESS", None)] * 2
+    assert world.panel.count("POST", "/api/login") == 2
+
+
+def test_a_wrong_password_is_a_failed_launch_and_told_nowhere(world, told):
+    world.hourly()
+    world.panel.users["timer"] = "another"
+    run = played(world)
+    assert (run.status, run.reason) == ("FAILED", "launch_failed")
+    assert "does not let timer in: HTTP 401: Unauthorized: Invalid name or password" in run.error
+    assert "sesame" not in f"{run}{told()}"
+
+
+def test_a_secret_that_is_not_there_is_a_failed_launch(world):
+    world.hourly()
+    (world.folder / "secrets" / "panel").unlink()
+    run = played(world)
+    assert (run.status, run.reason) == ("FAILED", "launch_failed")
+    assert "this node has no secret panel" in run.error
+
+
+@pytest.mark.req("K54")
+@pytest.mark.parametrize("broken", ["login", "form", "launch", "nobody"])
+def test_while_the_panel_is_away_it_is_asked_again_at_the_next_interval(world, told, broken):
+    world.hourly()
+    paths = {"login": "/api/login", "form": f"GET {URL}", "launch": f"POST {URL}"}
+
+    async def story(its):
+        if broken == "nobody":
+            await its.panel.stop()
+        else:
+            its.panel.fails = {paths[broken]: 503}
+        await its.let_pass("1h")
+        (waiting,) = await its.beat.runs()
+        await its.let_pass("30s")
+        (still,) = await its.beat.runs()
+        if broken == "nobody":
+            await its.panel.start(int(its.url.rpartition(":")[2]))
+        its.panel.fails = {}
+        await its.let_pass("30s")
+        return waiting, still, await its.beat.runs()
+
+    waiting, still, (run,) = world.play(story)
+    assert (waiting.status, waiting.reason) == ("ENQUEUED", "busy")
+    assert still.attempt == 1
+    assert (run.status, run.deferrals) == ("SUCCESS", 1)
+    assert len(world.panel.launched) == 1
+    assert any(level == "ERROR" and "the panel is not there" in line for level, line in told())
+
+
+def test_a_launch_whose_answer_is_lost_is_in_doubt_and_not_made_again(world):
+    world.hourly(retry_count=3, retry_delay=0)
+    world.panel.hangs.set()
+    run = played(world)
+    assert len(world.panel.launched) == 1
+    assert (run.status, run.reason, run.attempt) == ("FAILED", "lost", 1)
+    assert "it may run, and is not launched again" in run.error
+
+
+def test_an_answer_that_somebody_in_between_gave_up_on_is_in_doubt(world):
+    world.hourly(retry_count=3, retry_delay=0)
+    world.panel.fails = {f"POST {URL}": 504}
+    run = played(world)
+    assert (run.status, run.reason, run.attempt) == ("FAILED", "lost", 1)
+
+
+def test_a_launch_that_is_not_written_down_yet_is_looked_for_again(world):
+    world.hourly()
+    world.panel.unknown = 3
+    assert played(world).status == "SUCCESS"
+
+
+def test_a_panel_that_is_broken_for_a_while_is_asked_until_it_answers(world, told):
+    world.hourly()
+    world.panel.status = "running"
+
+    async def story(its):
+        await its.tick("1h")
+        await its.until(lambda: its.panel.launched)
+        its.panel.fails = {"/outputs": 502}
+        looks = len(its.panel.asked)
+        await its.until(lambda: len(its.panel.asked) > looks + 2)
+        its.panel.fails, its.panel.status = {}, None
+        its.panel.forget_keys()
+        await its.beat.settle()
+        (run,) = await its.beat.runs()
+        return run
+
+    run = world.play(story)
+    assert run.status == "SUCCESS"
+    away = [line for level, line in told() if level == "ERROR" and "does not answer" in line]
+    assert len(away) == 1
+
+
+def test_an_execution_that_somebody_deleted_on_the_panel_is_a_failure(world):
+    world.hourly()
+    world.panel.status = "running"
+
+    async def story(its):
+        await its.tick("1h")
+        await its.until(lambda: its.panel.launched)
+        await its.until(lambda: any("/outputs/status" in path for _, path, *_ in its.panel.asked))
+        await asyncio.sleep(0.2)
+        its.panel.executions.clear()
+        await its.beat.settle()
+        (run,) = await its.beat.runs()
+        return run
+
+    run = world.play(story)
+    assert (run.status, run.reason) == ("FAILED", "error")
+    assert "the panel does not know" in run.error
+
+
+def test_whoever_cancels_a_run_has_the_flow_ended_on_the_panel(world):
+    world.hourly()
+    world.panel.status = "running"
+
+    async def story(its):
+        await its.tick("1h")
+        row = await its.until_named()
+        await its.beat.cancel(row.run_id)
+        await its.beat.settle()
+        return await its.service.run(row.run_id)
+
+    run = world.play(story)
+    assert run.status == "CANCELED"
+    assert world.panel.executions == {}
+
+
+def test_a_flow_that_takes_longer_than_its_timeout_is_ended_on_the_panel(world):
+    world.panel.status = "running"
+
+    async def story(its):
+        target = {"flow": {"url": URL}}
+        await its.beat.define(a_schedule("slow", every="1h", run=target, timeout="1s"))
+        await its.let_pass("1h")
+        (run,) = await its.beat.runs("slow")
+        return run
+
+    run = world.play(story)
+    assert (run.status, run.reason) == ("FAILED", "timeout")
+    assert world.panel.executions == {}
+
+
+def test_a_scheduler_that_was_killed_finds_what_runs_and_goes_on_with_it(world):
+    world.hourly()
+    world.panel.status = "running"
+
+    async def story(its):
+        await its.tick("1h")
+        row = await its.until_named()
+        await its.crash(down="1m")
+        its.panel.status = None
+        await its.beat.settle()
+        return await its.service.run(row.run_id), await its.service.kept_all(LAUNCHES)
+
+    run, left = world.play(story)
+    assert (run.status, run.attempt) == ("SUCCESS", 2)
+    assert run.external_id == world.panel.launched[0]["fid"]
+    assert len(world.panel.launched) == 1
+    assert left == []
+    assert "found again" in run.log_tail
+
+
+def test_a_scheduler_that_is_stopped_leaves_the_flow_running_and_goes_on_with_it(world):
+    world.hourly()
+    world.panel.status = "running"
+
+    async def first(its):
+        await its.tick("1h")
+        await its.until_named()
+
+    async def second(its):
+        its.panel.status = None
+        await its.beat.settle()
+        (run,) = await its.beat.runs()
+        return run
+
+    run = world.play(first, second)
+    assert run.status == "SUCCESS"
+    assert len(world.panel.launched) == 1
+    assert len(world.panel.executions) == 1
+
+
+def test_a_launch_that_was_begun_by_a_node_that_died_is_lost_and_not_made_again(world):
+    world.hourly()
+    world.panel.status = "running"
+
+    async def story(its):
+        await its.tick("1h")
+        row = await its.until_named()
+        begun = {"url": its.url, "begun_at": its.clock.now(), "fid": ""}  # the answer was not read
+        await its.service.keep(LAUNCHES, str(row.run_id), begun)
+        await its.crash(down="1m")
+        await its.beat.settle()
+        return await its.service.run(row.run_id)
+
+    run = world.play(story)
+    assert (run.status, run.reason) == ("FAILED", "lost")
+    assert "a node fell silent while it was launching it" in run.error
+    assert len(world.panel.launched) == 1
+
+
+def test_a_scheduler_that_dies_before_an_end_is_recorded_launches_nothing_again(world, monkeypatch):
+    world.hourly()
+    read, held = [], asyncio.Event()
+
+    async def not_recorded(self, batch):
+        read.append(batch)
+        await held.wait()
+
+    async def story(its):
+        with monkeypatch.context() as patched:
+            patched.setattr(Dispatcher, "_finish", not_recorded)
+            await its.tick("1h")
+            await its.until(lambda: read)
+            await its.crash()
+        await its.beat.settle()
+        (run,) = await its.beat.runs()
+        return run
+
+    run = world.play(story)
+    assert (run.status, run.attempt) == ("SUCCESS", 2)
+    assert len(world.panel.launched) == 1
+
+
+def test_a_tick_finds_a_flow_in_its_way_that_nobody_has_found_again_yet(world):
+    world.hourly()
+    world.panel.status = "running"
+
+    async def story(its):
+        await its.tick("1h")
+        await its.until_named()
+        await its.crash(down="70m")
+        its.panel.status = None
+        await its.beat.settle()
+        return await its.statuses()
+
+    assert world.play(story) == [("SUCCESS", None), ("SKIPPED", "overlap")]
+    assert len(world.panel.launched) == 1
+
+
+def test_without_a_panel_flows_wait_and_the_log_says_so(world, told):
+    world.hourly()
+    world.settings = {"flows_panel": ""}
+
+    async def story(its):
+        await its.let_pass("1h")
+        return await its.statuses()
+
+    assert world.play(story) == [("ENQUEUED", None)]
+    assert ("WARNING", "flows_panel names no panel: flows wait for a node that has one") in told()
+
+
+def test_a_password_that_is_no_reference_is_refused():
+    with pytest.raises(InvalidSettings, match=r"flows_password: it is no reference to a secret"):
+        Panel(None, "http://127.0.0.1:3370", user="timer", password="sesame")
+
+
+@pytest.mark.parametrize(
+    ("run", "told"),
+    [
+        ({"flow": {}}, "run.flow.url: it is missing"),
+        ({"flow": "/-/x/-/"}, "run.flow: '/-/x/-/' is no set of fields"),
+        ({"flow": {"url": "https://elsewhere.example/x"}}, "run.flow.url: 'https://elsewhere"),
+        ({"flow": {"url": "//elsewhere.example/x"}}, "run.flow.url: '//elsewhere.example/x' is no"),
+        ({"flow": {"url": "/a/../b"}}, "run.flow.url: '/a/../b' is no path"),
+        ({"flow": {"url": "/a?b=c"}}, "run.flow.url: '/a?b=c' is no path"),
+        ({"flow": {"url": "/a", "key": ""}}, "run.flow.key: '' is no key"),
+        ({"flow": {"url": "/a", "panel": "x"}}, "run.flow.panel: no field has this name"),
+        ({"flow": {"url": "/{{ date }}"}}, "run.flow: a flow has no templates"),
+        (FLOW | {"inputs": {"a": "secret://b"}}, "run.inputs.a: a secret would be seen here"),
+    ],
+)
+def test_what_is_no_flow_is_refused_when_it_is_defined(run, told):
+    def define():
+        check_target(read_schedule("a", {"every": "1h", "run": run}))
+
+    with pytest.raises(InvalidSchedule) as refused:
+        define()
+    assert str(refused.value).startswith(told)
+
+
+def test_the_inputs_of_a_flow_may_have_templates(world):
+    async def story(its):
+        run = FLOW | {"inputs": {"query": "report of {{ date }}"}}
+        await its.beat.define(a_schedule("daily", every="1h", run=run))
+        await its.let_pass("1h")
+        return await its.statuses()
+
+    assert world.play(story) == [("SUCCESS", None)]
+    assert world.panel.launched[0]["inputs"] == {"query": "report of 2026-01-01"}
+
+
+def test_a_panel_waits_for_what_is_unknown_only_in_the_beginning(world):
+    """What was deleted would else be waited for, by every look at it."""
+    world.hourly()
+    world.panel.flows[URL] = Flow("a report", [], takes=0.5)
+
+    async def story(its):
+        await its.let_pass("1h")
+        return await its.statuses()
+
+    assert world.play(story) == [("SUCCESS", None)]
+    assert world.panel.looks[0] == "extended=true"
+    assert set(world.panel.looks[1:]) == {""}

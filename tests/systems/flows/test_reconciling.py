@@ -1,0 +1,275 @@
+"""Exposes are looked at every interval, and the store is brought in step with them."""
+
+import asyncio
+import logging
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, contextmanager, nullcontext
+
+import pytest
+
+from onbeat.core.schedules import read_schedule
+from onbeat.settings import Settings
+from onbeat.systems import flows
+from onbeat.systems.flows import Mirror, Timer, timer_logger
+from onbeat.testing import a_schedule
+from tests.systems.flows.conftest import HOURLY, KEY, URL
+
+
+@pytest.mark.req("K12", "K26", "K46", "K52")
+def test_an_edit_is_picked_up_at_the_next_interval_without_a_restart(world):
+    world.settings = {"flows_interval": 50}
+    world.hourly()
+
+    async def story(its):
+        its.hourly(cron="0 9 * * *", inputs={"query": "new"})
+        while True:
+            found = (await its.listed())[KEY]
+            if found.cron == "0 9 * * *":
+                return found
+            await asyncio.sleep(0.01)
+
+    found = world.play(story)
+    assert (found.next_run, found.inputs) == ("2026-01-02T09:00:00Z", {"query": "new"})
+
+
+@pytest.mark.req("K56")
+def test_an_expose_that_is_deleted_takes_its_own_schedules_with_it_and_no_others(world, told):
+    world.hourly("reports")
+    world.hourly("other")
+
+    async def story(its):
+        await its.beat.define(a_schedule("mine"))
+        its.unexpose("reports")
+        await its.timer.reconcile()
+        return sorted(row.schedule_id for row in await its.beat.schedules())
+
+    assert world.play(story) == ["mine", "other/-/127.0.0.1/8125/-"]
+    assert ("INFO", f"{KEY} is scheduled no longer") in told()
+
+
+def test_a_first_sight_and_a_changed_cron_fire_nothing_of_the_past(world):
+    async def story(its):
+        its.hourly()
+        await its.timer.reconcile()
+        its.clock.advance("30m")
+        its.hourly(cron="15 * * * *")
+        await its.timer.reconcile()
+        await its.let_pass("15m")
+        before = await its.statuses()
+        await its.let_pass("30m")
+        return before, await its.statuses()
+
+    assert world.play(story) == ([], [("SUCCESS", None)])
+
+
+def test_what_did_not_change_keeps_its_position_and_writes_nothing(world):
+    world.hourly()
+
+    async def story(its):
+        before = await its.service.newest_event()
+        for _ in range(3):
+            await its.timer.reconcile()
+        return await its.service.newest_event() - before
+
+    assert world.play(story) == 0
+
+
+LOCK = """
+import sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("PRAGMA journal_mode = DELETE")
+database.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def locked(path):
+    """Have another process write to a database, and not come to an end."""
+    asked = [sys.executable, "-c", LOCK, str(path)]
+    with subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "locked\n"
+        yield
+        other.stdin.close()
+
+
+@pytest.mark.parametrize("harm", ["missing", "locked", "no table", "broken meta"])
+def test_what_cannot_be_read_removes_nothing(world, told, harm):
+    world.hourly("reports")
+    world.hourly("other")
+
+    async def story(its):
+        if harm == "missing":
+            its.exposes.rename(its.folder / "away.db")
+        elif harm == "no table":
+            with closing(sqlite3.connect(its.exposes)) as database, database:
+                database.execute("ALTER TABLE expose RENAME TO gone")
+        elif harm == "broken meta":
+            its.expose("reports", meta="[")
+            its.unexpose("other")
+        with locked(its.exposes) if harm == "locked" else nullcontext():
+            for _ in range(2):
+                await its.timer.reconcile()
+        return sorted(row.schedule_id for row in await its.beat.schedules())
+
+    others = [] if harm == "broken meta" else ["other/-/127.0.0.1/8125/-"]
+    assert world.play(story) == [*others, KEY]
+    warned = [line for level, line in told() if level == "WARNING"]
+    assert len(warned) == 1
+
+
+def test_a_timer_begins_before_there_are_exposes_and_takes_them_up_later(world):
+    world.exposes.rename(world.folder / "later.db")
+
+    async def story(its):
+        before = await its.timer.status(its.service)
+        (its.folder / "later.db").rename(its.exposes)
+        its.hourly()
+        await its.timer.reconcile()
+        return before.total, (await its.timer.status(its.service)).total
+
+    assert world.play(story) == (0, 1)
+
+
+def test_an_id_that_is_another_s_is_left_alone_and_told(world):
+    async def story(its):
+        await its.beat.define(read_schedule(KEY, {"every": "1h", "run": {"command": ["true"]}}))
+        its.hourly()
+        await its.timer.reconcile()
+        (row,) = await its.beat.schedules()
+        return row.source, (await its.listed())[KEY].invalid
+
+    source, why = world.play(story)
+    assert source == ""
+    assert "is a schedule that is no flow's" in why
+
+
+def test_what_somebody_took_away_or_edited_is_back_at_the_next_interval_and_a_pause_stays(world):
+    world.hourly()
+
+    async def story(its):
+        await its.timer.pause(its.service, KEY, paused=True)
+        await its.timer.reconcile()
+        paused = (await its.listed())[KEY].paused
+        await its.beat.delete(KEY)
+        await its.timer.reconcile()
+        return paused, list(await its.listed())
+
+    assert world.play(story) == (True, [KEY])
+
+
+class Shown:
+    """A mirror that remembers what it was shown, and may fail."""
+
+    def __init__(self):
+        self.metas, self.fails = [], False
+
+    async def update(self, meta):
+        self.metas.append(meta)
+        if self.fails:
+            raise ConnectionError("the cluster is away")
+
+
+@pytest.mark.req("K23", "K31", "K32")
+def test_a_mirror_is_shown_pid_schedules_and_what_runs_after_each_launch(world, told):
+    world.hourly()
+    mirror: Mirror = Shown()
+
+    async def story(its):
+        its.timer._mirrors = [mirror]
+        await its.timer.reconcile()
+        its.panel.status = "running"
+        await its.tick("1h")
+        await its.until(lambda: mirror.metas[-1]["running"])
+        (run,) = await its.beat.runs()
+        mirror.fails, its.panel.status = True, None
+        await its.beat.settle()
+        await its.until(lambda: not mirror.metas[-1]["running"])
+        return run.run_id, await its.statuses()
+
+    run_id, statuses = world.play(story)
+    first = mirror.metas[0]
+    assert first.keys() == {"pid", "schedules", "running"}
+    assert first["schedules"][KEY]["next_run"] == "2026-01-01T13:00:00Z"
+    assert any(meta["running"] == {KEY: [run_id]} for meta in mirror.metas)
+    assert statuses == [("SUCCESS", None)]  # what only shows breaks nothing
+    assert any("cannot be shown elsewhere: the cluster is away" in line for _, line in told())
+
+
+@pytest.mark.req("K33", "K42")
+def test_the_package_exports_what_others_use():
+    assert issubclass(Timer, object)
+    assert all(hasattr(flows, name) for name in flows.__all__)
+
+
+# -- settings and the log
+
+
+@pytest.mark.req("K37", "K43", "K44", "K45", "K46", "K47")
+def test_the_settings_have_the_defaults_that_the_timer_is_known_for():
+    found = Settings()
+    assert found.flows_log_file == "./data/timer.log"
+    assert (found.flows_log_file_level, found.flows_std_level) == ("DEBUG", "INFO")
+    assert (found.flows_interval, found.flows_timer_user) == (60_000, "timer")
+
+
+@pytest.mark.req("K37", "K43", "K44", "K45", "K46", "K47")
+def test_the_names_that_the_timer_is_used_to_count_where_it_is_in_use(tmp_path):
+    theirs = {
+        "KODO_TIMER_LOG_FILE": "t.log",
+        "KODO_TIMER_LOG_FILE_LEVEL": "info",
+        "KODO_TIMER_STD_LEVEL": "ERROR",
+        "KODO_TIMER_INTERVAL": "30",
+        "KODO_TIMER_USER": "cronos",
+    }
+    found = Settings.load(environment={"ONBEAT_FLOWS_EXPOSES": "x", **theirs}, folder=tmp_path)
+    assert (found.flows_log_file, found.flows_log_file_level) == ("t.log", "INFO")
+    assert (found.flows_std_level, found.flows_interval) == ("ERROR", 30_000)
+    assert found.flows_timer_user == "cronos"
+    ours = {"ONBEAT_FLOWS_EXPOSES": "x", "ONBEAT_FLOWS_INTERVAL": "5s", **theirs}
+    assert Settings.load(environment=ours, folder=tmp_path).flows_interval == 5000
+    assert Settings.load(environment=theirs, folder=tmp_path) == Settings()
+
+
+@pytest.mark.req("K47", "K8", "K61")
+def test_runs_are_of_the_user_that_the_settings_name(world):
+    world.settings = {"flows_timer_user": "cronos"}
+    world.hourly()
+
+    async def story(its):
+        await its.let_pass("1h")
+        (run,) = await its.beat.runs()
+        return run.user, (await its.listed())[KEY].user
+
+    assert world.play(story) == ("cronos", "cronos")
+
+
+@pytest.mark.req("K41", "K44", "K45")
+def test_the_log_file_has_more_than_the_console(world, told, caplog):
+    world.settings = {"flows_std_level": "WARNING"}
+    caplog.set_level(logging.DEBUG)
+    world.expose("reports", (URL, HOURLY), ("/x", "schedule: {cron: 5}"))
+
+    async def story(its):
+        await its.let_pass("1h")
+
+    world.play(story)
+    assert {level for level, _ in told()} == {"INFO", "WARNING"}
+    console = [each.levelname for each in caplog.records if each.name == timer_logger().name]
+    assert set(console) == {"WARNING"}
+    assert timer_logger().handlers == []  # nothing is left behind
+
+
+def test_a_log_file_that_cannot_be_written_stops_nothing(world):
+    (world.folder / "file").write_text("")
+    world.settings = {"flows_log_file": str(world.folder / "file" / "timer.log")}
+    world.hourly()
+
+    async def story(its):
+        await its.let_pass("1h")
+        return await its.statuses()
+
+    assert world.play(story) == [("SUCCESS", None)]

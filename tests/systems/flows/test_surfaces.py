@@ -1,0 +1,256 @@
+"""The timer as others see it: over HTTP, on the page, on the command line, and by webhook."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import tomllib
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+
+from onbeat.cli import main
+from onbeat.core.channels import read_channels
+from onbeat.systems.flows import META_TEMPLATE
+from tests.systems.flows.conftest import KEY, URL
+from tests.systems.flows.panel import FakePanel, Flow
+from tests.web.serving import serving
+
+QUOTED = KEY.replace("/", "%2F")
+HOURLY = {"cron": "0 * * * *", "inputs": {"query": "x"}}
+
+
+def expose(folder, name="reports", **block):
+    folder.mkdir(exist_ok=True)
+    flows = [{"url": URL, "data": {"schedule": HOURLY | block}}]
+    (folder / f"{name}.yaml").write_text(json.dumps({"meta": flows}))
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory):
+    """An API of a node that plans and does not run."""
+    folder = tmp_path_factory.mktemp("timer")
+    expose(folder / "exposes")
+    expose(folder / "exposes", "wrong", cron="0 25 * * *")
+    with serving(folder, roles=("plan", "api")) as found:
+        yield found
+
+
+@pytest.mark.req("K35", "K51")
+def test_the_timer_tells_how_it_stands(api):
+    found = api.get("//timer").json()
+    why = "schedule.cron.hour: '25' is no hour (0 to 23)"
+    assert found["invalid"] == {"wrong/-/127.0.0.1/8125/-": why}
+    assert (found["name"], found["pid"], found["running"]) == ("Timer", os.getpid(), True)
+    assert (found["active"], found["total"], found["user"]) == (0, 1, "timer")
+
+
+@pytest.mark.req("K35")
+def test_scheduled_flows_are_listed_with_those_that_are_left_out(api):
+    first, second = api.get("//timer/schedules").json()
+    assert (first["key"], first["cron"], first["inputs"]) == (KEY, "0 * * * *", {"query": "x"})
+    assert first["next_run"].endswith(":00:00Z")
+    assert second["invalid"].startswith("schedule.cron.hour")
+
+
+@pytest.mark.req("K10", "K61", "K62")
+def test_user_and_trigger_of_each_run_are_in_its_row_and_on_the_page(api):
+    by_hand = api.post(f"//timer/schedules/{QUOTED}/run").json()
+    assert (by_hand["user"], by_hand["triggered_by"]) == ("timer", "manual")
+    run = api.get("//timer/runs").json()[0]
+    assert (run["schedule_key"], run["user"], run["triggered_by"]) == (KEY, "timer", "manual")
+    assert api.get(f"/runs/{run['run_id']}").json()["user"] == "timer"
+    page = api.get("//").text
+    assert "<td>timer</td><td>manual</td>" in page
+    assert "Flows that are left out" in page
+
+
+def test_a_flow_is_paused_and_goes_on(api):
+    assert api.post(f"//timer/schedules/{QUOTED}/pause").json()["paused"] is True
+    assert api.post(f"//timer/schedules/{QUOTED}/resume").json()["paused"] is False
+    assert api.post("//timer/schedules/nothing/pause").status_code == 404
+
+
+def test_to_an_owner_there_are_no_flows_of_others(api):
+    token = api.token("operate", "ann")
+    assert api.get("//timer", token=token).json()["invalid"] == {}
+    assert api.get("//timer/schedules", token=token).json() == []
+    assert api.get("//timer/runs", token=token).json() == []
+    assert api.post(f"//timer/schedules/{QUOTED}/run", token=token).status_code == 404
+    mine = api.token("operate", "timer")
+    assert len(api.get("//timer/schedules", token=mine).json()) == 2
+
+
+def test_without_exposes_there_is_no_timer(tmp_path):
+    with serving(tmp_path, flows_exposes="") as found:
+        refused = found.get("//timer")
+    assert (refused.status_code, refused.json()["field"]) == (409, "flows_exposes")
+
+
+# -- webhooks
+
+
+@pytest.mark.req("K68")
+def test_a_webhook_hears_of_a_flow_that_failed(world):
+    heard = []
+
+    async def hook(request):
+        heard.append(await request.json())
+        return web.Response()
+
+    async def story(its):
+        its.panel.fails = {f"POST {URL}": 404}
+        await its.let_pass("1h")
+        await its.until(lambda: heard)
+
+    async def whole():
+        app = web.Application()
+        app.add_routes([web.post("/hook", hook)])
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = runner.addresses[0][1]
+        page = (Path(__file__).parents[3] / "docs" / "flows.md").read_text()
+        shown = re.search(r"```toml\n(\[notify\.ops\]\n.*?)```", page, re.DOTALL)[1]
+        table = tomllib.loads(shown.replace("127.0.0.1:9000", f"127.0.0.1:{port}"))
+        world.settings = {"notify": read_channels(table["notify"])}
+        world.url = await world.panel.start()
+        await world.live(story)
+        await world.panel.stop()
+        await runner.cleanup()
+
+    world.hourly()
+    asyncio.run(asyncio.wait_for(whole(), 20))
+    assert KEY in json.dumps(heard)
+
+
+# -- the command line
+
+
+def onbeat(folder, *words):
+    environment = {"PATH": os.defpath, "HOME": str(folder), "ONBEAT_ROLES": "plan,run"}
+    asked = [sys.executable, "-m", "onbeat", "timer", *words]
+    done = subprocess.run(
+        asked, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+
+@pytest.mark.req("K36", "K48", "K50", "K51", "K52")
+def test_the_timer_is_started_looked_at_and_stopped_in_the_words_it_is_known_for(tmp_path):
+    expose(tmp_path / "exposes")
+    exposes = ("--exposes", "exposes")
+    assert onbeat(tmp_path, "--status") == (1, "timer actor not found.", "")
+    assert onbeat(tmp_path, "--stop") == (0, "no timer found", "")
+    code, told, _ = onbeat(tmp_path, "--start", "--interval", "30", *exposes)
+    try:
+        pid = int(re.fullmatch(r"timer started \(pid=(\d+)\)\.", told)[1])
+        assert code == 0
+        running = f"timer (pid={pid}) is running\nactive flows: 0, total flows: 1"
+        assert onbeat(tmp_path, "--status") == (0, running, "")
+        code, told, _ = onbeat(tmp_path, "--status", "--json")
+        found = json.loads(told)
+        assert (found["interval"], found["pid"], found["schedules"][0]["key"]) == (30.0, pid, KEY)
+        again = onbeat(tmp_path, *exposes)
+        assert again == (69, "", f"timer already running, pid={pid}. Exiting.")
+    finally:
+        code, told, _ = onbeat(tmp_path, "--stop")
+    assert (code, told) == (0, f"timer stopped with pid={pid}")
+    assert onbeat(tmp_path, "--status")[1] == "timer actor not found."
+    assert (tmp_path / "data" / "timer.log").read_text().endswith(f"timer stopped with pid={pid}\n")
+
+
+@pytest.mark.req("K49", "K24")
+def test_it_runs_in_the_foreground_and_reads_expose_db_where_the_panel_has_it(tmp_path):
+    environment = {
+        "PATH": os.defpath,
+        "HOME": str(tmp_path),
+        "ONBEAT_ROLES": "plan,run",
+        "KODO_TIMER_INTERVAL": "7",
+    }
+    with (tmp_path / "told").open("wb") as told:
+        asked = [sys.executable, "-m", "onbeat", "timer", "--start", "--block"]
+        running = subprocess.Popen(asked, cwd=tmp_path, env=environment, stdout=told, stderr=told)
+    try:
+        until = time.monotonic() + 20
+        while b" is up on " not in (tmp_path / "told").read_bytes() and time.monotonic() < until:
+            time.sleep(0.05)
+        code, status, _ = onbeat(tmp_path, "--status", "--json")
+        found = json.loads(status)
+    finally:
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
+    assert (code, found["pid"], found["interval"]) == (0, running.pid, 7.0)
+    assert found["exposes"] == "data/expose.db"
+    assert "data/expose.db does not exist" in (tmp_path / "told").read_text()
+
+
+@pytest.mark.req("K39")
+def test_the_template_is_shown():
+    assert CliRunner().invoke(main, ["timer", "--template"]).output == META_TEMPLATE
+
+
+@pytest.mark.parametrize("n", ["0", "-5", "soon"])
+def test_an_interval_is_a_number_of_seconds_above_zero(n):
+    assert CliRunner().invoke(main, ["timer", "--interval", n]).exit_code == 2
+
+
+async def run_timer(folder, told):
+    asked = (sys.executable, "-m", "onbeat", "timer", "--start", "--block")
+    environment = {"PATH": os.defpath, "HOME": str(folder), "ONBEAT_ROLES": "plan,run"}
+    return await asyncio.create_subprocess_exec(
+        *asked, cwd=folder, env=environment, stdout=told, stderr=told
+    )
+
+
+def rows_of(folder):
+    """Return status and attempts of every run, as another process sees them."""
+    with closing(sqlite3.connect(f"file:{folder}/onbeat.db?mode=ro", uri=True)) as database:
+        return database.execute("SELECT status, attempt, external_id FROM schedule_runs").fetchall()
+
+
+def test_after_kill_9_the_next_timer_finds_the_flow_and_goes_on_with_it(tmp_path):
+    expose(tmp_path / "exposes", cron="0 0 1 1 *")
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "panel").write_text("sesame")
+    panel = FakePanel({URL: Flow("a report", ["query"])}, password="sesame")
+    panel.status = "running"
+
+    async def until(holds):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.05)
+
+    async def story(told):
+        url = await panel.start()
+        flows = f'[flows]\nexposes = "exposes"\npanel = "{url}"\npassword = "secret://panel"\n'
+        (tmp_path / "onbeat.toml").write_text(f'secrets = "secrets"\n{flows}')
+        first = await run_timer(tmp_path, told)
+        await until(lambda: b" is up on " in (tmp_path / "told").read_bytes())
+        asked = (sys.executable, "-m", "onbeat", "run", KEY)
+        await (await asyncio.create_subprocess_exec(*asked, cwd=tmp_path, stdout=told)).wait()
+        await until(lambda: any(fid for *_, fid in rows_of(tmp_path)))
+        first.kill()
+        await first.wait()
+        panel.status = None
+        second = await run_timer(tmp_path, told)
+        try:
+            await until(lambda: rows_of(tmp_path)[0][0] in ("SUCCESS", "FAILED"))
+        finally:
+            second.terminate()
+            await second.wait()
+            await panel.stop()
+
+    with (tmp_path / "told").open("wb") as told:
+        asyncio.run(asyncio.wait_for(story(told), 60))
+    assert rows_of(tmp_path) == [("SUCCESS", 2, panel.launched[0]["fid"])]
+    assert len(panel.launched) == 1
