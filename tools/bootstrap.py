@@ -63,7 +63,7 @@ def lock(pip: list[str]) -> None:
             "--upgrade",
         ]
         command += [f"--group={group}" for group in groups]
-        command += ["--extra=server"] if name != "bench" else []
+        command += ["--extra=server", "--extra=agents"] if name != "bench" else []
         command += ["--universal", "--python-version=3.11", "--generate-hashes"]
         command += [
             "--no-emit-index-url",
