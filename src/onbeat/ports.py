@@ -444,9 +444,17 @@ class Store(Protocol):
         """Return what is kept under a name."""
 
     async def kept_all(
-        self, kind: str, *, after: str = "", limit: int | None = None
+        self,
+        kind: str,
+        *,
+        after: str = "",
+        limit: int | None = None,
+        since: int | None = None,
     ) -> list[DocumentRow]:
-        """Return what is kept of a kind by name: those later than `after`, up to `limit`."""
+        """Return what is kept of a kind by name: those later than `after`, up to `limit`.
+
+        With `since`, only what was kept then or later: what is the same again was kept before.
+        """
 
     async def forget(self, kind: str, name: str) -> bool:
         """Keep it no longer; return whether it was there."""

@@ -216,6 +216,7 @@ _KINDS: dict[str, Schema] = {
         ]},
         "so long after a run ended", {"success": "30m"}, {"schedule": "load", "outcome": "success"},
     ),
+    "manual": _told({"const": True}, "never by itself: only when it is started by hand"),
 }  # fmt: skip
 
 _PARTS = {
