@@ -48,11 +48,12 @@ LAYERS = [
     {"opened"},
     {"hosting"},
     {"app", "doctor"},
+    {"agents"},
     {"web"},
     {"cli", "__main__"},
 ]
 ADAPTERS = {"launchers", "notifiers", "stores", "sources"}
-OPTIONAL = {"apprise", "holidays", "psycopg"}
+OPTIONAL = {"apprise", "holidays", "psycopg", "pydantic"}
 
 
 def tree(path):
@@ -163,7 +164,10 @@ def test_an_optional_dependency_is_imported_in_one_file_or_folder_of_its_own():
         users = [
             path for path in MODULES if package in {m.partition(".")[0] for m in imports(path)}
         ]
-        own = len(users) == 1 or {path.parent for path in users} == {PACKAGE / "stores/postgres"}
+        homes = {PACKAGE / "stores/postgres", PACKAGE / "systems/agents"}
+        own = len(users) == 1 or (
+            {path.parent for path in users} <= homes and len({path.parent for path in users}) == 1
+        )
         assert users, package
         assert own, (package, users)
 
