@@ -405,5 +405,5 @@ def _parts_of(trigger: Trigger) -> Iterator[Trigger]:
             return
 
 
-TARGETS = ("command", "python", "http", "session", "workflow")  # the kinds of launcher
+TARGETS = ("command", "python", "http", "session", "flock", "workflow")  # the kinds of launcher
 REPORTING = frozenset({"http", "session", "workflow"})  # those that others may report the end of
