@@ -8,7 +8,7 @@ KILLS ?= 200
 EVERY ?= 1
 EXAMPLES ?= 200
 
-.PHONY: help run example-services example-workflows example-sessions test check fix laws sim mutants interleavings chaos fuzz bench load requirements lock
+.PHONY: help run example-services example-workflows example-sessions example-agents test check fix laws sim mutants interleavings chaos fuzz bench load requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -28,6 +28,10 @@ example-sessions: .venv/run.stamp  ## send the prompts of examples/sessions to a
 example-workflows: .venv/run.stamp  ## start the executor and the workflow of examples/workflows, in .onbeat/workflows
 	@mkdir -p .onbeat && { test -e .onbeat/workflows || cp -R examples/workflows .onbeat/workflows; }
 	@cd .onbeat/workflows && ../../$(BIN)/python play.py
+
+example-agents: .venv/run.stamp  ## start the agents of examples/agents around their blackboard, in .onbeat/agents
+	@mkdir -p .onbeat && { test -e .onbeat/agents || cp -R examples/agents .onbeat/agents; }
+	@cd .onbeat/agents && ../../$(BIN)/python play.py
 
 test: .venv/dev.stamp  ## run every test, on all cores; some of them with ARGS="tests/core -k dst"
 	@$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tools/test.py)
