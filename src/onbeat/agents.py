@@ -118,7 +118,7 @@ class Orchestrator:
         name = board.know(model)
         await board.refresh()
         which = Subscription(model, None, frozenset(tags), frozenset(from_agents))
-        found = [each for each in board.of_type(name) if which.admits(each)]
+        found = list(which.of(board.of_type(name)))
         if correlation_id is not None:
             found = [each for each in found if each.correlation_id == correlation_id]
         return found  # type: ignore[return-value]

@@ -450,10 +450,12 @@ class Store(Protocol):
         after: str = "",
         limit: int | None = None,
         since: int | None = None,
+        but: Collection[str] = (),
     ) -> list[DocumentRow]:
         """Return what is kept of a kind by name: those later than `after`, up to `limit`.
 
-        With `since`, only what was kept then or later: what is the same again was kept before.
+        With `since`, only what was kept then or later: what is the same again was kept before. What
+        has a name of `but` is left out.
         """
 
     async def forget(self, kind: str, name: str) -> bool:

@@ -36,6 +36,8 @@ async def test_whoever_follows_a_kind_asks_for_what_was_kept_since(world):
         "edited"
     ]
     assert await world.store.kept_all("dag", since=since + 1) == []
+    found = await world.store.kept_all("dag", since=since, but=["edited", "old"])
+    assert [row.name for row in found] == ["new"]
     bobs = world.store.asked_by("token:bob", only_of="bob")
     assert await bobs.kept_all("dag", since=since) == []
 

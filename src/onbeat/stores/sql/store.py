@@ -332,9 +332,10 @@ class SqlStore(ABC):
         after: str = "",
         limit: int | None = None,
         since: int | None = None,
+        but: Collection[str] = (),
     ) -> list[DocumentRow]:
         return await self._read(
-            lambda tx: documents.kept_all(tx, kind, after=after, limit=limit, since=since)
+            lambda tx: documents.kept_all(tx, kind, after=after, limit=limit, since=since, but=but)
         )
 
     async def forget(self, kind: str, name: str) -> bool:

@@ -8,9 +8,10 @@ look a while back, as what is committed later may have been begun earlier.
 
 import asyncio
 import re
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
@@ -58,6 +59,34 @@ class _Kept:
     artifact: Artifact[BaseModel] | None = None
 
 
+@dataclass(slots=True)
+class _Shelf:
+    """The artifacts of a type in the order of publishing, and the first of them decoded."""
+
+    kept: list[_Kept] = field(default_factory=list)
+    shown: list[Artifact[BaseModel]] = field(default_factory=list)
+    models: list[BaseModel] = field(default_factory=list)  # of those shown: what most ask for
+
+    def add(self, new: _Kept) -> None:
+        place = bisect_right(self.kept, _place(new), key=_place)
+        self.kept.insert(place, new)
+        del (
+            self.shown[place:],
+            self.models[place:],
+        )  # of another process, and older than what was there
+
+    def take(self, *, before: int) -> list[_Kept]:
+        """Take away what was published before then."""
+        place = bisect_left(self.kept, (before, ""), key=_place)
+        old = self.kept[:place]
+        del self.kept[:place], self.shown[:place], self.models[:place]
+        return old
+
+
+def _place(kept: _Kept) -> tuple[int, str]:
+    return kept.at, kept.artifact_id
+
+
 def type_name(model: type[BaseModel]) -> str:
     """Return the name that artifacts of a model are kept under: its title, or that of the class.
 
@@ -73,7 +102,7 @@ class Blackboard:
         self._service: Service | None = None
         self._models: dict[str, type[BaseModel]] = {}
         self._by_id: dict[str, _Kept] = {}
-        self._order: dict[str, list[tuple[int, str]]] = {}
+        self._shelves: dict[str, _Shelf] = defaultdict(_Shelf)
         self._horizons: dict[str, int] = {}  # of types: what is older was discarded
         self._read_until: int | None = None
         self._reading: asyncio.Lock = asyncio.Lock()
@@ -92,7 +121,7 @@ class Blackboard:
     async def open(self, service: Service) -> None:
         """Read all that is there."""
         self._service = service
-        self._by_id, self._order, self._horizons = {}, {}, {}
+        self._by_id, self._shelves, self._horizons = {}, defaultdict(_Shelf), {}
         self._read_until, self._reading, self._next = None, asyncio.Lock(), None
         await self.refresh()
 
@@ -107,9 +136,12 @@ class Blackboard:
             self._next = None
             now = self._asked.clock.now()
             since = None if self._read_until is None else min(self._read_until, now) - LOOK_BACK
+            lately = [] if since is None else self._known_since(since)
             after = ""
             while True:
-                page = await self._asked.kept_all(KIND, since=since, after=after, limit=PAGE)
+                page = await self._asked.kept_all(
+                    KIND, since=since, after=after, limit=PAGE, but=lately
+                )
                 for row in page:
                     self._take(row)
                 if len(page) < PAGE:
@@ -118,6 +150,14 @@ class Blackboard:
             self._read_until = now
         for name, horizon in self._horizons.items():
             await self._forget(name, before=horizon)
+
+    def _known_since(self, since: int) -> list[str]:
+        """Return what need not be read again: all that is known to have been written since."""
+        known: list[str] = []
+        for shelf in self._shelves.values():
+            place = bisect_left(shelf.kept, (since, ""), key=_place)
+            known += [each.artifact_id for each in shelf.kept[place:]]
+        return known
 
     def _take(self, row: DocumentRow) -> None:
         if row.name in self._by_id or not isinstance(row.body, Mapping):
@@ -131,8 +171,9 @@ class Blackboard:
     def _add(self, artifact_id: str, body: Mapping[str, object]) -> None:
         at, name, pending = int(str(body["created_at"])), str(body["type"]), body["pending"]
         assert isinstance(pending, Sequence), "nobody else writes there"
-        self._by_id[artifact_id] = _Kept(artifact_id, at, name, tuple(map(str, pending)), body)
-        insort(self._order.setdefault(name, []), (at, artifact_id))
+        kept = _Kept(artifact_id, at, name, tuple(map(str, pending)), body)
+        self._by_id[artifact_id] = kept
+        self._shelves[name].add(kept)
 
     async def keep(
         self,
@@ -143,18 +184,12 @@ class Blackboard:
         correlation_id: str,
         tags: Iterable[str],
         pending: Sequence[str] = (),
-        is_new: bool = False,
     ) -> Artifact[BaseModel]:
         """Keep an artifact, with the agents that are still to be started for it.
 
-        If there is one of this id, that one stays as it is; one that `is_new` has an id of its own.
+        If one of this id was read, that one stays as it is.
         """
         name, service = self.know(type(payload)), self._asked
-        there = None
-        if not is_new and artifact_id not in self._by_id:
-            there = await service.kept(KIND, artifact_id)
-        if there is not None:
-            self._take(there)
         if artifact_id not in self._by_id:
             body: dict[str, object] = {
                 "type": name,
@@ -197,13 +232,24 @@ class Blackboard:
             raise LookupError(f"there is no artifact {artifact_id}: it was discarded")
         return self._decoded(kept)
 
-    def of_type(self, name: str) -> list[Artifact[BaseModel]]:
-        """Return the artifacts of a type, the oldest first."""
-        return [self._decoded(self._by_id[each]) for _, each in self._order.get(name, ())]
+    def of_type(self, name: str) -> Sequence[Artifact[BaseModel]]:
+        """Return the artifacts of a type, the oldest first: read them, and keep no hold of them."""
+        return self._shelf(name).shown
+
+    def models_of(self, name: str) -> Sequence[BaseModel]:
+        """Return the models alone, in the same order."""
+        return self._shelf(name).models
+
+    def _shelf(self, name: str) -> _Shelf:
+        shelf = self._shelves[name]
+        new = [self._decoded(each) for each in shelf.kept[len(shelf.shown) :]]
+        shelf.shown += new
+        shelf.models += [each.payload for each in new]
+        return shelf
 
     def counts(self) -> dict[str, int]:
         """Return how many artifacts there are of each type."""
-        return {name: len(ids) for name, ids in self._order.items() if ids}
+        return {name: len(shelf.kept) for name, shelf in self._shelves.items() if shelf.kept}
 
     async def discard(self, model: type[BaseModel], *, before: datetime) -> int:
         """Forget artifacts of a type that were published before an instant; return how many.
@@ -215,7 +261,8 @@ class Blackboard:
         if at > self._asked.clock.now():
             raise ValueError(f"before must not be later than now, and is {rfc3339_ms(at)}")
         await self.refresh()
-        if not self._order.get(name) or self._order[name][0][0] >= at:
+        kept = self._shelves[name].kept
+        if not kept or kept[0].at >= at:
             return 0
         # Said first: whatever happens then, those who read leave them out.
         await self._asked.keep(KIND, f"{DISCARDED}{name}", {"before": at})
@@ -223,9 +270,7 @@ class Blackboard:
         return await self._forget(name, before=at)
 
     async def _forget(self, name: str, *, before: int) -> int:
-        order = self._order.get(name, [])
-        old = [each for _, each in order[: bisect_left(order, (before, ""))]]
-        del order[: len(old)]
+        old = [each.artifact_id for each in self._shelves[name].take(before=before)]
         for each in old:
             del self._by_id[each]
         for begin in range(0, len(old), AT_ONCE):  # they share a commit where the store can

@@ -4,7 +4,7 @@ A timer gives no input: its `TimerTick` is turned into a small note in `state`, 
 read that. So engines never see the tick itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -15,7 +15,7 @@ from onbeat.systems.agents.blackboard import Artifact, Blackboard, Model, type_n
 from onbeat.systems.agents.specs import TimerTick
 
 TIMER = "__timer__"
-Look = Callable[[type[BaseModel]], Sequence[Artifact[BaseModel]]]
+Look = Callable[[type[BaseModel], Collection[str]], list[BaseModel]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,19 @@ class Subscription:
 
     def accepts(self, artifact: Artifact[BaseModel]) -> bool:
         """Return whether an artifact is meant."""
-        return artifact.type == type_name(self.model) and self.admits(artifact)
+        return artifact.type == type_name(self.model) and bool(self.of([artifact]))
 
-    def admits(self, artifact: Artifact[BaseModel]) -> bool:
-        """Return whether everything holds for an artifact that is of the type."""
-        return (
-            (not self.tags or not self.tags.isdisjoint(artifact.tags))
-            and (not self.from_agents or artifact.produced_by in self.from_agents)
-            and (self.where is None or bool(self.where(artifact.payload)))
-        )
+    def of(self, artifacts: Sequence[Artifact[BaseModel]]) -> Sequence[Artifact[BaseModel]]:
+        """Return those that are meant, of artifacts that are of the type."""
+        found, where = artifacts, self.where  # one filter after the other: there may be many
+        if self.tags:
+            found = [each for each in found if not self.tags.isdisjoint(each.tags)]
+        if self.from_agents:
+            found = [each for each in found if each.produced_by in self.from_agents]
+        return found if where is None else [each for each in found if where(each.payload)]
 
 
-def _sees_nothing(model: type[BaseModel]) -> Sequence[Artifact[BaseModel]]:
+def _sees_nothing(model: type[BaseModel], _but: Collection[str]) -> list[BaseModel]:
     raise ValueError(f"this context has no blackboard to look for {type_name(model)} on")
 
 
@@ -85,8 +86,7 @@ class AgentContext:
         The oldest comes first; what triggered the run is not among them. The models are shared with
         other readers: copy one before you change it. A type that is not consumed is refused.
         """
-        inputs = {each.id for each in self.artifacts}
-        return [each.payload for each in self.look(model) if each.id not in inputs]  # type: ignore[misc]
+        return self.look(model, {each.id for each in self.artifacts})  # type: ignore[return-value]
 
     @property
     def _timer(self) -> Mapping[str, object] | None:
@@ -112,20 +112,27 @@ class ContextBuilder:
     ) -> AgentContext:
         """Return the context of a run that these inputs, or a timer's tick among them, set off."""
 
-        def look(model: type[BaseModel]) -> Sequence[Artifact[BaseModel]]:
+        def look(model: type[BaseModel], but: Collection[str]) -> list[BaseModel]:
             own = [each for each in subscriptions if each.model is model]
             if not own:
                 name = type_name(model)
                 known = ", ".join(sorted({type_name(each.model) for each in subscriptions}))
                 hint = f"it consumes {known or 'nothing'}: .consumes({name}) adds it"
                 raise ValueError(f"agent {agent_name!r} does not consume {name} ({hint})")
-            found = self._blackboard.of_type(type_name(model))
-            return [each for each in found if any(one.admits(each) for one in own)]
+            return self._seen(type_name(model), own, but)
 
         noted = note_of(inputs)
         shown = [each for each in inputs if not isinstance(each.payload, TimerTick)]
         state: dict[str, object] = {} if noted is None else {TIMER: noted}
         return AgentContext(agent_name, shown, state, correlation_id, attempt, look)
+
+    def _seen(self, name: str, own: list[Subscription], but: Collection[str]) -> list[BaseModel]:
+        if len(own) == 1 and not (own[0].tags or own[0].from_agents or but):  # as timers mostly do
+            models, where = self._blackboard.models_of(name), own[0].where
+            return list(models if where is None else filter(where, models))
+        everything = self._blackboard.of_type(name)
+        meant = {each.id for one in own for each in one.of(everything)} - {*but}
+        return [each.payload for each in everything if each.id in meant]
 
 
 def note_of(inputs: Sequence[Artifact[BaseModel]]) -> dict[str, object] | None:

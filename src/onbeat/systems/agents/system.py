@@ -197,7 +197,6 @@ class AgentSystem:
             produced_by=EXTERNAL,
             correlation_id=correlation_id or artifact_id,
             tags=frozenset(tags),
-            is_new=True,
         )
 
     async def _publish(
@@ -208,7 +207,6 @@ class AgentSystem:
         produced_by: str,
         correlation_id: str,
         tags: frozenset[str],
-        is_new: bool = False,
     ) -> Artifact[BaseModel]:
         at = datetime.fromtimestamp(self._asked.clock.now() / 1000, UTC)
         name = self.blackboard.know(type(payload))
@@ -220,7 +218,6 @@ class AgentSystem:
             correlation_id=correlation_id,
             tags=tags,
             pending=[each.name for each in self.agents.values() if _is_triggered(each, draft)],
-            is_new=is_new,
         )
         await self._deliver(kept, self.blackboard.pending_for(artifact_id))
         return kept
