@@ -164,9 +164,10 @@ def test_an_optional_dependency_is_imported_in_one_file_or_folder_of_its_own():
         users = [
             path for path in MODULES if package in {m.partition(".")[0] for m in imports(path)}
         ]
-        homes = {PACKAGE / "stores/postgres", PACKAGE / "systems/agents"}
-        own = len(users) == 1 or (
-            {path.parent for path in users} <= homes and len({path.parent for path in users}) == 1
+        folders = {path.parent for path in users}
+        own = len(users) == 1 or folders in (
+            {PACKAGE / "stores/postgres"},
+            {PACKAGE / "systems/agents"},
         )
         assert users, package
         assert own, (package, users)
