@@ -8,7 +8,7 @@ KILLS ?= 200
 EVERY ?= 1
 EXAMPLES ?= 200
 
-.PHONY: help run example-services example-workflows example-sessions example-flows test check fix laws sim mutants interleavings chaos ray fuzz bench load requirements lock
+.PHONY: help run example-services example-workflows example-sessions example-flows example-agents test check fix laws sim mutants interleavings chaos ray fuzz bench load requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -32,6 +32,10 @@ example-workflows: .venv/run.stamp  ## start the executor and the workflow of ex
 example-flows: .venv/run.stamp  ## launch the flows of examples/flows on a panel that pretends to run them, in .onbeat/flows
 	@mkdir -p .onbeat && { test -e .onbeat/flows || cp -R examples/flows .onbeat/flows; }
 	@cd .onbeat/flows && ../../$(BIN)/python play.py
+
+example-agents: .venv/run.stamp  ## start the agents of examples/agents around their blackboard, in .onbeat/agents
+	@mkdir -p .onbeat && { test -e .onbeat/agents || cp -R examples/agents .onbeat/agents; }
+	@cd .onbeat/agents && ../../$(BIN)/python play.py
 
 test: .venv/dev.stamp  ## run every test, on all cores; some of them with ARGS="tests/core -k dst"
 	@$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tools/test.py)

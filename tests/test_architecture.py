@@ -48,11 +48,12 @@ LAYERS = [
     {"opened"},
     {"hosting"},
     {"app", "doctor"},
+    {"agents"},
     {"web"},
     {"cli", "__main__"},
 ]
 ADAPTERS = {"launchers", "notifiers", "stores", "sources"}
-OPTIONAL = {"apprise", "holidays", "psycopg", "ray"}
+OPTIONAL = {"apprise", "holidays", "psycopg", "pydantic", "ray"}
 
 
 def tree(path):
@@ -167,6 +168,7 @@ def test_an_optional_dependency_is_imported_in_one_file_or_folder_of_its_own():
         own = len(users) == 1 or folders in (
             {PACKAGE / "stores/postgres"},
             {PACKAGE / "launchers/ray"},
+            {PACKAGE / "systems/agents"},
         )
         assert users, package
         assert own, (package, users)

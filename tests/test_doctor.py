@@ -514,6 +514,7 @@ def test_a_schedule_that_is_over_is_found_and_one_that_follows_another_is_not():
             [
                 a_schedule("over", at="2020-01-01T00:00:00Z"),
                 a_schedule("hourly"),
+                a_schedule("by-hand", manual=True),
                 a_schedule("follows", after={"schedule": "hourly", "outcome": "success"}),
                 a_schedule("itself", after={"success": "1h"}),
             ]

@@ -1,11 +1,13 @@
 """Failures of the systems Onbeat grew out of, each by the sentence that says it must not come back."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 
 import pytest
+from pydantic import BaseModel
 
 from onbeat import InvalidSchedule, Onbeat, cron, daily
+from onbeat.agents import Orchestrator
 from onbeat.core.decisions import Drop, Skip, Tick
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import NO_PAST
@@ -307,3 +309,51 @@ def test_a_launch_answered_200_with_errors_and_no_result_by_a_flow_server_is_a_f
     told = "the flow refused its inputs: query: Please give me a query."
     assert flows.play(story) == ("FAILED", "launch_failed", told)
     assert flows.panel.executions == {}
+
+
+class Note(BaseModel):
+    level: str = "ERROR"
+
+
+def fires_of(describe, *lengths, publish=()):
+    """Return when an agent fired, as the clock of a test that begins at noon passes."""
+    clock, fired = ManualClock("2026-01-01T12:00:00Z"), []
+
+    async def engine(ctx):
+        fired.append(ctx.fire_time)
+
+    async def story():
+        its = Orchestrator("sqlite://", clock=clock)
+        describe(its.agent("a").publishes(Note).with_engines(engine))
+        async with its:
+            for each in publish:
+                await its.publish(each)
+            for length in lengths:
+                clock.advance(length)
+                await its.beat.settle()
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+    return fired
+
+
+def test_what_a_scheduled_agent_consumes_filters_and_never_triggers():
+    fired = fires_of(
+        lambda agent: agent.schedule(at=time(17)).consumes(Note, where=lambda note: note.level == "ERROR"),
+        "1h",
+        publish=[Note(), Note()],
+    )  # fmt: skip
+    assert fired == []
+
+
+def test_a_single_date_in_the_past_fires_once_within_the_grace_and_is_otherwise_missed():
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for ago, expected in ((timedelta(seconds=59), 1), (timedelta(seconds=61), 0)):
+        fired = fires_of(lambda agent: agent.schedule(at=noon - ago), "1s", "24h")  # noqa: B023 - it is called here
+        assert fired == [noon - ago] * expected
+
+
+def test_a_daily_agent_fires_once_a_day_however_often_its_second_is_looked_at():
+    fired = fires_of(
+        lambda agent: agent.schedule(at=time(12, 1)), "1m", *[14] * 71, "24h", *[14] * 71
+    )
+    assert [f"{at:%d %H:%M:%S}" for at in fired] == ["01 12:01:00", "02 12:01:00"]

@@ -173,6 +173,7 @@ MIXED = {
     "follower": ({"after": {"schedule": "plain", "outcome": "success"}}, 2 * SECOND),
     "last": ({"after": {"schedule": "follower", "outcome": "completion", "delay": "1m"}}, 250),
     "itself": ({"any": [{"daily": "14:00"}, {"after": {"success": "2h"}}]}, 11 * MINUTE),
+    "by-hand": ({"manual": True}, SECOND),
     "started": ({"startup": "30s"}, 5 * SECOND),
     "berlin": ({"daily": "02:30", "timezone": "Europe/Berlin"}, SECOND),
     "wild": ({"cron": "*/20 * * * *", "timezone": "Europe/Berlin"}, 25 * SECOND),

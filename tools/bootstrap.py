@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 GROUPS = {"dev": ["build", "dev"], "run": ["build"], "bench": ["bench"], "ray": []}
-EXTRAS = {"dev": ["server"], "run": ["server"], "bench": [], "ray": ["ray"]}
+EXTRAS = {"dev": ["server", "agents"], "run": ["server", "agents"], "bench": [], "ray": ["ray"]}
 
 
 def main(what: str) -> None:

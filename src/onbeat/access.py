@@ -44,8 +44,8 @@ def as_allowed(caller: Caller, schedule: Schedule) -> Schedule:
     """Return a schedule as this caller may define it, or refuse it with NotAllowed.
 
     What comes from outside names no code to import. Without the scope admin it starts requests,
-    sessions, workflows and flows only, at public addresses or an operator's own, and without
-    secrets. What is written is all that is looked at: no template makes the name of a secret.
+    sessions, agents of Flock, workflows and flows only, at public addresses or an operator's own,
+    and without secrets. What is written is all that is looked at: no template makes a name.
     """
     if caller.is_local:
         return schedule
@@ -62,7 +62,9 @@ def _as_allowed(caller: Caller, target: Target) -> Target:
         return target
     if target.kind not in FOR_DEFINERS:
         problem = f"a {target.kind} target can be defined by admins only"
-        raise NotAllowed(problem, hint="http, session, workflow or flow, or a token of an admin")
+        raise NotAllowed(
+            problem, hint="http, session, flock, workflow or flow, or a token of an admin"
+        )
     if any(map(BEGINNING.search, _texts(target.fields))):
         problem = "a reference to a secret can be defined by admins only"
         raise NotAllowed(problem, hint="leave it out, or a token with scope admin")
@@ -91,4 +93,4 @@ def _texts(value: object) -> Iterator[str]:
 
 
 # The kinds of target that need no admin.
-FOR_DEFINERS = frozenset({"http", "session", "workflow", "flow"})
+FOR_DEFINERS = frozenset({"http", "session", "flock", "workflow", "flow"})

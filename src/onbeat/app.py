@@ -149,9 +149,13 @@ class Onbeat:
 
         A program that has set up no logging has what happens written to stderr.
         """
+        self.log_to_stderr()
+        asyncio.run(self.serve())
+
+    def log_to_stderr(self) -> None:
+        """Have what happens written to stderr, unless the program has set up logging itself."""
         if not logging.getLogger().handlers:
             logs.set_up(level=self._settings.log_level, as_json=self._settings.logs_json)
-        asyncio.run(self.serve())
 
     async def serve(self) -> None:
         """Do the same inside a running event loop; a second signal ends what still runs at once."""

@@ -28,6 +28,7 @@ from onbeat.errors import (
     StoreUnusable,
 )
 from onbeat.events import Event
+from onbeat.launchers.flock import FlockLauncher
 from onbeat.launchers.flow import FlowLauncher, Panel
 from onbeat.launchers.function import FunctionLauncher
 from onbeat.launchers.function.threads import Threads
@@ -157,6 +158,11 @@ class Opened:
             "ray": functions_on_ray,
             "http": requests,
             "session": _prompts(settings, requests, store, address),
+            "flock": FlockLauncher(
+                check_url=requests.check,
+                ask=requests.ask,
+                public_only=settings.http_targets == "public",
+            ),
             "workflow": WorkflowLauncher(RunLauncher(dags, executor, clock=store.clock)),
             "flow": flows,
             **own,
@@ -403,6 +409,7 @@ def launchers_that_check() -> Mapping[str, Launcher]:
         "http": requests,
         # Which server an operator has is not known here: one that names none may be right.
         "session": SessionLauncher(check_url=requests.check, url="http://localhost"),
+        "flock": FlockLauncher(check_url=requests.check),
         "workflow": WorkflowLauncher(None),
         "flow": FlowLauncher(),
     }

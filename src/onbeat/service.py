@@ -354,11 +354,17 @@ class Service:
         return await self._store.kept(kind, name)
 
     async def kept_all(
-        self, kind: str, *, after: str = "", limit: int | None = None
+        self,
+        kind: str,
+        *,
+        after: str = "",
+        limit: int | None = None,
+        since: int | None = None,
+        but: Collection[str] = (),
     ) -> list[DocumentRow]:
-        """Return what is kept of a kind by name: those later than `after`, up to `limit`."""
+        """Return what is kept of a kind. The contract is `Store.kept_all`."""
         self._needs("read")
-        return await self._store.kept_all(kind, after=after, limit=limit)
+        return await self._store.kept_all(kind, after=after, limit=limit, since=since, but=but)
 
     async def forget(self, kind: str, name: str) -> bool:
         """Keep something of a system no longer; return whether it was there."""

@@ -58,7 +58,7 @@ class RecordingLauncher:
         self,
         outcome: Outcome | Callable[[Attempt], Outcome] = Succeeded(),  # noqa: B008 - it is frozen
         *,
-        offers: Iterable[str] = ("command", "python", "http", "session", "session:url"),
+        offers: Iterable[str] = ("command", "python", "http", "session", "session:url", "flock"),
     ) -> None:
         self.attempts: list[Attempt] = []
         self._outcome = outcome

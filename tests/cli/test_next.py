@@ -193,6 +193,18 @@ def test_a_trigger_that_waits_for_runs_says_so(tmp_path):
     assert "waits for runs to come" in onbeat("-f", str(file), "next-step").stdout
 
 
+def test_a_schedule_that_is_started_by_hand_says_so(tmp_path):
+    file = tmp_path / "onbeat.yaml"
+    file.write_text("schedules: {rebuild: {manual: true}}")
+    told = onbeat("-f", str(file), *AFTER).stdout
+    assert told.split("  ")[1:] == [
+        "started by hand",
+        *[""] * 7,
+        " only when it is started by hand\n",
+    ]
+    assert "started by hand" in onbeat("-f", str(file), "rebuild").stdout
+
+
 def test_a_start_beside_a_cron_is_shown(tmp_path):
     file = tmp_path / "onbeat.yaml"
     file.write_text('schedules: {both: {any: [{startup: 30s}, {cron: "0 9 * * *"}]}}')

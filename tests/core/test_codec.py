@@ -10,6 +10,7 @@ from onbeat import InvalidSchedule, after, at, calendar, cron, daily, every, sta
 from onbeat.core.codec import decode, encode, from_json, to_json
 from onbeat.core.limits import Limited
 from onbeat.core.ticks import AnyOf
+from onbeat.core.triggers import Manual
 from tests.core.test_laws import triggers
 
 SAMPLES = [
@@ -24,6 +25,7 @@ SAMPLES = [
     daily("17:00", tz="America/New_York"),
     startup(),
     startup("30s"),
+    Manual(),
     after("success", "30m"),
     after("completion"),
     after("failure", "1h", schedule="load"),
@@ -121,7 +123,7 @@ def test_named_calendars_are_resolved_and_their_names_kept():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({}, "no trigger (one of cron, calendar, every, at, daily, startup, after, any, all, minus)"),
+        ({}, "no trigger (one of cron, calendar, every, at, daily, startup, after, manual, any, all, minus)"),
         ({"cron": "* * * * *", "every": "5m"}, "2 triggers: cron, every (one; `any` holds several)"),
         ({"corn": "* * * * *"}, "corn: no field has this name (did you mean 'cron'?)"),
         ({"cron": "* * * * *", "timezon": "UTC"}, "timezon: no field has this name (did you mean 'timezone'?)"),
@@ -166,6 +168,8 @@ def test_what_no_fields_can_say_is_refused_not_changed(trigger):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
+        ({"manual": False}, "manual: False is not true"),
+        ({"manual": 1}, "manual: 1 is not true"),
         ({"startup": "0s", "timezone": "Mars"}, "timezone: no zone is called 'Mars'"),
         ({"any": [{"startup": "0s"}, {"startup": "1s"}], "timezone": ["x"]}, "timezone: no zone"),
         ({"at": "2026-12-01T09:00", "dst": "bogus"}, "dst: no way is called 'bogus'"),
@@ -219,7 +223,7 @@ PLAIN = st.recursive(
     max_leaves=8,
 )
 NAMES = st.sampled_from(
-    ["cron", "calendar", "every", "at", "daily", "startup", "after", "any", "all", "minus", "timezone", "dst",
+    ["cron", "calendar", "every", "at", "daily", "startup", "after", "manual", "any", "all", "minus", "timezone", "dst",
      "start_at", "end_at", "delay", "max_runs", "exclude", "within"]
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from onbeat import InvalidSchedule, calendar, cron, daily, every
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import NO_PAST
+from onbeat.core.triggers import Manual
 from onbeat.core.zones import zone
 from tests.core.strategies import ZONES, accepted, cron_texts, zones_and_instants
 from tests.oracle import Walk
@@ -19,7 +20,19 @@ DAY = 86_400
 LENGTHS = ["1s", "7s", "90m", "5h", "1d", "3d", "2w", "1mo", "5mo", "1y"]
 
 
-KINDS = ["cron", "cron", "every", "daily", "calendar", "any", "all", "minus", "limits", "nested"]
+KINDS = [
+    "cron",
+    "cron",
+    "every",
+    "daily",
+    "calendar",
+    "any",
+    "all",
+    "minus",
+    "limits",
+    "manual",
+    "nested",
+]
 HOURS = [["01:30-05:00", "22:00-00:30"], "09:00-17:00", "22:00-06:00", "00:00-24:00"]
 EXCLUDED = [
     "12-25",
@@ -73,6 +86,8 @@ def triggers(draw):
                 made = one & cron("0,30 * * * *", tz=name)
             case "minus":
                 made = one - two
+            case "manual":
+                made = draw(st.sampled_from([Manual(), one | Manual(), one - Manual()]))
             case "limits":
                 made = draw(limited_triggers(name))
             case _:

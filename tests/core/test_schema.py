@@ -154,6 +154,7 @@ TRIGGERS = st.one_of(
     st.builds(lambda times: {"at": times}, TIMES | st.lists(TIMES, min_size=1, max_size=3)),
     st.builds(lambda text: {"daily": text}, st.sampled_from(["17:00", "7:5", "23:59:59"])),
     st.builds(lambda length: {"startup": length}, LENGTHS),
+    st.just({"manual": True}),
     st.builds(lambda outcome, length: {"after": {outcome: length}}, st.sampled_from(["success", "failure", "completion"]), LENGTHS),
     st.builds(lambda length: {"after": {"schedule": "other", "outcome": "success", "delay": length}}, LENGTHS),
 )  # fmt: skip

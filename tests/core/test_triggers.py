@@ -12,6 +12,7 @@ from onbeat import InvalidSchedule, after, at, calendar, cron, daily, every, sta
 from onbeat.core.codec import decode, from_json, to_json
 from onbeat.core.instants import rfc3339
 from onbeat.core.ticks import PROBES
+from onbeat.core.triggers import Manual
 from onbeat.core.zones import FIRST_SECOND, LAST_SECOND, Zone, _parse_tzif, zone
 from tests.core.pasts import happened
 from tests.timing import LIMIT, cpu_seconds
@@ -217,6 +218,19 @@ class TestThePast:
     def test_an_outcome_that_is_none_is_refused(self):
         with pytest.raises(InvalidSchedule, match=r"after\.outcome: no outcome is called 'sucess'"):
             after("sucess")
+
+
+class TestByHand:
+    def test_it_has_no_tick_ever(self):
+        assert Manual().next_after(T, happened(startup())) is None
+        assert list(Manual().between(T, T + 1_000_000)) == []
+        assert len(Manual().between(T, T + 1_000_000)) == 0
+
+    def test_beside_another_it_adds_nothing_and_takes_nothing_away(self):
+        assert ticks(cron("0 9 * * *") | Manual()) == ticks(cron("0 9 * * *"))
+        assert ticks(cron("0 9 * * *") - Manual()) == ticks(cron("0 9 * * *"))
+        with pytest.raises(InvalidSchedule, match="no tick that all parts have"):
+            cron("0 9 * * *") & Manual()
 
 
 class TestCombined:

@@ -9,6 +9,7 @@ from onbeat.core.instants import parse_instant
 from onbeat.core.misses import why_no_tick
 from onbeat.core.model import NO_PAST, Past
 from onbeat.core.runs import REASONS, Status
+from onbeat.core.triggers import Manual
 from onbeat.core.why import (
     SENTENCES,
     Facts,
@@ -316,6 +317,9 @@ class TestNoTick:
         assert told(after("completion", schedule="load"), when) == (
             "no run of load ended just before it"
         )
+
+    def test_what_is_started_by_hand_has_no_ticks(self):
+        assert told(Manual(), "2026-01-01T01:00:00Z") == "it has no ticks: it is started by hand"
 
     def test_what_is_closed_is_told_with_what_closes_it(self):
         hours = every("1h", within={"hours": "09:00-17:00", "days": "MON-FRI"}, exclude=["01-06"])

@@ -5,6 +5,7 @@ import pytest
 from onbeat import after, at, calendar, cron, daily, every, startup
 from onbeat.core.instants import parse_instant
 from onbeat.core.nights import YEAR, night_notes
+from onbeat.core.triggers import Manual
 from onbeat.core.words import words
 
 JANUARY = parse_instant("2026-01-01T00:00:00Z")
@@ -57,6 +58,7 @@ def test_a_cron_reads_as_a_sentence(text, told):
         (cron("5/15 * * * *"), "every 15 minutes, from minute 5, UTC"),
         (startup(), "right after each start of the scheduler"),
         (startup("30s"), "30s after each start of the scheduler"),
+        (Manual(), "only when it is started by hand"),
         (after("success", "30m"), "30m after its last run succeeded"),
         (after("failure", schedule="load"), "right after a run of load failed"),
         (cron("0 9 * * *") | after("success", "24h"), "at 09:00 every day, UTC; or 24h after its last run succeeded"),

@@ -222,3 +222,22 @@ async def test_a_schedule_that_is_disabled_can_be_started_by_hand_and_a_target_c
     with pytest.raises(InvalidSchedule) as refused:
         await world.beat.start("other")
     assert str(refused.value) == "run.enabled: what it starts is disabled (enabled: true)"
+
+
+# -- by hand only
+
+
+@awaited
+async def test_what_has_no_trigger_but_a_hand_runs_when_it_is_started_and_never_by_itself(world):
+    await world.define(rebuild={"manual": True})
+    await world.passes("400d")
+    assert (await world.schedule("rebuild")).next_run_at is None
+    assert await world.told("status") == []
+    await world.beat.start("rebuild", request_id="once")
+    await world.beat.start("rebuild", request_id="once")
+    await world.passes("1h")
+    assert await world.told("status") == ["SUCCESS"]
+    told = await world.beat.why("rebuild", world.clock.now() // 1000)
+    assert (told.kind, told.headline) == ("no_tick", "it is no tick")
+    assert told.sentences == ["it has no ticks: it is started by hand"]
+    assert (told.previous, told.following) == (None, None)

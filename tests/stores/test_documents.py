@@ -23,6 +23,25 @@ async def test_those_of_a_kind_come_by_name_and_in_pages(world):
     assert [row.name for row in page] == ["b"]
 
 
+async def test_whoever_follows_a_kind_asks_for_what_was_kept_since(world):
+    await world.store.keep("dag", "old", 1)
+    await world.store.keep("dag", "edited", 1)
+    world.clock.advance("1m")
+    since = world.clock.now()
+    await world.store.keep("dag", "old", 1)  # it says the same: nothing was written
+    await world.store.keep("dag", "edited", 2)
+    await world.store.keep("dag", "new", 1)
+    assert [row.name for row in await world.store.kept_all("dag", since=since)] == ["edited", "new"]
+    assert [row.name for row in await world.store.kept_all("dag", since=since, limit=1)] == [
+        "edited"
+    ]
+    assert await world.store.kept_all("dag", since=since + 1) == []
+    found = await world.store.kept_all("dag", since=since, but=["edited", "old"])
+    assert [row.name for row in found] == ["new"]
+    bobs = world.store.asked_by("token:bob", only_of="bob")
+    assert await bobs.kept_all("dag", since=since) == []
+
+
 async def test_what_is_forgotten_is_gone_once(world):
     await world.store.keep("dag", "report", None)
     assert await world.store.forget("dag", "report")

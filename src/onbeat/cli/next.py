@@ -12,6 +12,7 @@ from onbeat.core.codec import decode
 from onbeat.core.instants import canonical_time, parse_instant, resolve, rfc3339, whole_second
 from onbeat.core.preview import preview
 from onbeat.core.ticks import Trigger
+from onbeat.core.triggers import Manual
 from onbeat.core.words import WEEKDAYS, words
 from onbeat.core.zones import DAY, Zone, zone
 from onbeat.errors import InvalidFile, InvalidSchedule, naming
@@ -135,6 +136,8 @@ def _told(trigger: Trigger, t: int, n: int) -> dict[str, object]:
 
 
 def _none(trigger: Trigger) -> str:
+    if isinstance(trigger, Manual):
+        return "started by hand"
     return "waits for runs to come" if trigger.needs_past else "no more ticks"
 
 

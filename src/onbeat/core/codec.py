@@ -19,7 +19,17 @@ from onbeat.core.durations import Duration
 from onbeat.core.limits import Limited, Open
 from onbeat.core.model import OUTCOMES
 from onbeat.core.ticks import MOST_PARTS, AllOf, AnyOf, Minus, Trigger
-from onbeat.core.triggers import After, At, Calendar, Cron, Daily, Every, Startup, check_dst
+from onbeat.core.triggers import (
+    After,
+    At,
+    Calendar,
+    Cron,
+    Daily,
+    Every,
+    Manual,
+    Startup,
+    check_dst,
+)
 from onbeat.core.zones import zone
 from onbeat.errors import InvalidSchedule, meant, naming, shown
 
@@ -92,6 +102,8 @@ def encode(trigger: Trigger, *, timezone: str = "UTC") -> Fields:
             return _zoned(own, trigger.timezone, timezone)
         case Startup():
             return {"startup": str(trigger.startup)}
+        case Manual():
+            return {"manual": True}
         case _:
             raise TypeError(f"{trigger!r} is of a kind that has no fields")
 
@@ -173,6 +185,10 @@ def _at(given: Any, limits: Fields, around: _Around) -> Trigger:
 
 def _startup(given: Any, limits: Fields, around: _Around) -> Trigger:
     return build.startup(given)
+
+
+def _manual(given: Any, limits: Fields, around: _Around) -> Trigger:
+    return Manual(given)
 
 
 def _after(given: Any, limits: Fields, around: _Around) -> Trigger:
@@ -263,6 +279,7 @@ KINDS = {
     "daily": _daily,
     "startup": _startup,
     "after": _after,
+    "manual": _manual,
     "any": _any,
     "all": _all,
     "minus": _minus,

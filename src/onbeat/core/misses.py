@@ -6,7 +6,7 @@ from onbeat.core.instants import rfc3339
 from onbeat.core.limits import Limited, Open
 from onbeat.core.model import Past
 from onbeat.core.ticks import AllOf, AnyOf, Minus, Trigger
-from onbeat.core.triggers import After, At, Every, OnTheWall, Startup
+from onbeat.core.triggers import After, At, Every, Manual, OnTheWall, Startup
 from onbeat.core.wall import WallPattern
 from onbeat.core.words import MONTHS, WEEKDAYS, listing, words
 from onbeat.core.zones import DAY, date_of
@@ -29,6 +29,8 @@ def why_no_tick(trigger: Trigger, t: int, past: Past) -> str:
             whose = f"run of {trigger.schedule}" if trigger.schedule else "run of its own"
             ended = {"success": "succeeded", "failure": "failed", "completion": "ended"}
             return f"no {whose} {ended[trigger.outcome]} {_before(trigger.delay)}it"
+        case Manual():
+            return "it has no ticks: it is started by hand"
         case AnyOf():
             return "; ".join(why_no_tick(part, t, past) for part in trigger.triggers)
         case AllOf():

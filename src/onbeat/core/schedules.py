@@ -418,7 +418,8 @@ def _parts_of(trigger: Trigger) -> Iterator[Trigger]:
             return
 
 
-TARGETS = ("command", "python", "http", "session", "workflow", "flow")  # the kinds of launcher
+# The kinds of launcher.
+TARGETS = ("command", "python", "http", "session", "flock", "workflow", "flow")
 # Those that others may report the end of, or a name.
 REPORTING = frozenset({"http", "session", "workflow", "flow"})
 ON_RAY = "ray"  # a function on a cluster: `python` with `on: ray`

@@ -216,6 +216,7 @@ _KINDS: dict[str, Schema] = {
         ]},
         "so long after a run ended", {"success": "30m"}, {"schedule": "load", "outcome": "success"},
     ),
+    "manual": _told({"const": True}, "never by itself: only when it is started by hand"),
 }  # fmt: skip
 
 _PARTS = {
@@ -347,6 +348,16 @@ _TARGETS: dict[str, Schema] = {
                         "description": "whether it may speak to public addresses only"},
         "enabled": _SHARED["enabled"],
     }) | {"required": ["session"]},
+    "flock": _object({
+        "flock": _object({
+            "url": _text("a Flock server", "http://127.0.0.1:8344",
+                         pattern="^[Hh][Tt][Tt][Pp][Ss]?://.+"),
+            "agent": _text("the agent that it is to run", "daily", minLength=1, maxLength=200),
+        }) | {"required": ["url", "agent"]},
+        "public_only": {"type": "boolean", "default": False,
+                        "description": "whether it may speak to public addresses only"},
+        "enabled": _SHARED["enabled"],
+    }) | {"required": ["flock"]},
     "workflow": _object({
         "workflow": _text("the id of a workflow", "report", minLength=1),
         "version": {"type": "integer", "minimum": 0, "description": "of the workflow"},

@@ -364,6 +364,21 @@ class After(Trigger):
         return _later(past.happened.get(cause), self.delay, t)
 
 
+@dataclass(frozen=True, slots=True)
+class Manual(Trigger):
+    """`manual: true`: no tick ever; it runs when somebody, or some program, starts it."""
+
+    manual: bool = True
+
+    def __post_init__(self) -> None:
+        if self.manual is not True:
+            hint = "manual: true, or another trigger"
+            raise InvalidSchedule("manual", f"{shown(self.manual)} is not true", hint=hint)
+
+    def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
+        return None
+
+
 def _set(value: object, name: str, content: object) -> None:
     object.__setattr__(value, name, content)  # while a frozen value is being made
 

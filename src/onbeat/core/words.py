@@ -13,7 +13,7 @@ from onbeat.core.days import FromEnd, NthWeekday, Special, Workday, bits_of
 from onbeat.core.durations import Duration
 from onbeat.core.limits import Limited, Open
 from onbeat.core.ticks import AllOf, AnyOf, Minus, Trigger
-from onbeat.core.triggers import After, At, Every, OnTheWall, Startup
+from onbeat.core.triggers import After, At, Every, Manual, OnTheWall, Startup
 from onbeat.core.wall import WallPattern
 from onbeat.core.zones import date_of
 
@@ -70,6 +70,8 @@ def words(trigger: Trigger) -> str:
                 trigger.outcome
             ]
             return f"{_delay(trigger.delay)}{whose} {ended}"
+        case Manual():
+            return "only when it is started by hand"
         case AnyOf():
             return "; or ".join(words(part) for part in trigger.triggers)
         case AllOf():

@@ -21,6 +21,7 @@ SELECT s.schedule_id FROM schedules s LEFT JOIN due d USING (schedule_id)
                     WHERE f.schedule_id = s.schedule_id AND f.followed <> s.schedule_id)
    AND NOT EXISTS (SELECT 1 FROM schedule_runs r
                     WHERE r.schedule_id = s.schedule_id AND r.finished_at IS NULL)
+   AND s.definition NOT LIKE '%"manual":true%'
  ORDER BY s.schedule_id LIMIT ?1
 """
 

@@ -326,9 +326,17 @@ class SqlStore(ABC):
         return await self._read(lambda tx: documents.kept(tx, kind, name))
 
     async def kept_all(
-        self, kind: str, *, after: str = "", limit: int | None = None
+        self,
+        kind: str,
+        *,
+        after: str = "",
+        limit: int | None = None,
+        since: int | None = None,
+        but: Collection[str] = (),
     ) -> list[DocumentRow]:
-        return await self._read(lambda tx: documents.kept_all(tx, kind, after=after, limit=limit))
+        return await self._read(
+            lambda tx: documents.kept_all(tx, kind, after=after, limit=limit, since=since, but=but)
+        )
 
     async def forget(self, kind: str, name: str) -> bool:
         return await self._write(lambda tx: documents.forget(tx, kind, name))

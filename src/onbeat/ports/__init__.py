@@ -1,0 +1,66 @@
+"""The contracts between the engine and the world: `Clock`, `Store`, `Launcher`, `Notifier`.
+
+Instants are whole milliseconds since 1970 in UTC, but for `run_at`, which is in seconds.
+"""
+
+from onbeat.ports.outside import (
+    NO_HEADERS,
+    Answer,
+    Ask,
+    Callback,
+    FindsAgain,
+    Launcher,
+    Launchers,
+    Listener,
+    Notifier,
+)
+from onbeat.ports.store import (
+    ALL,
+    ALL_RUNS,
+    NO_BEGINNINGS,
+    NOTHING_EXPECTED,
+    ROLES,
+    Attempt,
+    Beat,
+    Beginning,
+    Clock,
+    Compose,
+    Finished,
+    Node,
+    PlanFunction,
+    Planned,
+    Rescued,
+    Role,
+    Store,
+    Upserted,
+)
+
+__all__ = [
+    "ALL",
+    "ALL_RUNS",
+    "NOTHING_EXPECTED",
+    "NO_BEGINNINGS",
+    "NO_HEADERS",
+    "ROLES",
+    "Answer",
+    "Ask",
+    "Attempt",
+    "Beat",
+    "Beginning",
+    "Callback",
+    "Clock",
+    "Compose",
+    "FindsAgain",
+    "Finished",
+    "Launcher",
+    "Launchers",
+    "Listener",
+    "Node",
+    "Notifier",
+    "PlanFunction",
+    "Planned",
+    "Rescued",
+    "Role",
+    "Store",
+    "Upserted",
+]

@@ -1,0 +1,136 @@
+"""When an agent is to run, in the words of its users: `ScheduleSpec`, and the `TimerTick` it gives.
+
+Everything is in UTC and whole seconds. A spec is checked when it is made and never changed: that a
+single date means one fire is decided where the trigger is made of it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, time, timedelta
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from onbeat.core import build
+from onbeat.core.instants import next_whole_second, rfc3339
+from onbeat.core.ticks import Trigger
+from onbeat.core.triggers import MOST_TIMES
+from onbeat.errors import InvalidSchedule
+
+MOST_REPEATS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSpec:
+    """When a timer fires: one of `interval`, `at` and `cron`.
+
+    `after` is how long after the agent was first defined it fires at the earliest, `max_repeats`
+    how often it does at most. A time is daily, a datetime is once; without a zone it is UTC.
+    """
+
+    interval: timedelta | None = None
+    at: time | datetime | None = None
+    cron: str | None = None
+    after: timedelta | None = None
+    max_repeats: int | None = None
+
+    def __post_init__(self) -> None:
+        if sum(each is not None for each in (self.interval, self.at, self.cron)) != 1:
+            raise ValueError("Exactly one of 'interval', 'at', or 'cron' must be specified")
+        self._check_lengths()
+        repeats = self.max_repeats
+        if repeats is not None:
+            if type(repeats) is not int:
+                raise ValueError(f"max_repeats must be a whole number, not {repeats!r}")
+            if repeats <= 0:
+                raise ValueError("max_repeats must be > 0")
+            if repeats > (MOST_TIMES if isinstance(self.at, datetime) else MOST_REPEATS):
+                raise ValueError(f"max_repeats must be smaller: {repeats} are too many")
+        if self.cron is not None:
+            _check_cron(self.cron)
+        try:
+            self.trigger(anchor=0)
+        except InvalidSchedule as refused:
+            raise ValueError(str(refused)) from None
+
+    def _check_lengths(self) -> None:
+        for name in ("interval", "after"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, timedelta):
+                raise ValueError(f"{name} must be a timedelta, not {given!r}")
+        if self.after is not None and self.after < timedelta(0):
+            raise ValueError("after must be >= 0 seconds")
+        if self.interval is not None and self.interval <= timedelta(0):
+            raise ValueError("interval must be > 0 seconds")
+        for name in ("interval", "after"):
+            given = getattr(self, name)
+            if given is not None and given % timedelta(seconds=1):
+                raise ValueError(f"{name} must be whole seconds, not {given}: a timer fires on one")
+        if self.at is not None and not isinstance(self.at, time | datetime):
+            raise ValueError(f"at must be a time or a datetime, not {self.at!r}")
+        if isinstance(self.at, time):
+            if self.at.tzinfo not in (None, UTC):
+                raise ValueError(f"at must be a time in UTC, not in {self.at.tzinfo}")
+            if self.at.microsecond:
+                raise ValueError(f"at must be a whole second of the day, not {self.at}")
+
+    @property
+    def instant(self) -> int | None:
+        """The second of a single date, rounded up: it is never early."""
+        if not isinstance(self.at, datetime):
+            return None
+        return next_whole_second(self.at if self.at.tzinfo else self.at.replace(tzinfo=UTC))
+
+    def trigger(self, *, anchor: int) -> Trigger:
+        """Return when to fire for an agent that was first defined a moment before `anchor`.
+
+        An interval begins there, `after` later. A date fires once unless `max_repeats` says how
+        often: then a second apart, as there is one tick a second at most.
+        """
+        limits = build.Limits()
+        if self.max_repeats is not None:
+            limits["max_runs"] = self.max_repeats
+        first = anchor + (self.after or timedelta(0)) // timedelta(seconds=1)
+        if self.interval is not None:
+            limits["start_at"] = rfc3339(first)
+            return build.every(self.interval, **limits)
+        if self.instant is not None:
+            begin = max(self.instant, first) if self.after else self.instant
+            return build.at(*(rfc3339(begin + n) for n in range(self.max_repeats or 1)))
+        if self.after:
+            limits["delay"] = self.after
+        if self.cron is not None:
+            return build.cron(self.cron, **limits)
+        assert isinstance(self.at, time), "it was checked"
+        return build.daily(self.at.replace(tzinfo=None), **limits)
+
+    def told(self) -> dict[str, object]:
+        """Return it as a tick tells of it: what was given, as texts and numbers."""
+        return dict(self._told())
+
+    def _told(self) -> Iterator[tuple[str, object]]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                yield field.name, value if isinstance(value, int) else str(value)
+
+
+class TimerTick(BaseModel):
+    """One fire of a timer. Engines are not shown it, only what `AgentContext` tells of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    timer_name: str
+    fire_time: datetime
+    iteration: int = 0
+    schedule_spec: dict[str, object] = Field(default_factory=dict)
+
+
+def _check_cron(text: object) -> None:
+    """Refuse what is no cron text of five fields; what is in them the core looks at."""
+    if not isinstance(text, str):
+        raise ValueError(f"cron must be a text, not {text!r}")  # noqa: TRY004 - as the others
+    found = len(text.split())
+    if found != 5 or re.match(r"\s*@", text):
+        hint = "minute hour day_of_month month day_of_week, in UTC"
+        raise ValueError(f"cron must have 5 fields, not {found}: {text!r} ({hint})")

@@ -1,0 +1,164 @@
+"""What an engine is given: metadata of its trigger, and the blackboard as its agent consumes it."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from onbeat.agents import AgentContext, Artifact, ContextBuilder, Subscription, TimerTick
+from onbeat.systems.agents import Blackboard
+from tests.systems.agents.conftest import Alert, LogEntry, Report, World, instant
+
+NOON = instant("12:00:00")
+TICK = TimerTick(timer_name="daily", fire_time=NOON, iteration=7)
+
+
+def envelope(payload, artifact_id="one", **given):
+    told = {"produced_by": "external", "correlation_id": "c", "tags": frozenset(), "created_at": NOON} | given  # fmt: skip
+    return Artifact(id=artifact_id, type=type(payload).__name__, payload=payload, **told)
+
+
+@pytest.mark.req("F6", "F10")
+def test_the_builder_notes_a_tick_among_the_inputs_and_shows_it_to_nobody():
+    inputs = [envelope(LogEntry(), "log"), envelope(TICK, "tick")]
+    ctx = ContextBuilder(Blackboard()).build("daily", [], inputs, correlation_id="c")
+    assert ctx.state["__timer__"] == {"name": "daily", "iter": 7, "fire": NOON}
+    assert [each.id for each in ctx.artifacts] == ["log"]
+    assert (ctx.trigger_type, ctx.timer_iteration, ctx.fire_time) == ("timer", 7, NOON)
+
+
+@pytest.mark.req("F9")
+def test_the_note_counts_and_without_one_a_tick_among_the_artifacts():
+    by_hand = AgentContext(artifacts=[envelope(TICK)])
+    assert (by_hand.trigger_type, by_hand.timer_iteration, by_hand.fire_time) == ("timer", 7, NOON)
+    later = NOON + timedelta(hours=1)
+    noted = AgentContext(
+        artifacts=[envelope(TICK)], state={"__timer__": {"name": "x", "iter": 9, "fire": later}}
+    )
+    assert (noted.trigger_type, noted.timer_iteration, noted.fire_time) == ("timer", 9, later)
+    neither = AgentContext(artifacts=[envelope(LogEntry())])
+    assert (neither.trigger_type, neither.timer_iteration, neither.fire_time) == (
+        "artifact",
+        None,
+        None,
+    )
+
+
+def test_a_tick_cannot_be_changed_and_says_when():
+    with pytest.raises(ValueError, match="frozen"):
+        TICK.iteration = 8
+    with pytest.raises(ValueError, match="fire_time"):
+        TimerTick(timer_name="daily")
+
+
+@pytest.mark.req("F7", "F36")
+def test_the_blackboard_is_read_as_the_agent_consumes_it(world):
+    agent = world.agent().schedule(every=timedelta(minutes=1))
+    agent.consumes(LogEntry, where=lambda log: log.level == "ERROR")
+    agent.consumes(LogEntry, tags={"audit", "money"})
+    agent.consumes(Alert, from_agents=["watch"])
+    told = []
+
+    async def look(ctx):
+        told.append([log.text for log in ctx.get_artifacts(LogEntry)])
+        told.append(ctx.get_artifacts(Alert))
+
+    agent.with_engines(look)
+
+    async def story(its):
+        await its.its.publish(LogEntry(text="quiet"))
+        its.clock.advance(1)
+        await its.its.publish(LogEntry(text="bad", level="ERROR"))
+        its.clock.advance(1)
+        await its.its.publish(LogEntry(text="tagged"), tags=["money", "other"])
+        its.clock.advance(1)
+        await its.its.publish(LogEntry(text="both", level="ERROR"), tags={"audit"})
+        await its.its.publish(Alert(text="of nobody"))
+        await its.passes("1s")
+        return await its.its.get_artifacts(LogEntry)
+
+    everything = world.play(story)
+    assert told[:2] == [["bad", "tagged", "both"], []]
+    assert [log.text for log in everything] == ["quiet", "bad", "tagged", "both"]
+
+
+@pytest.mark.req("F8")
+def test_what_triggered_a_run_is_not_part_of_its_context(world):
+    told = []
+
+    async def look(ctx):
+        told.append(([log.payload.text for log in ctx.artifacts], [log.text for log in ctx.get_artifacts(LogEntry)]))  # fmt: skip
+
+    world.agent("reader", engine=look).consumes(LogEntry)
+
+    async def story(its):
+        for text in ("first", "second", "third"):
+            await its.its.publish(LogEntry(text=text))
+            await its.passes("1s")
+
+    world.play(story)
+    assert told == [(["first"], []), (["second"], ["first"]), (["third"], ["first", "second"])]
+
+
+def test_a_type_that_is_not_consumed_is_refused_rather_than_empty(world):
+    async def look(ctx):
+        ctx.get_artifacts(Alert)
+
+    world.agent(engine=look).schedule(every=timedelta(hours=1)).consumes(LogEntry)
+
+    async def story(its):
+        await its.passes("1s")
+        (run,) = await its.runs()
+        return run.error
+
+    told = "ValueError: agent 'daily' does not consume Alert (it consumes LogEntry: .consumes(Alert) adds it)"
+    assert world.play(story) == told
+
+
+def test_a_context_made_by_hand_has_no_blackboard():
+    with pytest.raises(ValueError, match="no blackboard to look for LogEntry on"):
+        AgentContext().get_artifacts(LogEntry)
+
+
+def test_a_subscription_needs_everything_it_says():
+    which = Subscription(
+        LogEntry, lambda log: log.level == "ERROR", frozenset({"a"}), frozenset({"watch"})
+    )
+    fits = envelope(LogEntry(level="ERROR"), tags=frozenset({"a", "b"}), produced_by="watch")
+    assert which.accepts(fits)
+    assert not which.accepts(envelope(Report()))
+    for other in ({"tags": frozenset({"b"})}, {"produced_by": "external"}):
+        told = {"tags": frozenset({"a"}), "produced_by": "watch"} | other
+        assert not which.accepts(envelope(LogEntry(level="ERROR"), **told))
+    assert not which.accepts(envelope(LogEntry(), tags=fits.tags, produced_by="watch"))
+
+
+def test_two_types_of_one_name_are_told_apart_by_their_titles(world):
+    other = type("LogEntry", (BaseModel,), {})
+    world.its.agent("one").consumes(LogEntry)
+    with pytest.raises(ValueError, match="two types of artifacts are called 'LogEntry'"):
+        world.its.agent("two").consumes(other)
+    titled = type("LogEntry", (BaseModel,), {"model_config": ConfigDict(title="OtherLog")})
+    world.its.agent("three").consumes(titled)
+
+
+@pytest.mark.parametrize("given", [str, 5, None, LogEntry()])
+def test_what_is_no_model_is_no_type_of_artifacts(world, given):
+    agent = world.its.agent("one")
+    for say in (agent.consumes, agent.publishes):
+        with pytest.raises(TypeError, match="give a pydantic model"):
+            say(given)
+
+
+def test_instants_have_a_zone(world):
+    world.agent().schedule(every=timedelta(hours=1))
+
+    async def story(its):
+        await its.passes("1s")
+        return await its.its.publish(LogEntry())
+
+    found = world.play(story)
+    assert world.seen[0].fire_time.tzinfo is UTC
+    assert found.created_at == datetime(2026, 1, 1, 12, 0, 1, tzinfo=UTC)
+    assert asyncio.iscoroutinefunction(World("sqlite://").its.publish)

@@ -1,0 +1,309 @@
+"""The life of an orchestrator: when it is idle, what a timeout stops, and how it is described."""
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import time
+from datetime import timedelta
+
+import pytest
+
+from onbeat import InvalidSchedule
+from onbeat.agents import Orchestrator
+from onbeat.core.why import Why
+from tests.systems.agents.conftest import SOON, Alert, LogEntry, Report
+
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+
+
+def played(story):
+    return asyncio.run(asyncio.wait_for(story, SOON))
+
+
+async def report(ctx):
+    return Report(iteration=ctx.timer_iteration or 0)
+
+
+# -- idle
+
+
+@pytest.mark.req("F38", "F39")
+def test_it_is_idle_when_the_last_run_of_the_last_timer_has_ended():
+    async def story():
+        its = Orchestrator("sqlite://")
+        its.agent("daily").schedule(every=SECOND, max_repeats=2).publishes(Report).with_engines(report)  # fmt: skip
+
+        async def warn(ctx):
+            await asyncio.sleep(0.05)
+            return Alert(text=str(ctx.artifacts[0].payload.iteration))
+
+        its.agent("warner").consumes(Report).publishes(Alert).with_engines(warn)
+        begun = time.monotonic()
+        assert await its.run_until_idle()  # nothing was entered: it starts by itself
+        assert time.monotonic() - begun >= 1
+        told = [alert.text for alert in await its.get_artifacts(Alert)]
+        await its.close()
+        return told
+
+    assert played(story()) == ["0", "1"]
+
+
+def test_without_timers_it_is_idle_when_all_that_follows_from_an_artifact_is_done(world):
+    async def chain(ctx):
+        await asyncio.sleep(0.01)
+        return Report()
+
+    async def end(ctx):
+        await asyncio.sleep(0.01)
+        return Alert()
+
+    world.agent("first", engine=chain).consumes(LogEntry)
+    world.agent("second", engine=end, publishes=(Alert,)).consumes(Report)
+
+    async def story(its):
+        assert await its.its.run_until_idle()
+        for n in range(5):
+            await its.its.publish(LogEntry())
+            assert await its.its.run_until_idle(timeout=10)
+            assert len(await its.its.get_artifacts(Alert)) == n + 1
+
+    world.play(story)
+
+
+def test_a_timeout_stops_the_timers_until_the_next_start_or_the_next_call(lasting):
+    def describe():
+        lasting.agent().schedule(every=HOUR)
+        lasting.agent("other").schedule(every=HOUR)
+
+    async def first(its):
+        await its.its.pause("other", note="by hand")
+        await its.passes("1s")
+        assert not await its.its.run_until_idle(timeout=0.05)
+        row = await its.its.beat.service.schedule("agents/daily")
+        assert (row.paused, row.pause_note) == (
+            True,
+            "run_until_idle is over: the next start goes on",
+        )
+        assert (
+            await its.its.run_until_idle(timeout=0.05) is False
+        )  # it goes on, and is stopped again
+        await its.passes("2h")
+
+    describe()
+    lasting.play(first)
+    assert lasting.fired() == ["12:00:01"]
+    lasting.reborn()
+    describe()
+
+    async def second(its):
+        await its.passes("1h")
+        row = await its.its.beat.service.schedule("agents/other")
+        assert (row.paused, row.pause_note) == (True, "by hand")
+
+    lasting.play(second)
+    assert lasting.fired() == ["15:00:01"]
+
+
+def test_what_is_under_way_when_the_time_is_up_goes_on(world):
+    async def slow(ctx):
+        await asyncio.sleep(0.3)
+        return Report()
+
+    world.agent("slow", engine=slow).consumes(LogEntry)
+
+    async def story(its):
+        await its.its.publish(LogEntry())
+        assert not await its.its.run_until_idle(timeout=0.1)
+        assert await its.its.run_until_idle()
+        return len(await its.its.get_artifacts(Report))
+
+    assert world.play(story) == 1
+
+
+def test_a_retry_that_is_to_come_is_not_idle(world):
+    async def broken(ctx):
+        raise ConnectionError
+
+    world.agent("broken", engine=broken).consumes(LogEntry).policy(retry=["1h"])
+
+    async def story(its):
+        await its.its.publish(LogEntry())
+        await its.its.beat.settle()
+        assert not await its.its.run_until_idle(timeout=0.05)
+        await its.passes("1h")
+        assert await its.its.run_until_idle(timeout=5)
+
+    world.play(story)
+
+
+# -- its life
+
+
+def test_it_may_be_started_again(lasting):
+    lasting.agent().schedule(every=timedelta(minutes=1))
+
+    async def story(its):
+        await its.passes("1s")
+
+    lasting.play(story)
+    lasting.clock.advance("59s")
+    lasting.play(story)
+    assert [ctx.timer_iteration for ctx in lasting.seen] == [0, 1]
+
+
+def test_a_program_that_forgets_to_close_it_ends_all_the_same(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        import asyncio
+        from pydantic import BaseModel
+        from onbeat.agents import Orchestrator
+
+        class Note(BaseModel):
+            text: str
+
+        async def main():
+            its = Orchestrator("sqlite:///agents.db")
+            await its.publish(Note(text="hello"))
+            await its.run_until_idle()
+            print(await its.get_artifacts(Note))
+
+        asyncio.run(main())
+        """)
+    )
+    for times in (1, 2):
+        done = subprocess.run(
+            [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True,
+            timeout=30, check=False,
+        )  # fmt: skip
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+        assert done.stdout.count("Note(text='hello')") == times
+
+
+def test_what_is_wrong_with_an_agent_is_told_before_anything_starts():
+    def refused(describe, said):
+        its = Orchestrator("sqlite://")
+        describe(its.agent("daily"))
+        with pytest.raises(ValueError, match=said):
+            played(its.start())
+
+    refused(lambda agent: agent.consumes(LogEntry), "agent 'daily' has no engine")
+    refused(
+        lambda agent: agent.with_engines(report).publishes(Report),
+        "nothing ever triggers agent 'daily'",
+    )
+
+
+def test_what_is_described_wrongly_is_refused_at_once():
+    its = Orchestrator("sqlite://")
+    agent = its.agent("daily")
+    with pytest.raises(ValueError, match="two agents are called 'daily'"):
+        its.agent("daily")
+    with pytest.raises(InvalidSchedule, match="is no id"):
+        its.agent("two words")
+    with pytest.raises(InvalidSchedule, match="is too long"):
+        its.agent("x" * 94)
+    with pytest.raises(ValueError, match="no agent is called 'external'"):
+        its.agent("external")
+    with pytest.raises(TypeError, match=r"is no async function \(async def engine"):
+        agent.with_engines(lambda ctx: None)
+    for places in (0, 10_001, True, "2"):
+        with pytest.raises(ValueError, match="max_concurrency must be 1 to 10000"):
+            agent.max_concurrency(places)
+    with pytest.raises(InvalidSchedule, match=r"overlap: agents have their own \(max_concurrency"):
+        agent.policy(overlap="skip")
+    with pytest.raises(InvalidSchedule, match="retrry"):
+        agent.policy(retrry=["5s"])
+    with pytest.raises(ValueError, match="where must be a function"):
+        agent.consumes(LogEntry, where="ERROR")
+    with pytest.raises(ValueError, match="tags must be names"):
+        agent.tags("a", "")
+
+
+def test_nothing_is_described_once_it_has_started(world):
+    agent = world.agent("reader").consumes(LogEntry)
+
+    async def story(its):
+        with pytest.raises(RuntimeError, match="comes too late"):
+            its.its.agent("late")
+        with pytest.raises(RuntimeError, match="is at work already"):
+            agent.schedule(every=SECOND)
+
+    world.play(story)
+
+
+def test_it_tells_what_happened_and_why(world):
+    world.agent().schedule(every=HOUR).description("what the page shows")
+
+    async def story(its):
+        await its.passes("1s")
+        (run,) = await its.its.history("daily")
+        told = await its.its.why("daily")
+        assert (run.status, told.headline) == ("SUCCESS", "SUCCESS")
+        assert isinstance(await its.its.why("daily", its.seen[0].fire_time), Why)
+        assert (
+            '"description":"what the page shows"'
+            in (await its.its.beat.service.schedule("agents/daily")).definition
+        )
+        with pytest.raises(LookupError, match=r"no agent is called 'dayly' \(known: daily\)"):
+            await its.its.history("dayly")
+
+    world.play(story)
+
+
+def test_an_agent_that_only_artifacts_run_says_so(world):
+    world.agent("reader").consumes(LogEntry)
+
+    async def story(its):
+        await its.passes("1s")
+        return (await its.its.why("reader")).sentences
+
+    assert world.play(story) == ["it has no ticks: it is started by hand"]
+
+
+def test_places_that_changed_count_from_the_next_start_on(lasting):
+    for places in (2, 5):
+        lasting.reborn()
+        lasting.agent().schedule(every=HOUR).max_concurrency(places)
+
+        async def story(its):
+            return {row.name: row.places for row in await its.its.beat.service.groups()}
+
+        assert lasting.play(story) == {"agents/daily": places}
+
+
+def test_without_pydantic_the_import_says_what_to_install(tmp_path):
+    (tmp_path / "pydantic.py").write_text("raise ModuleNotFoundError('no', name='pydantic')")
+    done = subprocess.run(
+        [sys.executable, "-c", "import onbeat.agents"], env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "pip install 'onbeat[agents]'" in done.stderr.splitlines()[-1]
+
+
+def test_on_postgres_two_nodes_share_the_agents_and_the_blackboard(postgres_url):
+    async def story():
+        ran = []
+
+        def program():
+            its = Orchestrator(postgres_url)
+
+            async def count(ctx):
+                ran.append(ctx.artifacts[0].payload.text)
+                return Report(count=len(ctx.get_artifacts(LogEntry)))
+
+            its.agent("reader").consumes(LogEntry).publishes(Report).with_engines(count)
+            return its
+
+        async with program() as one, program() as two:
+            for n in range(10):
+                await (one, two)[n % 2].publish(LogEntry(text=str(n)))
+            assert await one.run_until_idle(timeout=15)
+            assert sorted(ran, key=int) == [str(n) for n in range(10)]
+            for each in (one, two):
+                assert len(await each.get_artifacts(LogEntry)) == 10
+                assert len(await each.get_artifacts(Report)) == 10
+
+    played(story())
