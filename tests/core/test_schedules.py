@@ -404,7 +404,7 @@ REFUSED = [  # fields, then the field that is named, the problem and the hint
     ({"run": "./x", "every": "1h"}, "run", "'./x' is no target", "such as run: {command:"),
     ({"run": ["./x"], "every": "1h"}, "run", "['./x'] is no target", "such as run: {command:"),
     ({"run": {}, "every": "1h"}, "run", "no target", "one of command, python, http"),
-    ({"run": {"shell": "x"}, "every": "1h"}, "run.shell", "no launcher has this name", "known: command, flock, http, python"),
+    ({"run": {"shell": "x"}, "every": "1h"}, "run.shell", "no launcher has this name", "known: command, flock, flow, http, python"),
     ({"run": {"commands": ["x"]}, "every": "1h"}, "run.commands", "no launcher has this name", "did you mean 'command'?"),
     ({"run": RUN | {"python": "a:b"}, "every": "1h"}, "run", "2 targets", "one of command, python, http"),
     ({"run": RUN | {"inputs": [1]}, "every": "1h"}, "run.inputs", "[1] is no set of names", "{limit: 100}"),

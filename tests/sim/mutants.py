@@ -103,13 +103,13 @@ MUTANTS = [
     ),
     Mutant(
         "announce during a pause", f"{STORE}/claiming.py",
-        "   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR NOT EXISTS (\n"
+        "   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR ({GOES_ON}) OR NOT EXISTS (\n"
         "        SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))\n",
         "",
     ),
     Mutant(
         "claim during a pause", "stores/sqlite/database.py",
-        " AND (s.paused = 0 OR r.request_id <> '' OR r.triggered_by = 'backfill')", "",
+        "s.paused = 0 OR r.request_id", "1 = 1 OR r.request_id",
     ),
     Mutant(
         "a retry under a new key", "core/runs.py",
@@ -126,7 +126,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lost run is tried again unasked", "core/endings.py",
-        "if may_again and not is_last:", "if not is_last:",
+        "wanted = policy.on_lost == \"retry\" or found_again", "wanted = True",
     ),
     Mutant(
         "a skip without a blocker", "core/deciding.py",
@@ -377,7 +377,7 @@ MUTANTS = [
     ),
     Mutant(
         "what waits starts, though it is disabled by now", f"{STORE}/claiming.py",
-        "        off = switched_off(schedule)\n", "        off = None\n",
+        "        off: Reason | None = switched_off(schedule)\n", "        off: Reason | None = None\n",
     ),
     Mutant(
         "a target tells of a run that a node has", f"{STORE}/ending.py",
