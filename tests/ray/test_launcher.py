@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 
 import pytest
 
@@ -224,11 +225,15 @@ def test_the_process_that_is_connected_to_the_cluster_may_die_and_nobody_notices
     assert len(world.witnesses()) == 1
 
 
-def is_running(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
+def is_running(pid, patience=3):
+    """Return whether a process is there: a cluster takes a moment to reap one that has ended."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.05)
     return True
 
 

@@ -28,6 +28,7 @@ log = logging.getLogger("onbeat.ray")
 BUSY_FOR = 10_000  # milliseconds after which a cluster that did not answer is asked again
 PAUSE = 1.0
 LONGEST_FILE = 10 * 1024 * 1024  # bytes of output that are kept while it runs
+LAST_WORDS = 3.0  # seconds that a node which stops waits for the cluster
 KEPT_FOR = 60.0  # seconds that a DAG's outcome stays on the cluster after it was told
 FORGOTTEN_AFTER = 600.0  # seconds after which one that nobody came back for is ended
 NEVER = 2**62
@@ -70,6 +71,7 @@ class RayLauncher:
         # Whose outcome was told and is not recorded yet: its runner, and of which attempt.
         self._told: dict[int, tuple[str, object]] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._keeping: set[asyncio.Task[None]] = set()  # outcomes of DAGs, for a while
 
     def check(self, target: Target) -> None:
         read_target(target)
@@ -201,7 +203,7 @@ class RayLauncher:
             await _surely(self._end(key))
             raise
         if "outcome" in told:
-            self._later(self._forget(key))
+            _begin(self._forget(key), self._keeping)
         outcome, _ = _meaning(told, at_least_once=True)
         if isinstance(outcome, (Lost, Busy)):
             return Failed(str(told), "launch_failed")
@@ -220,7 +222,9 @@ class RayLauncher:
         return 0  # what goes on is found again, run by run
 
     async def close(self) -> None:
-        for task in list(self._ending):
+        if self._ending:  # of runs that have just been recorded; who does not answer is left
+            await asyncio.wait(self._ending, timeout=LAST_WORDS)
+        for task in (*self._ending, *self._keeping):
             task.cancel()
         if self._link is not None:
             await self._link.close()
@@ -232,7 +236,7 @@ class RayLauncher:
                 case RunSucceeded() | RunFailed() | RunCanceled() | RunRetrying():
                     told = self._told.pop(event.run_id, None)
                     if told is not None:
-                        self._later(self._end(told[0], attempt=told[1]))
+                        _begin(self._end(told[0], attempt=told[1]), self._ending)
                 case _:
                     pass
 
@@ -264,11 +268,6 @@ class RayLauncher:
                 await self._link.ask(
                     "mirror", {"name": name, "namespace": namespace, "meta": dict(meta)}
                 )
-
-    def _later(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
 
     async def _forget(self, name: str) -> None:
         await asyncio.sleep(KEPT_FOR)
@@ -368,6 +367,12 @@ def _meaning(told: Fields, *, at_least_once: bool) -> tuple[Outcome, str]:
 def _lost(why: str, *, at_least_once: bool = False) -> tuple[Outcome, str]:
     """Return what becomes of a run that is gone: it is over, unless it is to be started again."""
     return (Lost() if at_least_once else Failed(why, "lost", retryable=False)), f"{why}\n"
+
+
+def _begin(work: Coroutine[object, object, None], among: set[asyncio.Task[None]]) -> None:
+    task = asyncio.ensure_future(work)
+    among.add(task)
+    task.add_done_callback(among.discard)
 
 
 async def _surely(work: Coroutine[object, object, None]) -> None:
