@@ -14,7 +14,7 @@ from onbeat.sources.files import read_text
 from onbeat.sources.marked import read_yaml
 
 BUSY_LIMIT = 500  # milliseconds that a reader waits for whoever writes
-MOST = 10_000  # exposes
+MOST = 10_000  # exposes: of more than these nobody could say which are gone
 SUFFIXES = (".yaml", ".yml")
 ROWS = "SELECT name, enabled, meta FROM expose ORDER BY name LIMIT ?"
 
@@ -46,7 +46,9 @@ class Exposes:
         except OSError as broken:
             problem = f"{self.path} cannot be read: {broken.strerror}"
             raise InvalidSchedule("", problem, hint="a folder of YAML files") from None
-        return [(each.stem, _of_file(each)) for each in files if not each.name.startswith(".")]
+        files = [each for each in files if not each.name.startswith(".")]
+        self._check_number(len(files))
+        return [(each.stem, _of_file(each)) for each in files]
 
     def _of_database(self) -> list[tuple[str, Row | InvalidSchedule]]:
         hint = "an expose.db with its table expose"
@@ -54,13 +56,19 @@ class Exposes:
             flags = apsw.SQLITE_OPEN_READONLY
             with closing(apsw.Connection(str(self.path), flags=flags)) as connection:
                 connection.set_busy_timeout(BUSY_LIMIT)
-                rows = connection.execute(ROWS, (MOST,)).fetchall()
+                rows = connection.execute(ROWS, (MOST + 1,)).fetchall()
         except apsw.Error as broken:
             problem = f"{self.path} cannot be read: {broken}"
             raise InvalidSchedule("", problem, hint=hint) from None
+        self._check_number(len(rows))
         return [
             (str(row[0]), dict(zip(("name", "enabled", "meta"), row, strict=True))) for row in rows
         ]
+
+    def _check_number(self, n: int) -> None:
+        if n > MOST:
+            problem = f"{self.path} has more than {MOST} exposes"
+            raise InvalidSchedule("", problem, hint=f"{MOST} at most")
 
 
 def _of_file(path: Path) -> Row | InvalidSchedule:

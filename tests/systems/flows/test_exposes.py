@@ -3,11 +3,13 @@
 import json
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from cronsim import CronSim
 
 from onbeat.core.instants import parse_instant
 from onbeat.errors import InvalidSchedule
+from onbeat.sources import exposes as sources
 from onbeat.sources.exposes import Exposes
 from onbeat.sources.marked import read_yaml
 from onbeat.systems.flows import (
@@ -16,6 +18,7 @@ from onbeat.systems.flows import (
     ScheduleStatus,
     TimerStatus,
     read_config,
+    read_exposes,
     schedule_id_of,
     schedule_key,
     target_of,
@@ -127,8 +130,22 @@ def test_a_block_that_is_wrong_is_refused_by_its_field(block, told):
 def test_blocks_and_standings_are_typed():
     found = read_config({"cron": "0 * * * *", "inputs": {"a": 1}, "retry_delay": "5m"})
     assert found == ScheduleConfig("0 * * * *", {"a": 1}, retry_delay=300)
-    for each in (ScheduleConfig, ScheduleStatus, TimerStatus):
-        assert all(each.__annotations__.values())
+    assert (found.enabled, found.timezone, found.retry_count) == (True, "UTC", 0)
+    standing = {"key": KEY, "schedule_id": KEY, "cron": "0 * * * *", "running": [7]}
+    assert msgspec.convert(standing, ScheduleStatus).running == [7]
+    timer = TimerStatus("Timer", 5, True, 60.0, "timer", "x", 0, 1, {})
+    told = msgspec.json.encode(timer)
+    assert msgspec.json.decode(told, type=TimerStatus) == timer
+    wrong = [
+        (standing | {"running": ["seven"]}, ScheduleStatus),
+        (standing | {"enabled": "yes"}, ScheduleStatus),
+        (msgspec.to_builtins(timer) | {"pid": "five"}, TimerStatus),
+        ({"cron": "0 * * * *", "inputs": [1]}, ScheduleConfig),
+        ({"cron": 5}, ScheduleConfig),
+    ]
+    for fields, model in wrong:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(fields, model)
 
 
 @pytest.mark.req("K39")
@@ -246,6 +263,33 @@ def test_what_is_disabled_on_the_panel_is_not_scheduled(world, switch):
     assert invalid(world) == ({}, [])
 
 
+@pytest.mark.parametrize("switch", [[1], {}, "yes", 2, 0.5, {"on": True}])
+@pytest.mark.parametrize("of", ["expose", "flow"])
+def test_a_switch_that_is_neither_on_nor_off_is_told_and_hurts_no_other(switch, of):
+    flow = {"url": URL, "data": {"schedule": {"cron": "0 * * * *"}}}
+    wrong = {"meta": [flow | {"enabled": switch}]}
+    if of == "expose":
+        wrong = {"meta": [flow], "enabled": switch}
+    found = read_exposes([("a", wrong), ("b", {"meta": [flow], "enabled": 1})], str)
+    assert list(found.right) == ["b/-/127.0.0.1/8125/-"]
+    (why,) = found.invalid.values()
+    assert why.startswith("enabled: ")
+    assert why.endswith(" is neither true nor false (true or false)")
+
+
+def test_whatever_else_is_wrong_with_an_expose_is_its_own():
+    class Odd(dict):
+        def get(self, name, default=None):
+            raise RuntimeError("no such luck")
+
+    flow = {"url": URL, "data": {"schedule": {"cron": "0 * * * *"}}}
+    both = {"meta": [flow, Odd(), flow | {"url": f"{URL}clean"}]}
+    found = read_exposes([("a", Odd()), ("b", both), ("c", {"meta": [flow]})], str)
+    assert list(found.right) == [f"{each}/-/127.0.0.1/8125/-" for each in ("b", "c")]
+    assert found.unread == {"a", "b"}
+    assert "it cannot be read: RuntimeError: no such luck" in found.invalid["a"]
+
+
 @pytest.mark.req("K15", "K29")
 def test_a_schedule_that_is_disabled_says_so_of_each_tick_and_can_be_started_by_hand(world):
     world.hourly(enabled=False)
@@ -289,7 +333,7 @@ def test_a_folder_of_yaml_files_is_read_like_the_table(world):
     text = f"name: reports\nenabled: true\nmeta:\n  - url: {URL}\n    data: |\n      {HOURLY.replace(chr(10), chr(10) + '      ')}\n"
     (folder / "reports.yaml").write_text(text)
     (folder / "plain.yml").write_text(
-        json.dumps({"meta": [{"url": "/x", "data": {"schedule": {"cron": "0 9 * * *"}}}]})
+        json.dumps({"meta": [{"url": "/-/x", "data": {"schedule": {"cron": "0 9 * * *"}}}]})
     )
     (folder / "other.yaml").write_text("name: another\nmeta: []\n")
     (folder / "broken.yaml").write_text("meta: [")
@@ -297,7 +341,7 @@ def test_a_folder_of_yaml_files_is_read_like_the_table(world):
     (folder / "notes.txt").write_text("nothing")
     world.exposes = folder
     found, right = invalid(world)
-    assert right == ["plain/x", KEY]
+    assert right == ["plain/-/x", KEY]
     assert found.keys() == {"other", "broken", "Odd"}
     assert found["other"].startswith("name: other.yaml calls itself 'another'")
     assert "is no name of an expose" in found["Odd"]
@@ -310,3 +354,48 @@ def test_the_file_is_opened_for_reading_only(tmp_path):
     (tmp_path / "odd.db").write_text("this is no database, whatever it is called " * 20)
     with pytest.raises(InvalidSchedule, match=r"odd\.db cannot be read"):
         Exposes(tmp_path / "odd.db").read()
+
+
+@pytest.mark.parametrize("kept_in", ["table", "folder"])
+def test_more_exposes_than_are_read_remove_nothing(world, told, monkeypatch, kept_in):
+    monkeypatch.setattr(sources, "MOST", 2)
+    if kept_in == "folder":
+        world.exposes = world.folder / "exposes"
+        world.exposes.mkdir()
+
+    def expose(name):
+        if kept_in == "table":
+            world.hourly(name)
+        else:
+            flow = {"url": URL, "data": HOURLY}
+            (world.exposes / f"{name}.yaml").write_text(json.dumps({"meta": [flow]}))
+
+    async def story(its):
+        expose("x")
+        expose("y")
+        await its.timer.reconcile()
+        expose("a")  # it comes before them
+        await its.timer.reconcile()
+        return sorted(await its.listed())
+
+    assert world.play(story) == [f"{each}/-/127.0.0.1/8125/-" for each in "xy"]
+    (warned,) = [line for level, line in told() if level == "WARNING"]
+    assert warned.endswith("has more than 2 exposes (2 at most)")
+
+
+@pytest.mark.parametrize("harm", ["unmounted", "emptied"])
+def test_a_folder_that_is_not_there_removes_nothing_and_one_that_was_emptied_does(world, harm):
+    world.exposes = world.folder / "disk" / "exposes"
+    world.exposes.mkdir(parents=True)
+    file = world.exposes / "reports.yaml"
+    file.write_text(json.dumps({"meta": [{"url": URL, "data": HOURLY}]}))
+
+    async def story(its):
+        if harm == "unmounted":
+            its.exposes.rename(its.folder / "elsewhere")
+        else:
+            file.unlink()
+        await its.timer.reconcile()
+        return list(await its.listed())
+
+    assert world.play(story) == ([KEY] if harm == "unmounted" else [])

@@ -1,13 +1,14 @@
 """What a panel may answer, or fail to, and what becomes of a launch then."""
 
 import asyncio
+import time
 
 import pytest
 
 from onbeat.core.schedules import read_schedule
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.errors import InvalidSchedule, InvalidSettings
-from onbeat.launchers.flow import Panel
+from onbeat.launchers.flow import Panel, check_url
 from onbeat.opened import check_target
 from onbeat.systems.flows.system import LAUNCHES
 from onbeat.testing import a_schedule
@@ -337,10 +338,19 @@ def test_a_password_that_is_no_reference_is_refused():
         ({"flow": "/-/x/-/"}, "run.flow: '/-/x/-/' is no set of fields"),
         ({"flow": {"url": "https://elsewhere.example/x"}}, "run.flow.url: 'https://elsewhere"),
         ({"flow": {"url": "//elsewhere.example/x"}}, "run.flow.url: '//elsewhere.example/x' is no"),
-        ({"flow": {"url": "/a/../b"}}, "run.flow.url: '/a/../b' is no path"),
-        ({"flow": {"url": "/a?b=c"}}, "run.flow.url: '/a?b=c' is no path"),
-        ({"flow": {"url": "/a", "key": ""}}, "run.flow.key: '' is no key"),
-        ({"flow": {"url": "/a", "panel": "x"}}, "run.flow.panel: no field has this name"),
+        ({"flow": {"url": "/a/../b"}}, "run.flow.url: '/a/../b' is no path of a flow"),
+        ({"flow": {"url": "/-/a?b=c"}}, "run.flow.url: '/-/a?b=c' is no path of a flow"),
+        ({"flow": {"url": "/role"}}, "run.flow.url: '/role' is no path of a flow (such as /-/"),
+        ({"flow": {"url": "/-/"}}, "run.flow.url: '/-/' is no path"),
+        ({"flow": {"url": "/-/../role"}}, "run.flow.url: '/-/../role' is no path"),
+        ({"flow": {"url": "/-/./a"}}, "run.flow.url: '/-/./a' is no path"),
+        ({"flow": {"url": "/-/%2e%2e/role"}}, "run.flow.url: '/-/%2e%2e/role' is no path"),
+        ({"flow": {"url": "/-/a%2frole"}}, "run.flow.url: '/-/a%2frole' is no path"),
+        ({"flow": {"url": "/-//a"}}, "run.flow.url: '/-//a' is no path"),
+        ({"flow": {"url": "/-/a//"}}, "run.flow.url: '/-/a//' is no path"),
+        ({"flow": {"url": "/-/a\n"}}, "run.flow.url: '/-/a\\n' is no path"),
+        ({"flow": {"url": "/-/a", "key": ""}}, "run.flow.key: '' is no key"),
+        ({"flow": {"url": "/-/a", "panel": "x"}}, "run.flow.panel: no field has this name"),
         ({"flow": {"url": "/{{ date }}"}}, "run.flow: a flow has no templates"),
         (FLOW | {"inputs": {"a": "secret://b"}}, "run.inputs.a: a secret would be seen here"),
     ],
@@ -352,6 +362,15 @@ def test_what_is_no_flow_is_refused_when_it_is_defined(run, told):
     with pytest.raises(InvalidSchedule) as refused:
         define()
     assert str(refused.value).startswith(told)
+
+
+def test_a_long_path_is_refused_as_quickly_as_a_short_one():
+    for wrong in ("/-/" + "a" * 990 + " ", "/-" + "/a" * 498 + " ", "/-/" + "a/" * 490 + "/"):
+        begun = time.perf_counter()
+        with pytest.raises(InvalidSchedule):
+            check_url(wrong)
+        assert time.perf_counter() - begun < 0.05
+    assert check_url("/-/" + "a" * 990)
 
 
 def test_the_inputs_of_a_flow_may_have_templates(world):

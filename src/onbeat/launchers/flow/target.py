@@ -10,8 +10,9 @@ from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.references import check_inputs
 
 LONGEST_KEY = 500
-# A path on the panel and nothing else, as whatever is asked there is asked with the panel's key.
-PATH = re.compile(r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@%-]+/?)*")
+# A flow of the panel and nothing else, as whatever is asked there is asked with the timer's key: no
+# other page of it, and nothing that is encoded, which would be another path once it is read.
+PATH = re.compile(r"/-(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+/?")
 LONGEST_URL = 1000
 
 
@@ -41,10 +42,10 @@ def read_flow(target: Target) -> Flow:
 
 
 def check_url(url: object) -> str:
-    """Return the path of a flow on its panel, or refuse what is none."""
+    """Return the path of a flow on its panel, `/-/...`, or refuse what is none."""
     known = isinstance(url, str) and len(url) <= LONGEST_URL and PATH.fullmatch(url) is not None
     if not known or {".", ".."} & set(str(url).split("/")):
-        problem = "it is missing" if url is None else f"{shown(url)} is no path on the panel"
+        problem = "it is missing" if url is None else f"{shown(url)} is no path of a flow"
         raise InvalidSchedule("url", problem, hint="such as /-/127.0.0.1/8125/-/")
     return str(url)
 

@@ -67,12 +67,14 @@ def read_exposes(rows: Sequence[tuple[str, Row | InvalidSchedule]], parse: Parse
                 continue
             _check_name(name)
             flows = _flows_of(row, parse)
+            for n, flow in enumerate(flows):
+                _read_flow(name, n, flow, parse, found)
         except InvalidSchedule as refused:
             found.unread.add(name)
             found.refuse(name, refused)
-            continue
-        for n, flow in enumerate(flows):
-            _read_flow(name, n, flow, parse, found)
+        except Exception as broken:  # noqa: BLE001 - whatever is wrong with it is its own
+            found.unread.add(name)
+            found.refuse(name, _unreadable(broken))
     return found
 
 
@@ -84,6 +86,10 @@ def _read_flow(name: str, n: int, flow: object, parse: Parse, found: Found) -> N
         scheduled = _scheduled(key, url, flow, parse)
     except InvalidSchedule as refused:
         found.refuse(key, refused)
+        return
+    except Exception as broken:  # noqa: BLE001 - whatever is wrong with it is its own
+        found.unread.add(name)
+        found.refuse(key, _unreadable(broken))
         return
     if scheduled is None:
         return
@@ -135,10 +141,17 @@ def _data_of(flow: Row, parse: Parse) -> object:
 def _is_on(given: Row) -> bool:
     """Return whether an expose, or a flow, is enabled; a database says 0 or 1."""
     enabled = given.get("enabled", True)
-    if enabled is None or isinstance(enabled, bool) or enabled in {0, 1}:
-        return enabled is None or bool(enabled)
+    if enabled is None or isinstance(enabled, bool):
+        return enabled is None or enabled
+    if isinstance(enabled, int) and enabled in (0, 1):
+        return bool(enabled)
     hint = "true or false"
     raise InvalidSchedule("enabled", f"{shown(enabled)} is neither true nor false", hint=hint)
+
+
+def _unreadable(broken: Exception) -> InvalidSchedule:
+    problem = f"it cannot be read: {type(broken).__name__}: {broken}"
+    return InvalidSchedule("", problem, hint="an expose has name, enabled and meta")
 
 
 def _check_name(name: str) -> None:
