@@ -43,9 +43,10 @@ LOCAL = Caller("program", "admin", is_local=True)  # one that has the database
 def as_allowed(caller: Caller, schedule: Schedule) -> Schedule:
     """Return a schedule as this caller may define it, or refuse it with NotAllowed.
 
-    What comes from outside names no code to import. Without the scope admin it starts requests,
-    sessions, agents of Flock, workflows and flows only, at public addresses or an operator's own,
-    and without secrets. What is written is all that is looked at: no template makes a name.
+    What comes from outside names no code to import here. Without the scope admin it starts
+    requests, sessions, agents of Flock, workflows and flows only, at public addresses or an
+    operator's own, and without secrets. What is written is all that is looked at: no template
+    makes a name.
     """
     if caller.is_local:
         return schedule

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from onbeat.core.decisions import Await, Ended, Launch, Retry, Tick
+from onbeat.core.decisions import AskToEnd, Await, Ended, Launch, Retry, Tick
 from onbeat.core.endings import MOST_LOST, after, holds, judge, make_way, to_release
 from onbeat.core.runs import (
     Accepted,
@@ -110,11 +110,27 @@ class TestAfter:
     def test_a_lost_run_that_goes_on_elsewhere_is_looked_for_even_if_a_tick_waits_for_its_turn(
         self,
     ):
-        on_ray = {"run": {"python": "reports:build", "on": "ray"}}
+        def follows(*others, schedule=a_schedule(overlap="queue"), **given):  # noqa: B008 - it is frozen
+            run = a_run(is_found_again=True, **given)
+            return after(schedule, run, Lost(), [run, *others], now=ms("13:00"))
+
         again = Retry(ms("13:00"), "lost")
-        assert self.follows(Lost(), retry=["30s"], **on_ray) == again
-        assert self.follows(Lost(), queued("12:30"), overlap="queue", **on_ray) == again
-        assert self.follows(Lost(), attempt=MOST_LOST + 1, **on_ray) == Ended(Status.FAILED, "lost")
+        assert follows() == follows(queued("12:30")) == again
+        assert follows(schedule=None) == again  # it was deleted meanwhile
+        assert follows(ending="canceled") == Retry(ms("13:00"), "canceled")  # found, and then ended
+        assert follows(attempt=MOST_LOST + 1) == Ended(Status.FAILED, "lost")
+
+    def test_a_run_that_goes_on_elsewhere_is_in_flight_whatever_the_clock_says_or_who_asked_for_it(
+        self,
+    ):
+        going = waiting("14:00", attempt=1, is_found_again=True, goes_on=True)
+        assert going.in_flight(ms("13:00"))
+        assert replace(going, is_backfill=True).in_flight(ms("13:00"))
+        assert not replace(going, request_id="by hand").in_flight(ms("13:00"))
+
+    def test_who_replaces_a_run_that_goes_on_elsewhere_asks_it_to_end_and_waits(self):
+        going = waiting(attempt=1, is_found_again=True, goes_on=True)
+        assert make_way([going]) == ([AskToEnd(going)], going)
 
     @pytest.mark.parametrize("retry", [[], ["30s", "2m"]])
     def test_a_run_that_takes_its_node_down_again_and_again_has_failed(self, retry):

@@ -47,6 +47,21 @@ def test_nodes_run_in_topological_order_and_get_what_those_before_them_returned(
     }
 
 
+def test_another_attempt_at_a_dag_runs_it_again(world):
+    path = world.witness_file
+    nodes = [{"id": "once", "python": "tests.ray.work:fail_first", "inputs": {"path": str(path)}}]
+
+    async def whole():
+        async with world.up(workflows_executor="ray") as beat:
+            launcher = beat._opened._launchers["ray"]
+            meta = {"user_id": "ada", "source": "schedule", "idempotency_key": "k"}
+            return [await launcher.run_dag("k" * 64, {"nodes": nodes}, meta) for _ in range(2)]
+
+    first, second = asyncio.run(asyncio.wait_for(whole(), 60))
+    assert first.error == "RuntimeError: once: ValueError: the first time"
+    assert second.result == {"once": "done"}
+
+
 def test_independent_nodes_run_side_by_side(world):
     path = str(world.witness_file)
     both = [

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from onbeat import Onbeat
 from onbeat.core.schedules import read_schedule
 from onbeat.launchers.process import output_path
 from tests.ray.conftest import on_ray
@@ -51,6 +52,10 @@ def test_what_it_raises_is_the_error_of_the_run_and_its_trace_the_output(world):
         ("leave", "SystemExit: 3"),
         ("nowhere", "tests.ray.work:nowhere cannot be imported on the cluster"),
         ("add", "missing a required argument: 'a'"),
+        ("half_a_character", "that is no JSON"),
+        ("large", "it returned 100002 bytes: 65536 at most are kept of a result"),
+        ("raise_half_a_character", "ValueError: ?"),
+        ("raise_mute", "Mute"),
     ],
 )
 def test_whatever_else_goes_wrong_is_told(world, function, told):
@@ -60,6 +65,55 @@ def test_whatever_else_goes_wrong_is_told(world, function, told):
     run = play(world, story)
     assert run.status == "FAILED"
     assert told in run.error
+
+
+def test_a_run_ends_whatever_it_does_to_its_own_output_and_so_does_the_next(world):
+    async def story(beat):
+        return [
+            (await run_once(world, beat, on_ray(function))).status
+            for function in ("raise_half_a_character", "break_output", "tell")
+        ]
+
+    assert play(world, story) == ["FAILED", "SUCCESS", "SUCCESS"]
+
+
+def test_the_file_that_it_prints_to_has_all_of_it_when_it_has_ended(world):
+    async def story(beat):
+        run = await run_once(world, beat, on_ray("chatter", inputs={"path": ""}))
+        return run, output_path(world.settings().output_folder, run.run_id, 1).read_text()
+
+    run, printed = play(world, story)
+    assert printed == run.log_tail
+    assert printed.startswith("first\nsecond \N{SNOWMAN}\nTraceback")
+    assert printed.endswith("ValueError: and last\n")
+
+
+def test_who_cancels_a_run_while_no_scheduler_is_up_has_it_ended_by_the_next(world):
+    async def first(beat):
+        inputs = {"path": str(world.witness_file)}
+        await beat.define(read_schedule("it", on_ray("wait", inputs=inputs)))
+        run = await beat.start("it")
+        await world.until(world.witnesses)
+        return run.run_id
+
+    run_id = play(world, first)
+
+    async def meanwhile():
+        beat = Onbeat(settings=world.settings())
+        await beat.open()
+        await beat.cancel(run_id)
+        await beat.close()
+
+    asyncio.run(meanwhile())
+    assert is_running(int(world.witnesses()[0][3]), patience=0.2)
+
+    async def second(beat):
+        return await world.ended(beat, run_id)
+
+    run = play(world, second)
+    assert (run.status, run.reason) == ("CANCELED", "canceled")
+    assert (world.folder / "witness.asked").exists()
+    assert not is_running(int(world.witnesses()[0][3]))
 
 
 def test_a_function_is_told_of_its_run(world):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -92,3 +93,46 @@ def sleep_until_both(path, name, other):
 
 def join(after, meta):
     return {"of": sorted(after), "key": meta["idempotency_key"]}
+
+
+def half_a_character():
+    return "\udcff"
+
+
+def large():
+    return "x" * 100_000
+
+
+def raise_half_a_character():
+    raise ValueError("\udcff")
+
+
+class Mute(Exception):  # noqa: N818 - it is one of a kind
+    def __str__(self):
+        raise RuntimeError("it says nothing")
+
+
+def raise_mute():
+    raise Mute
+
+
+def break_output():
+    sys.stdout = None
+    for path in Path(tempfile.gettempdir()).glob("onbeat-run-*.log"):
+        if path.stat().st_ino == os.fstat(1).st_ino:
+            path.unlink()
+    return 7
+
+
+def chatter(path):
+    print("first", flush=True)
+    time.sleep(2.5)
+    print("second \N{SNOWMAN}", flush=True)
+    raise ValueError("and last")
+
+
+def fail_first(path):
+    if not Path(path).exists():
+        Path(path).touch()
+        raise ValueError("the first time")
+    return "done"

@@ -103,7 +103,7 @@ MUTANTS = [
     ),
     Mutant(
         "announce during a pause", f"{STORE}/claiming.py",
-        "   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR ({GOES_ON}) OR NOT EXISTS (\n"
+        "   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR {GOES_ON} OR NOT EXISTS (\n"
         "        SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))\n",
         "",
     ),
@@ -126,7 +126,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lost run is tried again unasked", "core/endings.py",
-        "wanted = policy.on_lost == \"retry\" or found_again", "wanted = True",
+        'wanted = policy.on_lost == "retry" or run.is_found_again', "wanted = True",
     ),
     Mutant(
         "a skip without a blocker", "core/deciding.py",
@@ -407,8 +407,8 @@ MUTANTS = [
     ),
     Mutant(
         "what was accepted leaves its place in the group", f"{STORE}/rows.py",
-        "          AND (leased_by IS NOT NULL OR status = 'STARTED')\n",
-        "          AND leased_by IS NOT NULL\n",
+        "(leased_by IS NOT NULL OR status = 'STARTED' OR {GOES_ON})",
+        "leased_by IS NOT NULL",
     ),
     Mutant(
         "a run of a group is announced directly", "core/policies.py",
@@ -457,7 +457,7 @@ MUTANTS = [
     # -- conditions
     Mutant(
         "a condition is not asked", f"{STORE}/claiming.py",
-        "        when=schedule.when,\n", "",
+        "        when=None if is_found else schedule.when,\n", "",
     ),
     Mutant(
         "a condition that says no is launched", "engine/dispatcher.py",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onbeat.core.runs import Failed, Lost, Succeeded
+from onbeat.core.runs import Canceled, Failed, Lost, Succeeded
 from tests.stores.conftest import a_node
 
 ON_RAY = {"run": {"python": "reports:build", "on": "ray"}}
@@ -57,12 +57,23 @@ async def test_a_tick_waits_for_it_in_the_queue(world):
     assert (await world.start_one()).run_at == found.run_at + 3600
 
 
-@pytest.mark.parametrize("overlap", ["skip", "queue", "replace", "allow"])
+@pytest.mark.parametrize("overlap", ["skip", "queue", "allow"])
 async def test_it_is_found_whatever_else_runs(world, overlap):
     attempt = await lost(world, overlap=overlap)
+    await world.tick()
     await world.store.enqueue("report", request_id="by hand")
     found = {each.run_id: each for each in await world.start()}
     assert found[attempt.run_id].may_run
+
+
+async def test_what_replaces_it_waits_until_it_was_found_and_ended(world):
+    attempt = await lost(world, overlap="replace")
+    await world.tick()
+    found = await world.start_one()
+    assert (found.run_id, found.is_to_end) == (attempt.run_id, True)
+    await world.end(found, Canceled("ended"))
+    assert await world.runs("status reason") == [("CANCELED", "superseded"), ("ENQUEUED", None)]
+    assert (await world.start_one()).run_at == attempt.run_at + 3600
 
 
 async def test_it_is_found_though_its_schedule_is_paused(world):
@@ -101,22 +112,71 @@ async def test_one_that_cannot_be_found_any_more_since_it_was_edited_is_lost(wor
     assert await world.runs("status reason") == [("FAILED", "lost")]
 
 
-async def test_one_that_was_to_end_is_not_looked_for(world):
+async def test_one_that_was_to_end_is_found_for_that_only(world):
     await world.register(offers=OFFERS)
     attempt = await world.going(**ON_RAY)
     await world.store.cancel(attempt.run_id)
     await world.reopen()
     await world.register(offers=OFFERS)
-    assert [status for status, _ in await world.runs("status reason")] == ["FAILED"]
+    found = await world.start_one()
+    assert (found.may_run, found.is_to_end) == (True, True)
+    await world.end(found, Canceled("ended"))
+    assert await world.runs("status reason") == [("CANCELED", "canceled")]
 
 
-async def test_of_a_schedule_that_was_deleted_it_is_lost(world):
+async def test_who_cancels_it_before_it_was_found_has_it_found_and_ended(world):
+    attempt = await lost(world)
+    claimed = await world.claim()
+    await world.store.cancel(attempt.run_id)
+    assert await world.announce(claimed) == []  # it was claimed for more than that
+    assert await world.runs("status reason") == [("ENQUEUED", "canceled")]
+    await world.tick()  # it is still in the way
+    assert await world.runs("status") == ["ENQUEUED", "SKIPPED"]
+    found = await world.start_one()
+    assert (found.may_run, found.is_to_end) == (True, True)
+    await world.store.hand_back([found])
+    assert (await world.start_one()).is_to_end
+
+
+async def test_of_a_schedule_that_was_deleted_it_is_found_and_finishes(world):
+    await lost(world)
+    await world.store.delete("report")
+    found = await world.start_one()
+    assert (found.may_run, found.is_to_end) == (True, False)
+    await world.end(found, Succeeded(7))
+    assert await world.runs("status result") == [("SUCCESS", 7)]
+
+
+async def test_it_is_found_even_if_its_schedule_was_deleted_while_it_ran(world):
     await world.register(offers=OFFERS)
     await world.going(**ON_RAY)
     await world.store.delete("report")
     await world.reopen()
     await world.register(offers=OFFERS)
-    assert await world.runs("status reason") == [("FAILED", "lost")]
+    assert (await world.start_one()).may_run
+
+
+async def test_no_condition_is_asked_again_for_it(world):
+    await lost(world, when={"command": ["false"]})
+    (found,) = await world.claim()
+    assert found.when is None
+
+
+async def test_no_deadline_for_starting_ends_it(world):
+    await lost(world, start_deadline="30s")
+    world.clock.advance("5m")
+    assert await world.store.expire(limit=10) == 0
+    assert (await world.start_one()).may_run
+
+
+async def test_it_keeps_its_place_in_its_group_and_needs_no_other(world):
+    await world.store.set_group("narrow", places=1)
+    await lost(world, group="narrow")
+    await world.define("other", group="narrow", every="10s")
+    world.clock.advance("10s")
+    await world.plan()
+    found = await world.start()
+    assert [each.schedule_id for each in found] == ["report"]
 
 
 async def test_a_node_without_a_cluster_leaves_it_alone(world):

@@ -50,9 +50,9 @@ def after(
     A failure is attempted again while the policy has delays left for its reason, unless a newer
     tick waits in the queue: that one takes its turn. So is a lost one under `on_lost: retry`, or
     if it can be found again, but not for ever: what it runs may be what ends its nodes. One that
-    was asked to end is not. A schedule that was deleted, or cannot be read, is None: nothing of it
-    is attempted again. What was accepted is awaited until its timeout or, without one, until just
-    before the schedule is `next_due`.
+    was asked to end is not, unless it is only to be found, and then ended. A schedule that was
+    deleted, or cannot be read, is None: nothing of it is started again. What was accepted is
+    awaited until its timeout or, without one, until just before the schedule is `next_due`.
     """
     policy = schedule.policy if schedule is not None else Policy()
     release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)
@@ -76,11 +76,10 @@ def after(
                 return Retry(now + outcome.retry_in, "busy", is_deferral=True)
             return Ended(_never_ran(run), run.ending or "busy", release)
         case Lost():
-            found_again = schedule is not None and schedule.target.is_found_again
-            wanted = policy.on_lost == "retry" or found_again
+            wanted = policy.on_lost == "retry" or run.is_found_again
             may_again = wanted and tries <= len(delays) + MOST_LOST
-            if may_again and (not is_last or (found_again and run.ending is None)):
-                return Retry(now, "lost")
+            if may_again and (run.is_found_again or not is_last):
+                return Retry(now, run.ending or "lost")  # one that is to end is found for that
             return Ended(Status.FAILED, "lost", release)
         case Failed():
             may_again = policy.retry.has_one_for(outcome.reason, failures=tries)
@@ -172,7 +171,7 @@ def make_way(others: Iterable[Run]) -> tuple[list[AboutRun], Run | None]:
     decisions: list[AboutRun] = []
     left = None
     for run in others:
-        if run.status is Status.ENQUEUED:
+        if run.status is Status.ENQUEUED and not run.goes_on:
             decisions.append(Drop(run))
             continue
         left = run

@@ -48,6 +48,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     deadline_at: int | None = None  # milliseconds: by when it is to start, or to be heard of
     ending: Reason | None = None  # it was asked to end, for this reason
     is_backfill: bool = False  # somebody asked for this tick afterwards
+    is_found_again: bool = False  # it goes on without its node, and is found by its key
     goes_on: bool = False  # its node is gone, and it may run elsewhere: it is to be found again
 
     @property
@@ -90,6 +91,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         """Return whether it stands in the way of another tick: about to start, or started."""
         if self.request_id or self.blocked_by is not None or self.awaits_retry:
             return False
+        if self.goes_on:
+            return True
         if self.is_backfill and self.status is Status.ENQUEUED and not self.leased:
             return False  # it lets ticks of the present go before it
         if self.ending is None and self.is_unheard_of(now):

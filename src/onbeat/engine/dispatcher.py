@@ -322,9 +322,12 @@ class Dispatcher:
     def _leave(self) -> None:
         """Let go of what goes on without this node: for the books it is lost, and found again."""
         for task, attempt in list(self._running.values()):
-            launcher = self._launchers[attempt.target.kind]
-            if isinstance(launcher, FindsAgain) and launcher.leave([attempt.run_id]):
-                self._given_up.add((attempt.run_id, attempt.fence))
+            launcher, held = self._launchers[attempt.target.kind], (attempt.run_id, attempt.fence)
+            begun = getcoroutinestate(task.get_coro()) != CORO_CREATED  # type: ignore[arg-type]
+            if not begun or held in self._asked or not isinstance(launcher, FindsAgain):
+                continue
+            if launcher.leave([attempt.run_id]):
+                self._given_up.add(held)
                 task.cancel()
 
     def end_running(self, *, lost: bool = False) -> None:

@@ -96,6 +96,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     is_rendered: bool = False  # its target had templates
     group: str | None = None  # it has a place of this group
     may_run: bool = False  # an attempt before it was lost: that may go on, or have ended, elsewhere
+    is_to_end: bool = False  # somebody has asked for its end: it is to be found for that only
     at_least_once: bool = False  # what was lost is to be started again, if it is not found
 
     @property

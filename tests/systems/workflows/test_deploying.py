@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from onbeat import InvalidSchedule
+from onbeat import InvalidSchedule, Onbeat
 from onbeat.access import Caller
 from onbeat.errors import NotAllowed
 from onbeat.settings import Settings
@@ -547,3 +547,19 @@ def test_the_registrar_checks_the_cron_and_the_zone_and_knows_the_next_time(work
     later, row = workflows.play(story)
     assert later["next_run_at"] == "2026-02-01T12:00:00Z"
     assert (row.definition.count('"cron"'), row.next_run_at) == (1, 1769947200)
+
+
+def test_on_ray_only_who_may_run_any_code_deploys_a_dag():
+    settings = Settings(database="sqlite://", roles=("plan", "run"), workflows_executor="ray")
+    given = {"workflow_id": "w", "version": 1, "user_id": "ann"}
+
+    async def story():
+        async with Onbeat(settings=settings) as beat:
+            workflows = beat.systems.workflows
+            definer = workflows.of(beat.service.of(Caller("api:ann", "define", owner="ann")))
+            with pytest.raises(NotAllowed, match="on Ray a DAG names code to import"):
+                await definer.deploy(DAG, **given)
+            admin = workflows.of(beat.service.of(Caller("api:root", "admin")))
+            return await admin.deploy(DAG, **given)
+
+    assert asyncio.run(story())["workflow_id"] == "w"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from onbeat.core.instants import rfc3339
-from onbeat.core.runs import Busy, Failed, Lost, Outcome, Succeeded
+from onbeat.core.runs import Busy, Canceled, Failed, Lost, Outcome, Succeeded
 from onbeat.core.schedules import Target
 from onbeat.errors import InvalidSchedule, StoreFailed
 from onbeat.events import Event, RunCanceled, RunFailed, RunRetrying, RunSucceeded
@@ -32,6 +32,7 @@ LAST_WORDS = 3.0  # seconds that a node which stops waits for the cluster
 KEPT_FOR = 60.0  # seconds that a DAG's outcome stays on the cluster after it was told
 FORGOTTEN_AFTER = 600.0  # seconds after which one that nobody came back for is ended
 NEVER = 2**62
+WAITS = "[onbeat: waits for a place on the cluster]\n"  # as the gateway tells it
 ZERO_OR_ONE = "it was started zero or one times"
 
 
@@ -66,7 +67,7 @@ class RayLauncher:
         self._link, self._books, self._path_of = link, books, path_of
         self._known = ("", 0)  # a cluster, and since when runs were started there
         self._held: dict[int, str] = {}  # the runs that are attended here, and their runners
-        self._asked: set[int] = set()  # those for which the cluster was asked
+        self._begun: set[int] = set()  # those that may run by now: the cluster was asked for them
         self._left: set[int] = set()  # which go on without this node
         # Whose outcome was told and is not recorded yet: its runner, and of which attempt.
         self._told: dict[int, tuple[str, object]] = {}
@@ -88,14 +89,19 @@ class RayLauncher:
             asked = read_target(attempt.target)
         except InvalidSchedule as refused:  # it was defined by another version
             return Failed(str(refused), "invalid_target", retryable=False), ""
+        if attempt.is_to_end:
+            await _surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
+            return Canceled("ended because it was asked to"), ""
         spec = {"python": asked.python, "inputs": attempt.inputs}
         self._held[attempt.run_id] = attempt.key
+        if attempt.may_run:
+            self._begun.add(attempt.run_id)
         printed = _Printed(self._path_of(attempt.run_id, attempt.attempt))
         try:
             found, tail = await self._attend(attempt, spec, asked.options, printed)
         finally:
             self._held.pop(attempt.run_id, None)
-            self._asked.discard(attempt.run_id)
+            self._begun.discard(attempt.run_id)
             self._left.discard(attempt.run_id)
         return found, tail
 
@@ -110,7 +116,7 @@ class RayLauncher:
 
                 def heard(told: Fields) -> None:
                     printed.write(str(told.get("output", "")))
-                    self._asked.add(attempt.run_id)
+                    self._begun.add(attempt.run_id)
                     if allowed is not None and "ran" in told:  # it may run since long before this
                         limit.reschedule(loop.time() + allowed - float(str(told["ran"])))
 
@@ -121,13 +127,14 @@ class RayLauncher:
                 told = await self._outcome_of(asking, heard)
                 if isinstance(outcome := told.get("outcome"), dict):
                     self._told[attempt.run_id] = attempt.key, outcome["attempt"]
+                    printed.finish(str(outcome["tail"]))
                 return _meaning(told, at_least_once=attempt.at_least_once)
         except TimeoutError:
             await _surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
             said = f"still running after {(attempt.timeout or 0) / 1000:g} s"
             return Failed(said, "timeout"), printed.tail
         except asyncio.CancelledError:
-            if attempt.run_id not in self._asked and not attempt.may_run:
+            if attempt.run_id not in self._begun:
                 return Busy("it was given up before it began", 0), ""
             if attempt.run_id not in self._left:
                 await _surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
@@ -147,8 +154,9 @@ class RayLauncher:
                 told = await self._link.ask("run", asking.fields(), heard)
                 # The cluster would know if it had begun, unless that was in another life of it.
                 never = told.get("never_began") and since <= asking.not_before
-                if (never or told.get("unborn")) and loop.time() < until:
+                if never or told.get("unborn"):
                     asking.may_run = False
+                    await asyncio.sleep(PAUSE)
                     continue
                 return told  # noqa: TRY300 - each way out has its reason beside it
             except StoreFailed as broken:
@@ -195,7 +203,7 @@ class RayLauncher:
         about |= {"triggered_by": "workflow", "key": key, "attempt": 1}
         asking = _Asking(
             key, {"dag": dag, "meta": meta}, {"num_cpus": 0}, about, 0,
-            may_run=True, at_least_once=True,
+            may_run=False, at_least_once=True,
         )  # fmt: skip
         try:
             told = await self._outcome_of(asking, lambda _: None)
@@ -204,14 +212,16 @@ class RayLauncher:
             raise
         if "outcome" in told:
             _begin(self._forget(key), self._keeping)
-        outcome, _ = _meaning(told, at_least_once=True)
-        if isinstance(outcome, (Lost, Busy)):
-            return Failed(str(told), "launch_failed")
+        outcome, why = _meaning(told, at_least_once=True)
+        if isinstance(outcome, Lost):
+            return Failed(why.strip(), "launch_failed")
+        if isinstance(outcome, Failed):  # its end is told: another attempt is another run of it
+            await self._end(key)
         return outcome
 
     def leave(self, run_ids: Collection[int]) -> frozenset[int]:
         """Let go of what goes on without this node: whoever has the run next finds it."""
-        left = frozenset(run_ids) & self._asked
+        left = frozenset(run_ids) & self._begun
         self._left |= left
         return left
 
@@ -319,10 +329,18 @@ class _Printed:
         with suppress(OSError):  # it is told again when it has ended
             if not self._size:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._path.write_text("")
-            with self._path.open("a") as file:
-                file.write(text)
+                self._path.write_bytes(b"")
+            with self._path.open("ab") as file:
+                file.write(text.encode(errors="replace"))
         self._size += len(text)
+
+    def finish(self, tail: str) -> None:
+        """Add what is known of the end, and was not told before: whoever reads the file has it."""
+        said = self.tail.removeprefix(WAITS)
+        if tail.startswith(said):
+            self.write(tail[len(said) :])
+        else:  # there was too much of it in between
+            self.write(f"\n[onbeat: some of its output was dropped]\n{tail}")
 
 
 def _about(attempt: Attempt) -> dict[str, object]:

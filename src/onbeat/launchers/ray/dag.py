@@ -132,9 +132,13 @@ def function_of(name: str) -> Callable[..., object]:
     return found
 
 
-def as_json(found: object) -> str:
-    """Return what a function returned as JSON, or refuse it."""
+def as_json(found: object, longest: int | None = None) -> str:
+    """Return what a function returned as JSON, or refuse what is none, or longer than that."""
     try:
-        return json.dumps(found, allow_nan=False)
-    except (TypeError, ValueError) as unfit:
+        text = json.dumps(found, allow_nan=False)
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as unfit:  # ValueError: half a character, too
         raise Unfit(f"it returned {repr(found)[:80]}: that is no JSON ({unfit})") from None
+    if longest is not None and len(text) > longest:
+        raise Unfit(f"it returned {len(text)} bytes: {longest} at most are kept of a result")
+    return text

@@ -15,15 +15,21 @@ import signal
 import socket
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 import ray
 from ray import cloudpickle
 from ray._private import state, worker
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    RayError,
+    RuntimeEnvSetupError,
+)
 from ray.util import list_named_actors
 
 from onbeat.launchers.ray import dag, mirror, runner
@@ -63,7 +69,7 @@ class Gateway:
         self._answered = time.monotonic()  # by the cluster
         self._doing: set[asyncio.Task[None]] = set()
         # Whoever ends a runner comes after whoever was asked before to start it.
-        self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
         """Do what is asked, all at once, until nobody asks any more."""
@@ -83,6 +89,8 @@ class Gateway:
         }  # fmt: skip
         try:
             found = await verbs[asked["do"]](asked)
+        except RuntimeEnvSetupError as broken:  # nothing of it has begun
+            found = {"broken": f"its runtime_env could not be had: {_brief(broken)}"}
         except RayError as broken:
             found = {"lost": _brief(broken)}
         except Exception as broken:  # noqa: BLE001 - told, and the next is done
@@ -96,7 +104,7 @@ class Gateway:
 
     async def _run(self, asked: Fields) -> Fields:
         """Start a runner, or find it; return what came of it."""
-        async with self._one_at_a_time[str(asked["name"])]:
+        async with self._one_at_a_time.setdefault(str(asked["name"]), asyncio.Lock()):
             actor = await self._found_or_made(str(asked["name"]), asked)
         if actor is None:
             return {"absent": True, "never_began": await self._never_began(str(asked["name"]))}
@@ -116,6 +124,7 @@ class Gateway:
         if actor is None and asked["only_find"]:
             return None
         self._say(asked, {"begun": True})
+        await self._writer.drain()
         return actor or await asyncio.to_thread(self._make, name, asked)
 
     async def _never_began(self, name: str) -> bool:
@@ -130,7 +139,11 @@ class Gateway:
         """Return whether a runner was left by an attempt whose end was recorded."""
         if asked["may_run"]:
             return False  # nobody has recorded its end
-        found = await _state_of(actor)
+        try:
+            async with asyncio.timeout(ANSWERS_WITHIN):
+                found = await _state_of(actor)
+        except TimeoutError:
+            return False  # it waits for its place, so that it is of nobody who has ended
         about = asked["about"]
         assert isinstance(about, dict), "so it is asked"
         return bool(found["is_over"]) and found["attempt"] != about["attempt"]
@@ -171,12 +184,12 @@ class Gateway:
     async def _end(self, asked: Fields) -> Fields:
         """End a runner, or only the one of an attempt: after a grace, in which it may by itself."""
         name, grace, attempt = str(asked["name"]), float(str(asked["grace"])), asked["attempt"]
-        async with self._one_at_a_time[name]:
+        async with self._one_at_a_time.setdefault(name, asyncio.Lock()):
             actor = await self._find(name)
             if actor is None:
                 return {"ended": False}
-            if attempt is not None and (await _state_of(actor))["attempt"] != attempt:
-                return {"ended": False}  # it is another's by now
+            if attempt is not None and await self._is_of_another(actor, attempt):
+                return {"ended": False}
             if grace > 0:
                 with suppress(TimeoutError, RayError):  # it is not placed yet, or gone
                     async with asyncio.timeout(min(grace, ANSWERS_WITHIN)):
@@ -187,6 +200,13 @@ class Gateway:
             await self._kill(name, actor)
         return {"ended": True}
 
+    async def _is_of_another(self, actor: Actor, attempt: object) -> bool:
+        """Return whether a runner is of another attempt by now; one without a place is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWERS_WITHIN):
+                return (await _state_of(actor))["attempt"] != attempt
+        return True
+
     async def _kill(self, name: str, actor: Actor) -> None:
         await asyncio.to_thread(ray.kill, actor, no_restart=True)
         until = time.monotonic() + UNAVAILABLE_FOR
@@ -195,20 +215,17 @@ class Gateway:
 
     async def _list(self, asked: Fields) -> Fields:  # noqa: ARG002 - every verb has one signature
         """Return what the runners of this namespace say of themselves; those that answer do."""
-        found = []
-        for each in await self._ask(list_named_actors, True):  # noqa: FBT003 - Ray's own
-            if each["namespace"] != self._namespace:
-                continue
-            actor = await self._find(each["name"])
-            if actor is None:
-                continue
-            try:
-                async with asyncio.timeout(ANSWERS_WITHIN):
-                    said = await _state_of(actor)
-            except (TimeoutError, RayError):
-                continue  # it waits for its place
-            found.append({"name": each["name"], **said})
-        return {"runners": found}
+        listed = await self._ask(list_named_actors, True)  # noqa: FBT003 - Ray's own
+        names = [each["name"] for each in listed if each["namespace"] == self._namespace]
+        found = await asyncio.gather(*map(self._said_by, names))
+        return {"runners": [each for each in found if each]}
+
+    async def _said_by(self, name: str) -> Fields:
+        actor = await self._find(name)
+        with suppress(TimeoutError, RayError):  # it waits for its place, or is gone
+            async with asyncio.timeout(ANSWERS_WITHIN):
+                return {"name": name, **await _state_of(actor)} if actor is not None else {}
+        return {}
 
     async def _mirror(self, asked: Fields) -> Fields:
         await mirror.update(str(asked["name"]), str(asked["namespace"]), json.dumps(asked["meta"]))
@@ -323,5 +340,6 @@ def _connect(address: str, namespace: str, runtime_env: Fields | None) -> None:
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with its node
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor(32))  # each waits for an answer of the cluster
     loop.run_until_complete(_main(sys.argv[1:]))
     os._exit(0)  # without the goodbyes of Ray, which may take long: what runs needs none

@@ -6,6 +6,7 @@ is asked for in JSON, line by line; see `gateway.py`.
 
 import asyncio
 import itertools
+import logging
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -13,11 +14,14 @@ from contextlib import suppress
 
 import msgspec
 
+log = logging.getLogger("onbeat.ray")
+
 LONGEST_LINE = 64 * 1024 * 1024
 NO_RAY = "ray is not installed here (pip install 'onbeat[ray]')"
 
 Fields = Mapping[str, object]
 Heard = Callable[[Fields], None]
+LAST_WORDS = 2.0  # seconds in which a process that was ended may say why
 SENT: Fields = {"sent": True}  # what is heard first: it is asked for from now on
 
 
@@ -139,12 +143,19 @@ class _Gateway:
 
     async def _listen(self) -> None:
         telling = asyncio.create_task(_last_words(self._process.stderr))
-        with suppress(ConnectionError):
+        try:
             while line := await self._reader.readline():
                 self._hear(msgspec.json.decode(line))
+        except (ConnectionError, ValueError) as broken:  # ValueError: no JSON, or without an end
+            self._why = self._why or f"the way to the Ray cluster broke: {broken}"
         self.is_over = True
         self._writer.close()
-        words = await telling
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        words = ""
+        with suppress(TimeoutError):  # what Ray has started may hold on to it
+            async with asyncio.timeout(LAST_WORDS):
+                words = await telling
         if "No module named 'ray'" in words:
             self._why = NO_RAY
         self._why = self._why or f"the way to the Ray cluster was lost: {words or 'without a word'}"
@@ -164,7 +175,10 @@ class _Gateway:
             return
         if told.keys() <= {"begun", "ran", "output"}:
             asked.begun = asked.begun or "begun" in told
-            asked.heard(told)
+            try:
+                asked.heard(told)
+            except Exception:
+                log.exception("what a runner told could not be taken in")
         else:
             asked.answer.set_result(told)
 

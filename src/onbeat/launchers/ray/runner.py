@@ -22,6 +22,7 @@ from typing import Any
 from onbeat.launchers.ray.dag import Unfit, as_json, function_of, run_dag
 
 LONGEST_TAIL = 64 * 1024  # bytes of output that come back with an outcome
+LONGEST_RESULT = 64 * 1024  # bytes of it as JSON
 LONGEST_STEP = 64 * 1024  # bytes of output that are told at once
 
 
@@ -65,12 +66,14 @@ class Runner:
 
     async def output(self, offset: int) -> tuple[int, str]:
         """Return what was printed from this byte on, some at a time, and where that ends."""
-        if not self._output:
+        try:
+            with open(self._output, "rb") as file:  # noqa: ASYNC230, PTH123 - a small local file
+                file.seek(offset)
+                found = file.read(LONGEST_STEP)
+        except OSError:  # it has not begun; or somebody has tidied up
             return offset, ""
-        with open(self._output, "rb") as file:  # noqa: ASYNC230, PTH123 - a small local file
-            file.seek(offset)
-            found = file.read(LONGEST_STEP)
-        return offset + len(found), found.decode(errors="replace")
+        whole = found[: found.rfind(b"\n") + 1] or found  # so that no character is cut
+        return offset + len(whole), whole.decode(errors="replace")
 
     async def cancel(self) -> None:
         """Ask what is called to end: an async function hears of it, a plain one cannot."""
@@ -78,11 +81,15 @@ class Runner:
             self._to_cancel()
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        told = self._call()
+        try:
+            told = self._call()
+            told["tail"] = _tail_of(self._output, str(told.pop("trace", "")))
+        except BaseException as broken:  # noqa: BLE001 - whatever it is, the run has an end
+            told = {"error": f"it could not be told what came of it: {_told(broken)}"}
+            told |= {"is_set_up": True, "tail": ""}
         self._ended = time.monotonic()
         told["attempt"] = self._about["attempt"]
-        told["tail"] = _tail_of(self._output, str(told.pop("trace", "")))
-        text = json.dumps(told)
+        text = json.dumps(told)  # in ASCII, so that half a character comes through
         outcome = self._outcome
         assert outcome is not None, "it was asked for"
 
@@ -95,12 +102,12 @@ class Runner:
         try:
             asked = self._asked
             found = run_dag(asked["dag"], asked["meta"]) if "dag" in asked else self._called()
-            return {"result": json.loads(as_json(found))}
+            return {"result": json.loads(as_json(found, LONGEST_RESULT))}
         except BaseException as broken:  # noqa: BLE001 - what a target may raise is its own business
             return {
-                "error": f"{type(broken).__name__}: {broken}",
+                "error": _told(broken),
                 "is_set_up": not isinstance(broken, Unfit),
-                "trace": "".join(traceback.format_exception(broken)),
+                "trace": _trace(broken),
             }
 
     def _called(self) -> object:
@@ -144,9 +151,25 @@ def _capture_output() -> str:
 
 
 def _tail_of(path: str, more: str) -> str:
-    with contextlib.suppress(OSError, ValueError):
+    printed = b""
+    with contextlib.suppress(Exception):  # what it has put in the place of its output is its own
         sys.stdout.flush()
-    with open(path, "rb") as file:  # noqa: PTH123 - as above
+    with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - as above
         file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL))
         printed = file.read()
-    return (printed + more.encode())[-LONGEST_TAIL:].decode(errors="replace")
+    return (printed + more.encode(errors="replace"))[-LONGEST_TAIL:].decode(errors="replace")
+
+
+def _trace(broken: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(broken))
+    except Exception:  # noqa: BLE001 - it asks the exception for its text
+        return ""
+
+
+def _told(broken: BaseException) -> str:
+    try:
+        text = f"{type(broken).__name__}: {broken}"
+    except Exception:  # noqa: BLE001 - its own text may fail in any way
+        text = type(broken).__name__
+    return text.encode(errors="replace")[:LONGEST_TAIL].decode(errors="replace")

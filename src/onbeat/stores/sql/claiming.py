@@ -20,6 +20,7 @@ from onbeat.stores.sql.rendering import rendered
 from onbeat.stores.sql.rows import (
     END_WAITING,
     GOES_ON,
+    HAS_PLACE,
     WaitingRow,
     end_waiting,
     full_groups,
@@ -47,7 +48,7 @@ UPDATE schedule_runs AS r
   FROM held
  WHERE r.run_id = held.id AND r.fence = held.token
    AND r.status = 'ENQUEUED' AND r.leased_by || '' = ?2
-   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR ({GOES_ON}) OR NOT EXISTS (
+   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR {GOES_ON} OR NOT EXISTS (
         SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))
 RETURNING run_id
 """
@@ -57,10 +58,10 @@ SELECT run_id, fence FROM schedule_runs
  WHERE run_id IN (?1[]) AND status = 'ENQUEUED' AND leased_by IS NOT NULL
 """
 
-IN_GROUPS = """
+IN_GROUPS = f"""
 SELECT grp, count(*) FROM schedule_runs INDEXED BY runs_in_group
  WHERE grp IS NOT NULL AND finished_at IS NULL AND grp IN (?1[])
-   AND (leased_by IS NOT NULL OR status = 'STARTED')
+   AND {HAS_PLACE}
  GROUP BY grp
 """
 
@@ -101,14 +102,15 @@ class _Claiming:
             self._left_out |= out
         self._hold_groups({row.grp for row in rows if row.grp is not None})
         for row in rows:
-            if row.schedule_id in out or row.grp in self._full:
+            has_place = bool(row.was_lost) and row.grp is not None  # it has not given it up
+            if row.schedule_id in out or (row.grp in self._full and not has_place):
                 continue
             schedule = _read(row)
             if schedule is None:
                 _refuse(tx, row)
                 self._is_changed = True
             elif self._may_start(row, schedule):
-                self._take_place(row.grp)
+                self._take_place(None if has_place else row.grp)
                 self._claims += self._claim(_attempt(tx, row, schedule), row)
         self._write()
         changed, self._is_changed = self._is_changed, False
@@ -275,6 +277,7 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
             is_rendered = False
     if is_rendered:
         inputs = target.inputs_text
+    is_found = bool(row.was_lost) and target.is_found_again
     return Attempt(
         row.run_id,
         row.schedule_id,
@@ -293,10 +296,11 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
         timeout=policy.timeout,
         user_id=row.user_id,
         cancel_grace=policy.cancel_grace,
-        when=schedule.when,
+        when=None if is_found else schedule.when,
         is_rendered=is_rendered,
         group=row.grp,
         may_run=bool(row.was_lost),
+        is_to_end=bool(row.is_to_end),
         at_least_once=policy.on_lost == "retry",
     )
 

@@ -381,7 +381,7 @@ def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) ->
             undecided = set_aside(schedule, run_at, past, now=tx.now, reason="canceled")
             _carry_out(tx, known, schedule, [undecided] if undecided else [], unfinished)
     for run in unfinished:
-        if run.status is Status.ENQUEUED:
+        if run.status is Status.ENQUEUED and not run.goes_on:
             cancel_waiting(tx, schedule_id, run, "the schedule was deleted")
     tx.run(
         "UPDATE schedules SET deleted_at = ?1, updated_at = ?1 WHERE schedule_id = ?2",

@@ -38,6 +38,8 @@ from onbeat.ports import Finished, Node
 from onbeat.stores.sql.causing import cause, hold_with_followers
 from onbeat.stores.sql.known import is_foreign, put_to_rest
 from onbeat.stores.sql.rows import (
+    GOES_ON,
+    IS_FOUND_AGAIN,
     RUN_OF_SCHEDULE,
     as_run,
     cancel_waiting,
@@ -67,10 +69,11 @@ UPDATE schedule_runs AS r
 RETURNING schedule_id, run_id, run_at, fence
 """
 
+# What was asked to end and not launched has ended, unless an attempt before may go on elsewhere.
 ASKED = f"""
   WITH held (id, token) AS (VALUES {{(?int,?int)}})
 SELECT {RUN_OF_SCHEDULE}, fence FROM schedule_runs JOIN held ON run_id = id AND fence = token
- WHERE status = 'STARTED' AND end_asked_at IS NOT NULL
+ WHERE status = 'STARTED' AND end_asked_at IS NOT NULL AND NOT ({IS_FOUND_AGAIN} AND attempt > 1)
 """
 
 SUCCEED_ALONE = """
@@ -142,6 +145,13 @@ UPDATE schedule_runs
    SET end_asked_at = ?2, reason = ?3, updated_at = ?2,
        deadline_at = CASE WHEN leased_by IS NULL THEN ?2 ELSE deadline_at END
  WHERE run_id = ?1 AND status = 'STARTED' AND end_asked_at IS NULL
+"""
+
+# One that is only to be found is found for that: whoever has claimed it for more claims it anew.
+ASK_FOUND_TO_END = f"""
+UPDATE schedule_runs
+   SET end_asked_at = ?2, reason = ?3, updated_at = ?2, leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?1 AND status = 'ENQUEUED' AND end_asked_at IS NULL AND {GOES_ON}
 """
 
 HELD_BY = f"""
@@ -266,11 +276,14 @@ def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> N
         tx.run(AWAIT, (*held, found.deadline_at, external_id, tail, tx.now))
         tx.tell(RunAccepted(*ids, run.attempt, found.deadline_at, external_id))
     elif isinstance(found, Retry):
-        assert schedule is not None, "nothing of what is gone is tried again"
-        wait = policy.start_deadline
+        goes_on = isinstance(outcome, Lost) and run.is_found_again
+        said = schedule or definition_of(tx, schedule_id, even_deleted=goes_on)
+        assert said is not None, "nothing of what is gone is tried again"
+        wait = None if goes_on else policy.start_deadline  # one that has started is not waiting
         deadline = None if wait is None else found.due_at + wait
         again = (found.due_at, tx.now, int(found.is_deferral), deadline)
-        waits_as = (schedule.target.needs, policy.priority, policy.group)  # it may be edited since
+        # It may be edited since.
+        waits_as = (said.target.needs, said.policy.priority, said.policy.group)
         tx.run(TRY_AGAIN, (*held, found.reason, error, exit_code, tail, *again, *waits_as))
         tx.tell(RunRetrying(*ids, run.attempt, found.due_at, found.reason, error or ""))
         _pause_after(tx, schedule_id, policy, failures_of(tx, schedule_id))
@@ -427,7 +440,9 @@ def cancel(tx: Transaction, run_id: int, *, note: str) -> None:
     """Have a run end. The contract is `Store.cancel`."""
     row = _held_run(tx, run_id)
     run, schedule_id, told = as_run(tuple(row[:-1])), row[0], note or "canceled by hand"
-    if run.status is Status.ENQUEUED:
+    if run.goes_on:
+        _ask_to_end(tx, schedule_id, run, "canceled", note)
+    elif run.status is Status.ENQUEUED:
         cancel_waiting(tx, schedule_id, run, told)
         release_next(tx, schedule_id)
     elif run.is_accepted:
@@ -493,7 +508,8 @@ def release_next(tx: Transaction, schedule_id: str) -> None:
 def _ask_to_end(
     tx: Transaction, schedule_id: str, run: Run, reason: Reason, note: str = ""
 ) -> None:
-    if tx.run(ASK_TO_END, (run.run_id, tx.now, reason)):
+    sql = ASK_FOUND_TO_END if run.goes_on else ASK_TO_END
+    if tx.run(sql, (run.run_id, tx.now, reason)):
         tx.tell(RunEndAsked(schedule_id, run.run_id, run.run_at, reason, plain(note)))
 
 

@@ -86,20 +86,21 @@ class WaitingRow(NamedTuple):
     grp: str | None
     rendered: str | None
     was_lost: int  # the attempt before: its node fell silent
+    is_to_end: int  # somebody has asked for its end since
     definition: str
     revision: int
     user_id: str
 
 
-# A run whose node fell silent, and that may go on without it: it is to be found again.
-GOES_ON = (
-    f"""reason = 'lost' AND needs IN ({", ".join(f"'{kind}'" for kind in sorted(FOUND_AGAIN))})"""
-)
+IS_FOUND_AGAIN = f"needs IN ({', '.join(repr(kind) for kind in sorted(FOUND_AGAIN))})"
+# A run that waits since its node fell silent, and that may go on without it: it is to be found
+# again, and ended then if somebody has asked for that meanwhile.
+GOES_ON = f"({IS_FOUND_AGAIN} AND (reason = 'lost' OR end_asked_at IS NOT NULL))"
 
 RUN_OF_SCHEDULE = f"""schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt,
        blocked_by, leased_by IS NOT NULL, deferrals, deadline_at,
        CASE WHEN end_asked_at IS NOT NULL THEN reason END, triggered_by = 'backfill',
-       status = 'ENQUEUED' AND {GOES_ON}"""
+       {IS_FOUND_AGAIN}, status = 'ENQUEUED' AND {GOES_ON}"""
 
 UNFINISHED = f"""
 SELECT {RUN_OF_SCHEDULE}
@@ -126,12 +127,14 @@ INSERT INTO due (due_at, schedule_id, run_at) VALUES {(?int,?text,?int)}
     ON CONFLICT (schedule_id) DO UPDATE SET due_at = excluded.due_at, run_at = excluded.run_at
 """
 
-GROUPS = """
+# A run has a place in its group from its claim on, and keeps it while it goes on elsewhere.
+HAS_PLACE = f"(leased_by IS NOT NULL OR status = 'STARTED' OR {GOES_ON})"
+
+GROUPS = f"""
 SELECT g.name, g.places, coalesce(r.used, 0)
   FROM groups g LEFT JOIN (
        SELECT grp, count(*) AS used FROM schedule_runs INDEXED BY runs_in_group
-        WHERE grp IS NOT NULL AND finished_at IS NULL
-          AND (leased_by IS NOT NULL OR status = 'STARTED')
+        WHERE grp IS NOT NULL AND finished_at IS NULL AND {HAS_PLACE}
         GROUP BY grp) r ON r.grp = g.name
 """
 
@@ -151,11 +154,11 @@ def unfinished_of(tx: Transaction, schedule_ids: Collection[str]) -> dict[str, l
 def as_run(row: Row) -> Run:
     """Return a run from the columns of `RUN_OF_SCHEDULE`."""
     _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by, *rest = row
-    leased, deferrals, deadline_at, ending, backfill, goes_on = rest
+    leased, deferrals, deadline_at, ending, backfill, found_again, goes_on = rest
     return Run(
         run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by,
         leased=bool(leased), deferrals=deferrals, deadline_at=deadline_at, ending=ending,
-        is_backfill=bool(backfill), goes_on=bool(goes_on),
+        is_backfill=bool(backfill), is_found_again=bool(found_again), goes_on=bool(goes_on),
     )  # fmt: skip
 
 
@@ -208,12 +211,13 @@ def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
     tx.many(REPLACE_DUE, rows)
 
 
-def definition_of(tx: Transaction, schedule_id: str) -> Schedule | None:
+def definition_of(
+    tx: Transaction, schedule_id: str, *, even_deleted: bool = False
+) -> Schedule | None:
     """Return what a schedule says, or None if it was deleted or cannot be read."""
-    row = tx.one(
-        "SELECT definition FROM schedules WHERE schedule_id = ?1 AND deleted_at IS NULL",
-        (schedule_id,),
-    )
+    which = "" if even_deleted else " AND deleted_at IS NULL"
+    sql = f"SELECT definition FROM schedules WHERE schedule_id = ?1{which}"
+    row = tx.one(sql, (schedule_id,))
     try:
         return None if row is None else from_definition(schedule_id, row[0])
     except InvalidSchedule:

@@ -47,13 +47,13 @@ SELECT d.schedule_id, d.run_at, s.definition, t.decided_until, t.decided_run_at,
 WAITING = f"""
 SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
-       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost',
-       s.definition, s.revision, s.user_id
+       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost' OR {GOES_ON},
+       r.end_asked_at IS NOT NULL, s.definition, s.revision, s.user_id
   FROM schedule_runs r INDEXED BY waiting_runs JOIN schedules s USING (schedule_id)
  WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND (
         s.paused = 0 OR r.request_id <> '' OR r.triggered_by = 'backfill' OR {GOES_ON})
-   AND (r.grp IS NULL OR NOT (r.grp IN (?4[]))) AND NOT (r.schedule_id IN (?5[]))
+   AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR {GOES_ON}) AND NOT (r.schedule_id IN (?5[]))
    AND (r.deadline_at IS NULL OR r.deadline_at > ?1)
  ORDER BY r.priority DESC, r.due_at, r.run_at, r.schedule_id
  LIMIT ?3

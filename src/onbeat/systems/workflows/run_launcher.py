@@ -9,7 +9,7 @@ from onbeat.core.instants import parse_instant, rfc3339, rfc3339_ms
 from onbeat.core.runs import Accepted, Failed, Outcome, Succeeded
 from onbeat.errors import InvalidSchedule, InvalidSettings, OnbeatError, naming, shown
 from onbeat.ports import Clock
-from onbeat.systems.workflows.executors import Executor, Meta
+from onbeat.systems.workflows.executors import Executor, Meta, RayExecutor
 from onbeat.systems.workflows.store import DirectoryStore, WorkflowStore, check_text, check_workflow
 
 log = logging.getLogger("onbeat.workflows")
@@ -36,6 +36,11 @@ class RunLauncher:
     def has_executor(self) -> bool:
         """Whether anybody here runs DAGs."""
         return self._executor is not None
+
+    @property
+    def imports_code(self) -> bool:
+        """Whether the nodes of a DAG name functions, which are imported where it runs."""
+        return isinstance(self._executor, RayExecutor)
 
     async def start(
         self,

@@ -113,6 +113,10 @@ class Workflows:
         check_workflow(known["workflow_id"], known["version"])
         check_text("user_id", known["user_id"])
         self._check_may_speak_for(str(known["user_id"]), "define")
+        caller = self._service.caller
+        if self.run_launcher.imports_code and not (caller.is_local or caller.may("admin")):
+            problem = "on Ray a DAG names code to import"
+            raise NotAllowed(problem, hint="a token with scope admin deploys it")
         if self._service.caller.only_of is not None and not isinstance(self.store, DatabaseStore):
             problem = "the DAGs are files, and nobody's in particular"
             raise NotAllowed(problem, hint="a token without an owner, or no workflows_folder")
