@@ -457,7 +457,7 @@ MUTANTS = [
     # -- conditions
     Mutant(
         "a condition is not asked", f"{STORE}/claiming.py",
-        "        when=None if is_found else schedule.when,\n", "",
+        "        when=None if row.goes_on else schedule.when,\n", "",
     ),
     Mutant(
         "a condition that says no is launched", "engine/dispatcher.py",

@@ -184,3 +184,11 @@ async def test_a_node_without_a_cluster_leaves_it_alone(world):
     await world.store.register(a_node("node-x"))
     await world.register()
     assert await world.start() == []
+
+
+async def test_one_that_has_not_started_is_launched_as_its_schedule_says_by_now(world):
+    await world.register(offers=OFFERS)
+    await world.waiting(**ON_RAY)
+    await world.define(run={"command": ["true"]})
+    attempt = await world.start_one()
+    assert (attempt.target.kind, attempt.may_run) == ("command", False)

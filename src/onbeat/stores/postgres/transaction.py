@@ -40,8 +40,8 @@ SELECT d.due_at, d.schedule_id, d.run_at, t.decided_until, t.decided_run_at, t.i
 TAKE_WAITING = f"""
 SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
-       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost' OR {GOES_ON},
-       r.end_asked_at IS NOT NULL, {GOES_ON}
+       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost',
+       {GOES_ON}, r.end_asked_at IS NOT NULL
   FROM schedule_runs r JOIN schedule_state t USING (schedule_id)
  WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND (
@@ -207,10 +207,10 @@ class PostgresTransaction(Transaction):
         taken = self.all(TAKE_WAITING, asked)
         said = self._said(list({row[1] for row in taken})) if taken else {}
         rows: list[Row] = []
-        for *row, goes_on in taken:
+        for row in taken:
             definition, revision, _, user_id, paused = said[row[1]]
             # It may have been paused since it was looked for.
-            if not paused or row[6] or row[7] == "backfill" or goes_on:
+            if not paused or row[6] or row[7] == "backfill" or row[18]:
                 rows.append((*row, definition, revision, user_id))
         return rows
 

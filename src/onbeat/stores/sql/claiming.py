@@ -102,15 +102,15 @@ class _Claiming:
             self._left_out |= out
         self._hold_groups({row.grp for row in rows if row.grp is not None})
         for row in rows:
-            has_place = bool(row.was_lost) and row.grp is not None  # it has not given it up
-            if row.schedule_id in out or (row.grp in self._full and not has_place):
+            # What goes on elsewhere has never given its place up.
+            if row.schedule_id in out or (row.grp in self._full and not row.goes_on):
                 continue
             schedule = _read(row)
             if schedule is None:
                 _refuse(tx, row)
                 self._is_changed = True
             elif self._may_start(row, schedule):
-                self._take_place(None if has_place else row.grp)
+                self._take_place(None if row.goes_on else row.grp)
                 self._claims += self._claim(_attempt(tx, row, schedule), row)
         self._write()
         changed, self._is_changed = self._is_changed, False
@@ -125,13 +125,13 @@ class _Claiming:
         )  # fmt: skip
         if run.deadline_at is not None and run.deadline_at <= self._tx.now:
             return False  # whoever looks for those ends it
-        if row.was_lost and schedule.target.is_found_again:
+        if row.goes_on and schedule.target.is_found_again:
             return True  # it has started, and is only to be found
         off: Reason | None = switched_off(schedule)
         if off is not None and run.is_asked_for:  # who wants it knows that its schedule is
             off = None if schedule.target.is_enabled else "disabled_target"
-        if row.was_lost and schedule.policy.on_lost != "retry":
-            off = "lost"  # it was to be found again, until it was edited
+        if row.goes_on:
+            off = "lost"  # it was to be found again, until its schedule was edited
         if off is not None:
             end_waiting(self._tx, row.schedule_id, run, off)
             release_next(self._tx, row.schedule_id)
@@ -277,7 +277,6 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
             is_rendered = False
     if is_rendered:
         inputs = target.inputs_text
-    is_found = bool(row.was_lost) and target.is_found_again
     return Attempt(
         row.run_id,
         row.schedule_id,
@@ -296,10 +295,10 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
         timeout=policy.timeout,
         user_id=row.user_id,
         cancel_grace=policy.cancel_grace,
-        when=None if is_found else schedule.when,
+        when=None if row.goes_on else schedule.when,
         is_rendered=is_rendered,
         group=row.grp,
-        may_run=bool(row.was_lost),
+        may_run=bool(row.was_lost or row.goes_on),
         is_to_end=bool(row.is_to_end),
         at_least_once=policy.on_lost == "retry",
     )

@@ -38,6 +38,7 @@ from onbeat.stores.sql.causing import happen, keep_follows
 from onbeat.stores.sql.deciding import Decided, carry_out
 from onbeat.stores.sql.known import Known, existing, find, find_all, held, is_foreign, put_to_rest
 from onbeat.stores.sql.rows import (
+    GOES_ON,
     KEEP,
     State,
     cancel_waiting,
@@ -199,7 +200,7 @@ def _upsert(
     policy = schedule.policy
     tx.run(
         "UPDATE schedule_runs INDEXED BY unfinished_runs SET needs = ?1, priority = ?2, grp = ?3 "
-        "WHERE finished_at IS NULL AND schedule_id = ?4 AND status = 'ENQUEUED'",
+        f"WHERE finished_at IS NULL AND schedule_id = ?4 AND status = 'ENQUEUED' AND NOT {GOES_ON}",
         (schedule.target.needs, policy.priority, policy.group, schedule.schedule_id),
     )
     run_at = known.run_at

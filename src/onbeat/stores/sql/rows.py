@@ -86,6 +86,7 @@ class WaitingRow(NamedTuple):
     grp: str | None
     rendered: str | None
     was_lost: int  # the attempt before: its node fell silent
+    goes_on: int  # it may run without that node
     is_to_end: int  # somebody has asked for its end since
     definition: str
     revision: int
@@ -95,7 +96,7 @@ class WaitingRow(NamedTuple):
 IS_FOUND_AGAIN = f"needs IN ({', '.join(repr(kind) for kind in sorted(FOUND_AGAIN))})"
 # A run that waits since its node fell silent, and that may go on without it: it is to be found
 # again, and ended then if somebody has asked for that meanwhile.
-GOES_ON = f"({IS_FOUND_AGAIN} AND (reason = 'lost' OR end_asked_at IS NOT NULL))"
+GOES_ON = f"({IS_FOUND_AGAIN} AND (coalesce(reason, '') = 'lost' OR end_asked_at IS NOT NULL))"
 
 RUN_OF_SCHEDULE = f"""schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt,
        blocked_by, leased_by IS NOT NULL, deferrals, deadline_at,
