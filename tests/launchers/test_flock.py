@@ -151,6 +151,14 @@ def test_a_name_is_a_part_of_a_path_and_no_more():
         ({"flock": DAILY | {"agent": 5}}, "flock.agent: 5 is not a text"),
         ({"flock": DAILY | {"agent": ".."}}, "flock.agent: '..' is no name"),
         ({"flock": DAILY | {"url": "file:///etc"}}, "flock.url: "),
+        (
+            {"flock": DAILY | {"url": "http://h:1/?a=1"}},
+            "flock.url: 'http://h:1/?a=1' has more than a path",
+        ),
+        (
+            {"flock": DAILY | {"url": "http://h:1/#x"}},
+            "flock.url: 'http://h:1/#x' has more than a path",
+        ),
         ({"flock": DAILY | {"name": "x"}}, "flock.name: no field has this name"),
         ({"flock": DAILY, "inputs": {}}, "inputs: no field has this name"),
         ({"flock": DAILY, "public_only": "x"}, "public_only: it is no answer"),

@@ -108,6 +108,9 @@ def _read(target: Target) -> tuple[str, str]:
         url, agent = (_text(name, given.get(name)) for name in ("url", "agent"))
         if len(agent) > LONGEST_NAME or agent in {".", ".."}:
             raise InvalidSchedule("agent", f"{shown(agent)} is no name", hint="such as daily")
+        if "?" in url or "#" in url:
+            hint = "the address of the server alone, such as http://127.0.0.1:8344"
+            raise InvalidSchedule("url", f"{shown(url)} has more than a path", hint=hint)
         return url, agent
 
 
