@@ -1,6 +1,7 @@
 """What a schedule of an agent says, and what is refused when it is made."""
 
 from datetime import UTC, datetime, time, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -27,6 +28,10 @@ SECOND, NOON = timedelta(seconds=1), parse_instant("2026-01-01T12:00:00Z")
         ({"interval": timedelta(milliseconds=500)}, "interval must be whole seconds, not 0:00:00.500000"),
         ({"interval": SECOND, "after": timedelta(milliseconds=1)}, "after must be whole seconds"),
         ({"interval": timedelta(days=50_000)}, "every: "),
+        ({"interval": SECOND, "after": timedelta(days=999_999_999)}, "after must be 35770 days at most"),
+        ({"at": datetime.max.replace(tzinfo=UTC)}, "at must be in the years 2 to 9998, not 9999-12-31"),
+        ({"at": datetime.min.replace(tzinfo=UTC)}, "at must be in the years 2 to 9998, not 0001-01-01"),
+        ({"at": time(17, tzinfo=ZoneInfo("Europe/London"))}, "at must be a time in UTC, not in Europe/London"),
         ({"interval": 60}, "interval must be a timedelta, not 60"),
         ({"at": "17:00"}, "at must be a time or a datetime, not '17:00'"),
         ({"at": time(17, tzinfo=timezone(timedelta(hours=2)))}, "at must be a time in UTC"),
@@ -52,6 +57,13 @@ def test_what_cannot_be_meant_is_refused_when_it_is_made(given, said):
 @pytest.mark.parametrize("given", [{"after": timedelta(0)}, {"max_repeats": 1}])
 def test_the_bounds_themselves_are_accepted(given):
     assert ScheduleSpec(interval=SECOND, **given) is not None
+
+
+@pytest.mark.parametrize("zone", [UTC, ZoneInfo("UTC"), timezone(timedelta(0))])
+def test_utc_is_utc_whatever_it_is_called(zone):
+    assert ScheduleSpec(at=time(17, tzinfo=zone)).trigger(anchor=0).upcoming(NOON, 1) == [
+        NOON + 5 * 3600
+    ]
 
 
 @pytest.mark.req("F20", "F21", "F22", "F23", "F24", "F41")
