@@ -10,7 +10,8 @@ Timers, artifacts and runs are kept in the database: a restart goes on where it 
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +33,7 @@ try:
         ScheduleSpec,
         Subscription,
         TimerTick,
+        read_names,
     )
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.partition(".")[0] != "pydantic":
@@ -68,9 +70,10 @@ class Orchestrator:
         clock: Clock | None = None,
     ) -> None:
         self.beat = Onbeat(database, settings=settings, clock=clock)
+        self._another = partial(Onbeat, database, settings=settings, clock=clock)
         self._system = AgentSystem()
-        self._is_checked = self._is_open = False
-        self._starting = asyncio.Lock()
+        self._is_checked = self._is_open = self._has_stopped_timers = False
+        self._starting: asyncio.Lock | None = None
         self._happened = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -81,14 +84,22 @@ class Orchestrator:
         return self._system.add(name)
 
     async def publish(
-        self, artifact: Model, *, tags: Iterable[str] = (), correlation_id: str | None = None
+        self,
+        artifact: Model,
+        *,
+        tags: Iterable[str] = (),
+        correlation_id: str | None = None,
+        request_id: str | None = None,
     ) -> Artifact[Model]:
         """Put something on the blackboard; return its envelope when it is durable.
 
-        Each agent without a schedule that consumes it has a run then, whatever happens.
+        Each agent without a schedule that consumes it has a run then, whatever happens. The same
+        `request_id` is the same artifact: whoever does not know whether it worked says it again.
         """
         await self.start()
-        return await self._system.publish(artifact, tags=tags, correlation_id=correlation_id)  # type: ignore[return-value]
+        return await self._system.publish(  # type: ignore[return-value]
+            artifact, tags=tags, correlation_id=correlation_id, request_id=request_id
+        )
 
     async def get_artifacts(
         self,
@@ -117,7 +128,9 @@ class Orchestrator:
         board = self._system.blackboard
         name = board.know(model)
         await board.refresh()
-        which = Subscription(model, None, frozenset(tags), frozenset(from_agents))
+        which = Subscription(
+            model, None, read_names("tags", tags), read_names("from_agents", from_agents)
+        )
         found = list(which.of(board.of_type(name)))
         if correlation_id is not None:
             found = [each for each in found if each.correlation_id == correlation_id]
@@ -126,24 +139,28 @@ class Orchestrator:
     async def discard(self, model: type[Model], *, before: datetime) -> int:
         """Forget artifacts of a type that were published before then; return how many.
 
-        All that is on the blackboard is in the memory of each process, so discard what is old.
+        All that is on the blackboard is in the memory of each process, so discard what is old. From
+        the first on that a run still waits for, they stay.
         """
         await self.start()
-        return await self._system.blackboard.discard(model, before=before)
+        return await self._system.discard(model, before=before)
 
     async def run_until_idle(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as its users know it
         """Wait until nothing runs, nothing waits, and no timer will ever fire; return whether so.
 
-        After `timeout` seconds the timers stop until the next start, or the next call of this. What
-        is under way then goes on.
+        After `timeout` seconds the timers stop, for all that share the database, until this is
+        called again, or `close`, or the next start. What is under way then goes on.
         """
         await self.start()
-        await self._system.go_on()
+        await self._system.go_on(self.beat.service)
+        if await self._system.is_idle():
+            return True
         try:
             async with asyncio.timeout(timeout):
                 while not await self._system.is_idle():
                     await self._until_something_happens()
         except TimeoutError:
+            self._has_stopped_timers = True
             await self._system.stop_timers()
             return False
         return True
@@ -170,26 +187,49 @@ class Orchestrator:
 
     async def start(self) -> None:
         """Check every agent, define them, and run them; if that was not done yet."""
-        async with self._starting:
+        async with self._one_at_a_time():
             if self._is_open:
                 return
             self._check()
-            self._loop, self._happened = asyncio.get_running_loop(), asyncio.Event()
+            self._happened = asyncio.Event()
             await self.beat.open()
             try:
                 self.beat.listen(self._heard)
                 await self.beat.begin(first=self._system.begin)
             except BaseException:
+                await self._system.end()
                 await self.beat.close()
                 raise
             self._is_open = True
 
     async def close(self) -> None:
-        """Stop in good order. It may be started again."""
-        async with self._starting:
-            if self._is_open:
-                self._is_open = False
+        """Stop in good order. It may be started again, in another event loop, too."""
+        async with self._one_at_a_time():
+            if not self._is_open:
+                return
+            self._is_open = False
+            try:
+                await self._system.end()
+            finally:
                 await self.beat.close()
+            if self._has_stopped_timers:
+                await self._let_timers_go()
+
+    async def _let_timers_go(self) -> None:
+        """Undo what a timeout did, when nothing can fire here any more: others may go on."""
+        self._has_stopped_timers = False
+        beat = self._another()
+        try:
+            await self._system.go_on(await beat.open())
+        finally:
+            await beat.close()
+
+    def _one_at_a_time(self) -> asyncio.Lock:
+        """Return what starting and closing wait for: it belongs to the event loop."""
+        loop = asyncio.get_running_loop()
+        if self._starting is None or self._loop is not loop:
+            self._starting, self._loop = asyncio.Lock(), loop
+        return self._starting
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -213,7 +253,9 @@ class Orchestrator:
 
     async def why(self, agent: str, at: datetime | None = None) -> Why:
         """Say why an agent ran, or did not, at an instant, or at its latest tick."""
-        return await self.beat.why(self._id(agent), None if at is None else int(at.timestamp()))
+        instant = at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
+        second = None if instant is None else int(instant.timestamp())
+        return await self.beat.why(self._id(agent), second)
 
     async def history(self, agent: str, *, limit: int = 50) -> list[RunRow]:
         """Return the runs of an agent, the latest first."""

@@ -1,6 +1,7 @@
 """An orchestrator with a clock that tests turn, and types of artifacts for them to publish."""
 
 import asyncio
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -77,6 +78,16 @@ class World:
 @pytest.fixture
 def world():
     return World()
+
+
+@pytest.fixture
+def new_york(monkeypatch):
+    """Have this process be far from UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture

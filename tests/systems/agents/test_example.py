@@ -75,7 +75,6 @@ def example(tmp_path):
         found.playing.wait(30)
 
 
-@pytest.mark.req("F38")
 def test_it_does_what_the_page_says_and_goes_on_after_a_restart(example):
     example.begin()
     example.until(r"report 0 for \d\d:\d\d:\d\d: \d errors")

@@ -5,14 +5,15 @@ import subprocess
 import sys
 import textwrap
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
+from datetime import time as clock_time
 
 import pytest
 
 from onbeat import InvalidSchedule
 from onbeat.agents import Orchestrator
 from onbeat.core.why import Why
-from tests.systems.agents.conftest import SOON, Alert, LogEntry, Report
+from tests.systems.agents.conftest import SOON, Alert, LogEntry, Report, instant
 
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 
@@ -28,7 +29,6 @@ async def report(ctx):
 # -- idle
 
 
-@pytest.mark.req("F38", "F39")
 def test_it_is_idle_when_the_last_run_of_the_last_timer_has_ended():
     async def story():
         its = Orchestrator("sqlite://")
@@ -71,7 +71,7 @@ def test_without_timers_it_is_idle_when_all_that_follows_from_an_artifact_is_don
     world.play(story)
 
 
-def test_a_timeout_stops_the_timers_until_the_next_start_or_the_next_call(lasting):
+def test_a_timeout_stops_the_timers_until_it_is_closed_and_what_fell_due_is_caught_up(lasting):
     def describe():
         lasting.agent().schedule(every=HOUR)
         lasting.agent("other").schedule(every=HOUR)
@@ -92,7 +92,7 @@ def test_a_timeout_stops_the_timers_until_the_next_start_or_the_next_call(lastin
 
     describe()
     lasting.play(first)
-    assert lasting.fired() == ["12:00:01"]
+    assert lasting.fired() == ["12:00:01"]  # and none more when it is closed
     lasting.reborn()
     describe()
 
@@ -102,7 +102,113 @@ def test_a_timeout_stops_the_timers_until_the_next_start_or_the_next_call(lastin
         assert (row.paused, row.pause_note) == (True, "by hand")
 
     lasting.play(second)
-    assert lasting.fired() == ["15:00:01"]
+    assert lasting.fired() == ["14:00:01", "15:00:01"]
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_date_that_passes_while_nothing_is_up_fires_also_if_a_timeout_had_stopped_it(lasting, is_stopped):  # fmt: skip
+    def describe():
+        lasting.agent().schedule(at=instant("12:30:00"))
+
+    async def first(its):
+        if is_stopped:
+            assert not await its.its.run_until_idle(timeout=0.05)
+
+    async def second(its):
+        await its.passes("1s")
+
+    describe()
+    lasting.play(first)
+    lasting.clock.advance("31m")
+    lasting.reborn()
+    describe()
+    lasting.play(second)
+    assert lasting.fired() == ["12:30:00"]
+
+
+def test_a_process_that_died_with_its_timers_stopped_loses_no_date(lasting):
+    def describe(catchup):
+        lasting.agent().schedule(at=instant("12:30:00")).policy(catchup=catchup)
+
+    async def dies(its):
+        assert not await its.its.run_until_idle(timeout=0.05)
+        its.its._has_stopped_timers = False  # as if it were killed: nobody undoes it
+
+    async def goes_on(its):
+        await its.passes("1s")
+
+    describe("once")
+    lasting.play(dies)
+    lasting.clock.advance("31m")
+    lasting.reborn()
+    describe("once")
+    lasting.play(goes_on)
+    assert lasting.fired() == ["12:30:00"]
+
+
+def test_a_timeout_of_one_process_holds_up_another_only_until_it_is_closed(lasting):
+    lasting.agent().schedule(every=HOUR)
+
+    async def story(its):
+        script = Orchestrator(its.database, clock=its.clock)
+        script.agent("daily").schedule(every=HOUR).publishes(Report).with_engines(report)
+        await its.passes("1s")
+        async with script:
+            assert not await script.run_until_idle(timeout=0.05)
+        await its.passes("1h")
+        return await its.its.beat.service.schedule("agents/daily")
+
+    assert not lasting.play(story).paused
+    assert lasting.fired() == ["12:00:01", "13:00:01"]
+
+
+def test_looking_once_is_enough_for_what_is_idle(world):
+    async def story(its):
+        return await its.its.run_until_idle(timeout=0)
+
+    assert world.play(story) is True
+
+
+def test_what_an_agent_of_another_program_has_to_do_does_not_count(lasting, caplog):
+    async def story(its):
+        await its.passes("5m")
+
+    lasting.agent("old").schedule(every=timedelta(minutes=1))
+    lasting.play(story)
+    lasting.reborn()
+    lasting.agent("new").consumes(LogEntry)
+
+    async def waits(its):
+        its.clock.advance("5m")
+        its.its.beat.wake()
+        await asyncio.sleep(0.1)
+        assert "ENQUEUED" in [run.status for run in await its.its.beat.runs("agents/old")]
+        return await its.its.run_until_idle(timeout=5)
+
+    assert lasting.play(waits) is True
+    assert "agents/old has a timer, and no agent here" in caplog.text
+
+
+def test_it_serves_one_event_loop_after_the_other(tmp_path):
+    its = Orchestrator(f"sqlite:///{tmp_path}/agents.db")
+
+    async def story():
+        await asyncio.gather(*(its.publish(LogEntry()) for _ in range(3)))
+        found = len(await its.get_artifacts(LogEntry))
+        await its.close()
+        return found
+
+    assert [played(story()), played(story())] == [3, 6]
+
+
+def test_an_instant_without_a_zone_is_utc_wherever_it_is_asked(world, new_york):
+    world.agent().schedule(at=clock_time(13))
+
+    async def story(its):
+        await its.passes("1h")
+        return (await its.its.why("daily", datetime(2026, 1, 1, 13))).headline  # noqa: DTZ001
+
+    assert world.play(story) == "SUCCESS"
 
 
 def test_what_is_under_way_when_the_time_is_up_goes_on(world):
@@ -217,6 +323,8 @@ def test_what_is_described_wrongly_is_refused_at_once():
         agent.policy(retrry=["5s"])
     with pytest.raises(ValueError, match="where must be a function"):
         agent.consumes(LogEntry, where="ERROR")
+    with pytest.raises(ValueError, match="where must be a plain function"):
+        agent.consumes(LogEntry, where=report)
     with pytest.raises(ValueError, match="tags must be names"):
         agent.tags("a", "")
 

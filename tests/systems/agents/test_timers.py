@@ -81,7 +81,26 @@ def test_max_repeats_ends_a_timer(world):
     assert row.next_run_at is None
 
 
-@pytest.mark.req("F27", "F51")
+@pytest.mark.req("F27")
+def test_all_of_it_is_in_utc_wherever_the_process_is(world, new_york):
+    naive = instant("13:30:00").replace(tzinfo=None)
+    world.agent("time").schedule(at=time(13))
+    world.agent("cron").schedule(cron="15 13 * * *")
+    world.agent("date").schedule(at=naive)
+
+    async def story(its):
+        await its.passes("2h")
+
+    world.play(story)
+    assert naive.astimezone().utcoffset() == timedelta(hours=-5)  # else it shows nothing
+    assert {ctx.agent_name: ctx.fire_time for ctx in world.seen} == {
+        "time": instant("13:00:00"),
+        "cron": instant("13:15:00"),
+        "date": instant("13:30:00"),
+    }
+
+
+@pytest.mark.req("F51")
 def test_a_time_fires_once_a_day_and_not_for_a_whole_second(world):
     world.agent().schedule(at=time(17, 0))
 
@@ -94,7 +113,7 @@ def test_a_time_fires_once_a_day_and_not_for_a_whole_second(world):
     ]
 
 
-@pytest.mark.req("F27", "F41", "F48")
+@pytest.mark.req("F41", "F48")
 def test_a_cron_fires_at_its_times_in_utc_and_not_at_the_start(world):
     world.agent("often").schedule(cron="*/5 * * * *")
     world.agent("workdays").schedule(cron="0 9-17/2 * * 1-5")
@@ -111,7 +130,7 @@ def test_a_cron_fires_at_its_times_in_utc_and_not_at_the_start(world):
     }
 
 
-@pytest.mark.req("F12", "F39", "F44")
+@pytest.mark.req("F12", "F39")
 def test_a_date_fires_once_and_stops(world):
     world.agent("utc").schedule(at=instant("12:30:00"))
     world.agent("naive").schedule(at=instant("12:30:00").replace(tzinfo=None))

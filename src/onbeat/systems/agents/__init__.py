@@ -2,7 +2,7 @@
 
 from onbeat.systems.agents.blackboard import Artifact, Blackboard, Model, type_name
 from onbeat.systems.agents.builder import AgentBuilder
-from onbeat.systems.agents.context import AgentContext, ContextBuilder, Subscription
+from onbeat.systems.agents.context import AgentContext, ContextBuilder, Subscription, read_names
 from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
 from onbeat.systems.agents.system import AgentSystem
 
@@ -17,5 +17,6 @@ __all__ = [
     "ScheduleSpec",
     "Subscription",
     "TimerTick",
+    "read_names",
     "type_name",
 ]

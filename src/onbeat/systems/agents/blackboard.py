@@ -7,10 +7,10 @@ look a while back, as what is committed later may have been begun earlier.
 """
 
 import asyncio
-import re
+import logging
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
@@ -20,6 +20,9 @@ from pydantic import BaseModel, ValidationError
 from onbeat.core.instants import rfc3339_ms, whole_second
 from onbeat.records import DocumentRow
 from onbeat.service import Service
+from onbeat.systems.agents.payloads import decoded, encoded, one_line
+
+log = logging.getLogger("onbeat.systems")
 
 KIND = "agents.artifact"
 LOOK_BACK = 15_000  # milliseconds: by then every transaction has been committed, or never will
@@ -53,6 +56,7 @@ class _Kept:
 
     artifact_id: str
     at: int  # milliseconds
+    order: int  # of what was published in the same millisecond
     type: str
     pending: Sequence[str]  # agents that may still have to be started for it
     body: Mapping[str, object] | None  # None: all of it is in the artifact
@@ -66,25 +70,39 @@ class _Shelf:
     kept: list[_Kept] = field(default_factory=list)
     shown: list[Artifact[BaseModel]] = field(default_factory=list)
     models: list[BaseModel] = field(default_factory=list)  # of those shown: what most ask for
+    unreadable: list[_Kept] = field(default_factory=list)  # shown to nobody, until discarded
 
     def add(self, new: _Kept) -> None:
         place = bisect_right(self.kept, _place(new), key=_place)
         self.kept.insert(place, new)
-        del (
-            self.shown[place:],
-            self.models[place:],
-        )  # of another process, and older than what was there
+        # One of another process may be older than what was shown.
+        del self.shown[place:], self.models[place:]
+
+    def show(self, artifact: Artifact[BaseModel]) -> None:
+        """Show the first that was not shown yet."""
+        self.shown.append(artifact)
+        self.models.append(artifact.payload)
+
+    def put_aside(self) -> None:
+        """Never show the first that was not shown yet."""
+        self.unreadable.append(self.kept.pop(len(self.shown)))
+
+    def count(self, *, before: int) -> int:
+        """Return how many were published before then."""
+        aside = sum(each.at < before for each in self.unreadable)
+        return aside + bisect_left(self.kept, (before, -1, ""), key=_place)
 
     def take(self, *, before: int) -> list[_Kept]:
         """Take away what was published before then."""
-        place = bisect_left(self.kept, (before, ""), key=_place)
-        old = self.kept[:place]
+        place = bisect_left(self.kept, (before, -1, ""), key=_place)
+        old = self.kept[:place] + [each for each in self.unreadable if each.at < before]
         del self.kept[:place], self.shown[:place], self.models[:place]
+        self.unreadable = [each for each in self.unreadable if each.at >= before]
         return old
 
 
-def _place(kept: _Kept) -> tuple[int, str]:
-    return kept.at, kept.artifact_id
+def _place(kept: _Kept) -> tuple[int, int, str]:
+    return kept.at, kept.order, kept.artifact_id
 
 
 def type_name(model: type[BaseModel]) -> str:
@@ -102,10 +120,12 @@ class Blackboard:
         self._service: Service | None = None
         self._models: dict[str, type[BaseModel]] = {}
         self._by_id: dict[str, _Kept] = {}
+        self._pending: dict[str, _Kept] = {}
+        self._order = 0  # of what is published next
         self._shelves: dict[str, _Shelf] = defaultdict(_Shelf)
         self._horizons: dict[str, int] = {}  # of types: what is older was discarded
         self._read_until: int | None = None
-        self._reading: asyncio.Lock = asyncio.Lock()
+        self._reading = self._forgetting = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
 
     def know(self, model: object) -> str:
@@ -122,7 +142,9 @@ class Blackboard:
         """Read all that is there."""
         self._service = service
         self._by_id, self._shelves, self._horizons = {}, defaultdict(_Shelf), {}
-        self._read_until, self._reading, self._next = None, asyncio.Lock(), None
+        self._pending, self._order = {}, 0
+        self._reading, self._forgetting = asyncio.Lock(), asyncio.Lock()
+        self._read_until, self._next = None, None
         await self.refresh()
 
     async def refresh(self) -> None:
@@ -148,14 +170,14 @@ class Blackboard:
                     break
                 after = page[-1].name
             self._read_until = now
-        for name, horizon in self._horizons.items():
+        for name, horizon in list(self._horizons.items()):  # a discard may add one meanwhile
             await self._forget(name, before=horizon)
 
     def _known_since(self, since: int) -> list[str]:
         """Return what need not be read again: all that is known to have been written since."""
         known: list[str] = []
         for shelf in self._shelves.values():
-            place = bisect_left(shelf.kept, (since, ""), key=_place)
+            place = bisect_left(shelf.kept, (since, -1, ""), key=_place)
             known += [each.artifact_id for each in shelf.kept[place:]]
         return known
 
@@ -171,8 +193,12 @@ class Blackboard:
     def _add(self, artifact_id: str, body: Mapping[str, object]) -> None:
         at, name, pending = int(str(body["created_at"])), str(body["type"]), body["pending"]
         assert isinstance(pending, Sequence), "nobody else writes there"
-        kept = _Kept(artifact_id, at, name, tuple(map(str, pending)), body)
+        order = int(str(body.get("order", 0)))
+        kept = _Kept(artifact_id, at, order, name, tuple(map(str, pending)), body)
+        self._order = max(self._order, order + 1)
         self._by_id[artifact_id] = kept
+        if kept.pending:
+            self._pending[artifact_id] = kept
         self._shelves[name].add(kept)
 
     async def keep(
@@ -187,17 +213,22 @@ class Blackboard:
     ) -> Artifact[BaseModel]:
         """Keep an artifact, with the agents that are still to be started for it.
 
-        If one of this id was read, that one stays as it is.
+        If one of this id was read, that one stays as it is. One that could not be read again is
+        refused.
         """
         name, service = self.know(type(payload)), self._asked
         if artifact_id not in self._by_id:
+            told = encoded(payload, name=name)
+            order, self._order = self._order, self._order + 1
             body: dict[str, object] = {
                 "type": name,
-                "payload": payload.model_dump(mode="json"),
+                "payload": told,
                 "produced_by": produced_by,
                 "correlation_id": correlation_id,
                 "tags": sorted(tags),
-                "created_at": service.clock.now(),
+                # A clock may go back: what is new is not older than what was discarded.
+                "created_at": max(service.clock.now(), self._horizons.get(name, 0)),
+                "order": order,
                 "pending": list(pending),
             }
             await service.keep(KIND, artifact_id, body)
@@ -205,25 +236,22 @@ class Blackboard:
                 self._add(artifact_id, body)
         return self.artifact(artifact_id)
 
-    async def delivered(self, artifact_id: str) -> None:
-        """Say that every agent was started that was to be, for this artifact."""
+    async def delivered(self, artifact_id: str, names: Collection[str]) -> None:
+        """Say that these agents were started, for this artifact."""
         kept = self._by_id.get(artifact_id)
         if kept is None or not kept.pending:  # discarded meanwhile; or there is nothing to say
             return
         assert kept.body is not None, "it stays as long as it may have to be written"
-        kept.pending, kept.body = (), {**kept.body, "pending": []}
-        await self._asked.keep(KIND, artifact_id, kept.body)
+        left = [each for each in kept.pending if each not in names]
+        body = {**kept.body, "pending": left}
+        await self._asked.keep(KIND, artifact_id, body)
+        kept.pending, kept.body = left, body
+        if not left:
+            self._pending.pop(artifact_id, None)
 
-    def pending_for(self, artifact_id: str) -> Sequence[str]:
-        """Return the agents that may still have to be started for an artifact."""
-        kept = self._by_id.get(artifact_id)
-        return () if kept is None else kept.pending
-
-    def pending(self) -> list[tuple[Artifact[BaseModel], Sequence[str]]]:
+    def pending(self) -> dict[str, Sequence[str]]:
         """Return artifacts for which agents may still have to be started, and these."""
-        found = [each for each in self._by_id.values() if each.pending]
-        known = [each for each in found if each.type in self._models]
-        return [(self._decoded(each), each.pending) for each in known]
+        return {artifact_id: kept.pending for artifact_id, kept in self._pending.items()}
 
     def artifact(self, artifact_id: str) -> Artifact[BaseModel]:
         """Return one artifact, or raise LookupError: it was discarded, or its type is not known."""
@@ -242,41 +270,51 @@ class Blackboard:
 
     def _shelf(self, name: str) -> _Shelf:
         shelf = self._shelves[name]
-        new = [self._decoded(each) for each in shelf.kept[len(shelf.shown) :]]
-        shelf.shown += new
-        shelf.models += [each.payload for each in new]
+        while len(shelf.shown) < len(shelf.kept):
+            try:
+                shelf.show(self._decoded(shelf.kept[len(shelf.shown)]))
+            except ValueError as unreadable:
+                log.warning("it is left out: %s", unreadable)
+                shelf.put_aside()
         return shelf
 
     def counts(self) -> dict[str, int]:
         """Return how many artifacts there are of each type."""
         return {name: len(shelf.kept) for name, shelf in self._shelves.items() if shelf.kept}
 
-    async def discard(self, model: type[BaseModel], *, before: datetime) -> int:
+    async def discard(
+        self, model: type[BaseModel], *, before: datetime, but: Collection[str] = ()
+    ) -> int:
         """Forget artifacts of a type that were published before an instant; return how many.
 
-        Other processes leave them out as soon as they read again.
+        From the first of `but` on, and of those that agents are still to be started for, all stay.
+        Other processes leave out what is gone as soon as they read again.
         """
         name = self.know(model)
         at = _milliseconds(before)
         if at > self._asked.clock.now():
             raise ValueError(f"before must not be later than now, and is {rfc3339_ms(at)}")
-        await self.refresh()
-        kept = self._shelves[name].kept
-        if not kept or kept[0].at >= at:
+        needed = [self._by_id[each] for each in {*but, *self._pending} if each in self._by_id]
+        at = min([at, *(each.at for each in needed if each.type == name)])
+        found = self._shelves[name].count(before=at)
+        if not found:
             return 0
         # Said first: whatever happens then, those who read leave them out.
-        await self._asked.keep(KIND, f"{DISCARDED}{name}", {"before": at})
-        self._horizons[name] = at
-        return await self._forget(name, before=at)
+        horizon = max(at, self._horizons.get(name, 0))
+        await self._asked.keep(KIND, f"{DISCARDED}{name}", {"before": horizon})
+        self._horizons[name] = horizon
+        await self._forget(name, before=at)
+        return found
 
-    async def _forget(self, name: str, *, before: int) -> int:
-        old = [each.artifact_id for each in self._shelves[name].take(before=before)]
-        for each in old:
-            del self._by_id[each]
-        for begin in range(0, len(old), AT_ONCE):  # they share a commit where the store can
-            some = old[begin : begin + AT_ONCE]
-            await asyncio.gather(*(self._asked.forget(KIND, each) for each in some))
-        return len(old)
+    async def _forget(self, name: str, *, before: int) -> None:
+        async with self._forgetting:  # whoever asks for it returns when it is done
+            old = [each.artifact_id for each in self._shelves[name].take(before=before)]
+            for each in old:
+                del self._by_id[each]
+                self._pending.pop(each, None)
+            for begin in range(0, len(old), AT_ONCE):  # they share a commit where the store can
+                some = old[begin : begin + AT_ONCE]
+                await asyncio.gather(*(self._asked.forget(KIND, each) for each in some))
 
     def _decoded(self, kept: _Kept) -> Artifact[BaseModel]:
         if kept.artifact is None:
@@ -286,10 +324,10 @@ class Blackboard:
                 raise LookupError(f"{problem}, which no agent here consumes or publishes")
             assert body is not None, "it is there until it is decoded"
             try:
-                payload = model.model_validate(body["payload"])
+                payload = decoded(model, body["payload"])
             except ValidationError as wrong:
-                first = re.sub(r"\s+", " ", str(wrong))
-                problem = f"artifact {kept.artifact_id} does not fit {kept.type} any more: {first}"
+                fit = f"artifact {kept.artifact_id} does not fit {kept.type} any more"
+                problem = f"{fit}: {one_line(wrong)}"
                 hint = "give what is new a default, or discard what is older"
                 raise ValueError(f"{problem} ({hint})") from None
             tags = body["tags"]

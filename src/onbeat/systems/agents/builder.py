@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from onbeat.core.policies import GROUP, Policy, read_policy
 from onbeat.core.schedules import check_id
 from onbeat.errors import InvalidSchedule, shown
-from onbeat.systems.agents.context import AgentContext, Subscription
+from onbeat.systems.agents.context import AgentContext, Subscription, read_names
 from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
 
 Output = BaseModel | Sequence[BaseModel] | None
@@ -88,8 +88,13 @@ class AgentBuilder:
         self._check(model)
         if where is not None and not callable(where):
             raise ValueError(f"where must be a function of the model, not {where!r}")
+        if where is not None and _is_async(where):
+            hint = "what has to be awaited is for the engine"
+            raise ValueError(f"where must be a plain function, not {where!r} ({hint})")
         self.subscriptions.append(
-            Subscription(model, where, _names("tags", tags), _names("from_agents", from_agents))
+            Subscription(
+                model, where, read_names("tags", tags), read_names("from_agents", from_agents)
+            )
         )
         return self
 
@@ -105,8 +110,7 @@ class AgentBuilder:
         """Have these async functions run, in this order; what each returns is published."""
         self._edit()
         for engine in engines:
-            called = engine if inspect.isroutine(engine) else getattr(engine, "__call__", None)  # noqa: B004
-            if not inspect.iscoroutinefunction(called):
+            if not _is_async(engine):
                 hint = "async def engine(ctx): ...; what blocks goes to asyncio.to_thread"
                 raise TypeError(f"{engine!r} is no async function ({hint})")
         self.engines += engines
@@ -123,7 +127,7 @@ class AgentBuilder:
     def tags(self, *tags: str) -> Self:
         """Have what it publishes carry these tags."""
         self._edit()
-        self.own_tags |= _names("tags", tags)
+        self.own_tags |= read_names("tags", tags)
         return self
 
     def policy(self, **policy: object) -> Self:
@@ -138,8 +142,14 @@ class AgentBuilder:
         return self
 
     def policy_of(self) -> Policy:
-        """Return how its runs are treated: none is skipped, and no more run than it has places."""
-        return read_policy({"overlap": "allow", "group": self.schedule_id, **self.own_policy})
+        """Return how its runs are treated: none is skipped, and no more run than it has places.
+
+        What an artifact is for is done again if the process ended meanwhile, as nobody else will; a
+        timer fires again anyhow, and is lost rather than run twice.
+        """
+        on_lost = "fail" if self.spec is not None else "retry"
+        own = {"overlap": "allow", "group": self.schedule_id, "on_lost": on_lost}
+        return read_policy({**own, **self.own_policy})
 
     def check(self) -> None:
         """Refuse an agent that could not do what it is for."""
@@ -158,9 +168,6 @@ class AgentBuilder:
             raise RuntimeError(f"{problem}: describe it before the orchestrator starts")
 
 
-def _names(field: str, given: Iterable[str]) -> frozenset[str]:
-    listed: list[object] = [given] if isinstance(given, str) else list(given)
-    for each in listed:
-        if not isinstance(each, str) or not each:
-            raise ValueError(f"{field} must be names, not {each!r}")
-    return frozenset(map(str, listed))
+def _is_async(function: object) -> bool:
+    called = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(called)

@@ -4,7 +4,7 @@ A timer gives no input: its `TimerTick` is turned into a small note in `state`, 
 read that. So engines never see the tick itself.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -42,6 +42,15 @@ class Subscription:
         if self.from_agents:
             found = [each for each in found if each.produced_by in self.from_agents]
         return found if where is None else [each for each in found if where(each.payload)]
+
+
+def read_names(field: str, given: Iterable[str]) -> frozenset[str]:
+    """Return names that were given as one text or as several; refuse what is none."""
+    listed: list[object] = [given] if isinstance(given, str) else list(given)
+    for each in listed:
+        if not isinstance(each, str) or not each:
+            raise ValueError(f"{field} must be names, not {each!r}")
+    return frozenset(map(str, listed))
 
 
 def _sees_nothing(model: type[BaseModel], _but: Collection[str]) -> list[BaseModel]:

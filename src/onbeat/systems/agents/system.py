@@ -3,12 +3,13 @@
 Every agent is a schedule `agents/<name>` whose target is a function of this process. A timer is its
 trigger; an agent without one is started by hand, by the artifact it consumes: `request_id` is the
 artifact's, so that each starts it once, whoever tries again. An artifact is kept with the agents
-that are to be started for it, and marked when they are: after a crash the start does the rest.
+that are to be started for it, and marked when they are: what is left over after an error is tried
+again every second, and after a crash the next start does the rest.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from pydantic import BaseModel
@@ -24,15 +25,20 @@ from onbeat.records import ScheduleRow, Which, WhichRuns
 from onbeat.service import Service
 from onbeat.systems.agents.blackboard import EXTERNAL, Artifact, Blackboard, type_name
 from onbeat.systems.agents.builder import PREFIX, AgentBuilder
-from onbeat.systems.agents.context import AgentContext, ContextBuilder
+from onbeat.systems.agents.context import AgentContext, ContextBuilder, read_names
+from onbeat.systems.agents.payloads import differing, encoded
 from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
+from onbeat.systems.beside import Keeper
 
 log = logging.getLogger("onbeat.systems")
 
 SOURCE = "agents"
 STOPPED = "run_until_idle is over: the next start goes on"  # the note of a pause that we undo
 AT_ONCE = 64  # groups, schedules or runs, of what is done to many
-MOST_UNFINISHED = 10_000  # runs that are looked at, for one of an agent
+MOST_UNFINISHED = 10_000  # runs that are looked at, for what they were started by
+DELIVER_EVERY = 1.0  # seconds between two tries to start what could not be started
+LONGEST_END = 5.0  # seconds that publishing may take when the process ends
+LONGEST_REQUEST = 200  # characters
 Run = Callable[..., Awaitable[dict[str, object]]]
 
 
@@ -44,6 +50,8 @@ class AgentSystem:
         self.blackboard = Blackboard()
         self._builder = ContextBuilder(self.blackboard)
         self._service: Service | None = None
+        self._publishing: set[asyncio.Task[list[Artifact[BaseModel]]]] = set()
+        self._deliverer: Keeper | None = None
 
     def add(self, name: str) -> AgentBuilder:
         """Return a new agent."""
@@ -90,15 +98,37 @@ class AgentSystem:
         }
         if made:
             await service.define(made, source=SOURCE, beginnings=begins)
-        await self.go_on()
-        for artifact, names in self.blackboard.pending():
-            await self._deliver(artifact, names)
+        await self.go_on(service)
+        await self._tell_of_strangers()
+        await self._deliver_pending()
+        if self._deliverer is None:
+            step = self._deliver_pending
+            self._deliverer = Keeper("artifacts of agents", step, every=DELIVER_EVERY)
+            self._deliverer.begin()
 
-    async def go_on(self) -> None:
-        """Resume the timers that `stop_timers` paused."""
-        rows = await self._rows(self._timed())
+    async def end(self) -> None:
+        """Let what is being published come to its end, while the store is open."""
+        if self._deliverer is not None:
+            await self._deliverer.end()
+            self._deliverer = None
+        if self._publishing:
+            await asyncio.wait(self._publishing, timeout=LONGEST_END)
+
+    async def go_on(self, service: Service) -> bool:
+        """Resume the timers that `stop_timers` paused; return whether there were any.
+
+        What fell due meanwhile is caught up, unless an agent's policy says that it never is.
+        """
+        rows = await self._rows(self._timed(), service)
         stopped = [each for each, row in rows.items() if row.paused and row.pause_note == STOPPED]
-        await _each(stopped, self._asked.resume)
+        by_id = {each.schedule_id: each for each in self.agents.values()}
+
+        async def resume(schedule_id: str) -> object:
+            catchup = by_id[schedule_id].policy_of().catchup != "none"
+            return await service.resume(schedule_id, catchup=catchup)
+
+        await _each(stopped, resume)
+        return bool(stopped)
 
     async def stop_timers(self) -> None:
         """Have no timer fire until the next start. What runs goes on."""
@@ -117,19 +147,30 @@ class AgentSystem:
         rows = await self._rows(self._timed())
         if any(row.next_run_at is not None and not row.paused for row in rows.values()):
             return False
-        for status in ("ENQUEUED", "STARTED"):
-            runs = await self._asked.runs(WhichRuns(status=status), limit=MOST_UNFINISHED)
-            if any(run.schedule_id.startswith(PREFIX) for run in runs):
-                return False
+        own = {each.schedule_id for each in self.agents.values()}
+        groups = [row for row in await self._asked.groups() if row.name in own]
+        if self._own_pending() or any(row.used or row.waiting for row in groups):
+            return False
         return await self._asked.newest_event() == before
 
     def _timed(self) -> list[AgentBuilder]:
         return [each for each in self.agents.values() if each.spec is not None]
 
-    async def _rows(self, agents: Iterable[AgentBuilder]) -> dict[str, ScheduleRow]:
+    async def _rows(
+        self, agents: Iterable[AgentBuilder], service: Service | None = None
+    ) -> dict[str, ScheduleRow]:
         ids = [each.schedule_id for each in agents]
-        found = await self._asked.schedules(Which(ids=ids)) if ids else []
+        found = await (service or self._asked).schedules(Which(ids=ids)) if ids else []
         return {row.schedule_id: row for row in found}
+
+    async def _tell_of_strangers(self) -> None:
+        """Warn of timers whose agents this program does not have: their runs wait for ever."""
+        own = {each.schedule_id for each in self.agents.values()}
+        for row in await self._asked.schedules(Which(source=SOURCE)):
+            going = row.next_run_at is not None and not row.paused
+            if going and row.schedule_id not in own:
+                told = "%s has a timer, and no agent here: its runs wait (onbeat delete %s ends it)"
+                log.warning(told, row.schedule_id, row.schedule_id)
 
     async def _set_places(self) -> None:
         """Have each agent run as often at the same time as it says."""
@@ -170,9 +211,8 @@ class AgentSystem:
             correlation_id=correlation_id,
             attempt=run.attempt,
         )
-        found = await _outputs(agent, ctx)
-        made = [
-            await self._publish(
+        drafts = [
+            self._draft(
                 each,
                 # The same for every attempt at this run: what was published once stays as it is.
                 artifact_id=f"{run.key[:40]}-{n}",
@@ -180,26 +220,44 @@ class AgentSystem:
                 correlation_id=correlation_id,
                 tags=agent.own_tags,
             )
-            for n, each in enumerate(found)
+            for n, each in enumerate(await _outputs(agent, ctx))
         ]
-        return {"artifacts": [each.id for each in made]}
+        return {"artifacts": [each.id for each in await self._to_its_end(self._publish(drafts))]}
 
     async def publish(
-        self, payload: object, *, tags: Iterable[str], correlation_id: str | None
+        self,
+        payload: object,
+        *,
+        tags: Iterable[str],
+        correlation_id: str | None,
+        request_id: object = None,
     ) -> Artifact[BaseModel]:
-        """Publish what comes from outside."""
+        """Publish what comes from outside. The same `request_id` is the same artifact."""
         if not isinstance(payload, BaseModel) or isinstance(payload, TimerTick):
             raise TypeError(f"{shown(payload)} is no artifact: give a model of your own")
         artifact_id = self._asked.new_id()
-        return await self._publish(
+        if request_id is not None:
+            if not isinstance(request_id, str) or not 0 < len(request_id) <= LONGEST_REQUEST:
+                hint = f"1 to {LONGEST_REQUEST} characters"
+                raise ValueError(f"request_id must be a text, not {shown(request_id)} ({hint})")
+            artifact_id = f"{EXTERNAL}:{request_id}"
+            await self.blackboard.refresh()  # it may have been published by another process
+        draft = self._draft(
             payload,
             artifact_id=artifact_id,
             produced_by=EXTERNAL,
             correlation_id=correlation_id or artifact_id,
-            tags=frozenset(tags),
+            tags=read_names("tags", tags),
         )
+        (kept,) = await self._to_its_end(self._publish([draft]))
+        if request_id is not None and (
+            type(kept.payload) is not type(payload) or differing(kept.payload, payload)
+        ):
+            problem = f"artifact {artifact_id} was published already, and is another"
+            raise ValueError(f"request_id: {problem} (another request id)")
+        return kept
 
-    async def _publish(
+    def _draft(
         self,
         payload: BaseModel,
         *,
@@ -210,31 +268,74 @@ class AgentSystem:
     ) -> Artifact[BaseModel]:
         at = datetime.fromtimestamp(self._asked.clock.now() / 1000, UTC)
         name = self.blackboard.know(type(payload))
-        draft = Artifact(artifact_id, name, payload, produced_by, correlation_id, tags, at)
-        kept = await self.blackboard.keep(
-            payload,
-            artifact_id=artifact_id,
-            produced_by=produced_by,
-            correlation_id=correlation_id,
-            tags=tags,
-            pending=[each.name for each in self.agents.values() if _is_triggered(each, draft)],
-        )
-        await self._deliver(kept, self.blackboard.pending_for(artifact_id))
-        return kept
+        return Artifact(artifact_id, name, payload, produced_by, correlation_id, tags, at)
 
-    async def _deliver(self, artifact: Artifact[BaseModel], names: Sequence[str]) -> None:
+    async def _to_its_end(
+        self, publishing: Coroutine[object, object, list[Artifact[BaseModel]]]
+    ) -> list[Artifact[BaseModel]]:
+        """Publish, also if whoever asked for it is cancelled: a run may time out meanwhile."""
+        task = asyncio.create_task(publishing)
+        self._publishing.add(task)
+        task.add_done_callback(self._publishing.discard)
+        return await asyncio.shield(task)
+
+    async def _publish(self, drafts: Sequence[Artifact[BaseModel]]) -> list[Artifact[BaseModel]]:
+        """Keep artifacts, one after the other, and start the agents that each is for."""
+        for each in drafts:  # one that cannot be kept is found before any is
+            encoded(each.payload, name=each.type)
+        made: list[Artifact[BaseModel]] = []
+        for draft in drafts:
+            kept = await self.blackboard.keep(
+                draft.payload,
+                artifact_id=draft.id,
+                produced_by=draft.produced_by,
+                correlation_id=draft.correlation_id,
+                tags=draft.tags,
+                pending=[each.name for each in self.agents.values() if _is_triggered(each, draft)],
+            )
+            await self._deliver(kept.id, self._own_pending().get(kept.id, ()))
+            made.append(kept)
+        return made
+
+    async def discard(self, model: type[BaseModel], *, before: datetime) -> int:
+        """Forget artifacts of a type up to then, or up to the first that a run still waits for."""
+        await self.blackboard.refresh()
+        needed = {*self.blackboard.pending()}  # before the runs: what was pending may be one then
+        for status in ("ENQUEUED", "STARTED"):
+            which = WhichRuns(status=status, source=SOURCE)
+            for run in await self._asked.runs(which, limit=MOST_UNFINISHED):
+                given = (run.inputs or {}).get("artifacts")
+                needed.update(map(str, given) if isinstance(given, list) else ())
+        return await self.blackboard.discard(model, before=before, but=needed)
+
+    # -- deliveries
+
+    def _own_pending(self) -> Mapping[str, Sequence[str]]:
+        """Return artifacts, and the agents of this program still to be started for each."""
+        found = {
+            artifact_id: [name for name in names if name in self.agents]
+            for artifact_id, names in self.blackboard.pending().items()
+        }
+        return {artifact_id: names for artifact_id, names in found.items() if names}
+
+    async def _deliver_pending(self) -> None:
+        """Do what was left undone, here or by a process that is gone."""
+        for artifact_id, names in self._own_pending().items():
+            await self._deliver(artifact_id, names)
+
+    async def _deliver(self, artifact_id: str, names: Sequence[str]) -> None:
         """Start the agents that an artifact is for, each once, and mark that."""
 
         async def start(name: str) -> None:
             try:
                 await self._asked.start(
-                    PREFIX + name, request_id=artifact.id, inputs={"artifacts": [artifact.id]}
+                    PREFIX + name, request_id=artifact_id, inputs={"artifacts": [artifact_id]}
                 )
             except NoSuchSchedule:
-                log.warning("artifact %s is for agent %s, which is gone", artifact.id, name)
+                log.warning("artifact %s is for agent %s, which is gone", artifact_id, name)
 
         await _each(names, start)
-        await self.blackboard.delivered(artifact.id)
+        await self.blackboard.delivered(artifact_id, names)
 
     @property
     def _asked(self) -> Service:
@@ -296,12 +397,14 @@ async def _outputs(agent: AgentBuilder, ctx: AgentContext) -> list[BaseModel]:
 
 def _checked(agent: AgentBuilder, output: object) -> BaseModel:
     """Return what an engine gave, or refuse what its agent never publishes."""
-    if isinstance(output, BaseModel) and type(output) in agent.outputs:
-        return output
     known = ", ".join(map(type_name, agent.outputs)) or "nothing"
-    is_model = isinstance(output, BaseModel)
-    told = type_name(type(output)) if isinstance(output, BaseModel) else shown(output)
-    hint = f".publishes({told}) adds it" if is_model else "a model"
+    if not isinstance(output, BaseModel):
+        told, hint = shown(output), "a model"
+    elif type(output) not in agent.outputs:
+        told = type_name(type(output))
+        hint = f".publishes({told}) adds it"
+    else:
+        return output
     raise TypeError(f"agent {agent.name!r} returned {told}, and publishes {known} ({hint})")
 
 
