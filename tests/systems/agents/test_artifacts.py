@@ -208,7 +208,7 @@ def test_a_crash_between_keeping_an_artifact_and_starting_its_runs_loses_none_an
         assert told == (["two"] if life == 2 else [])
 
 
-def test_an_artifact_that_is_kept_waits_for_its_agents_to_be_there(lasting):
+def test_a_run_that_waits_for_the_gate_goes_on_with_its_artifact_after_a_restart(lasting):
     lasting.agent("reader").consumes(LogEntry)
 
     async def publishes(its):

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from onbeat.core.instants import rfc3339_ms, whole_second
 from onbeat.records import DocumentRow
 from onbeat.service import Service
-from onbeat.systems.agents.payloads import decoded, encoded, one_line
+from onbeat.systems.agents.payloads import decoded, encoded, told
 
 log = logging.getLogger("onbeat.systems")
 
@@ -218,11 +218,11 @@ class Blackboard:
         """
         name, service = self.know(type(payload)), self._asked
         if artifact_id not in self._by_id:
-            told = encoded(payload, name=name)
+            as_json = encoded(payload, name=name)
             order, self._order = self._order, self._order + 1
             body: dict[str, object] = {
                 "type": name,
-                "payload": told,
+                "payload": as_json,
                 "produced_by": produced_by,
                 "correlation_id": correlation_id,
                 "tags": sorted(tags),
@@ -327,7 +327,7 @@ class Blackboard:
                 payload = decoded(model, body["payload"])
             except ValidationError as wrong:
                 fit = f"artifact {kept.artifact_id} does not fit {kept.type} any more"
-                problem = f"{fit}: {one_line(wrong)}"
+                problem = f"{fit}: {told(wrong)}"
                 hint = "give what is new a default, or discard what is older"
                 raise ValueError(f"{problem} ({hint})") from None
             tags = body["tags"]

@@ -7,7 +7,9 @@ payload makes the whole way there and back when it is published, and is compared
 import re
 
 import msgspec
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+
+from onbeat.errors import shown
 
 LONGEST = 1024 * 1024 - 16 * 1024  # bytes of a payload: the rest of a document is for its envelope
 
@@ -21,11 +23,11 @@ def encoded(payload: BaseModel, *, name: str) -> object:
             found = msgspec.json.decode(text)
             again = decoded(type(payload), found)
         except (ValueError, msgspec.DecodeError) as broken:  # those of pydantic are of the first
-            problems.append(one_line(broken))
+            problems.append(told(broken))
             continue
         if len(text) > LONGEST:
-            told = f"it is {len(text)} bytes long, and may be {LONGEST}"
-            raise ValueError(f"{name} cannot be kept: {told} (keep a link to what is large)")
+            problem = f"it is {len(text)} bytes long, and may be {LONGEST}"
+            raise ValueError(f"{name} cannot be kept: {problem} (keep a link to what is large)")
         if not (changed := differing(payload, again)):
             return found
         problems.append(f"{changed} would be read as something else")
@@ -38,9 +40,14 @@ def decoded(model: type[BaseModel], payload: object) -> BaseModel:
     return model.model_validate_json(msgspec.json.encode(payload))
 
 
-def one_line(broken: Exception) -> str:
-    """Return what an error says, in a line."""
-    return re.sub(r"\s+", " ", str(broken))
+def told(broken: Exception) -> str:
+    """Return what an error says, in a line: of pydantic's the first, with what JSON has there."""
+    if not isinstance(broken, ValidationError):
+        return re.sub(r"\s+", " ", str(broken))
+    first = broken.errors(include_url=False, include_context=False)[0]
+    where = ".".join(map(str, first["loc"])) or "all of it"
+    kept = "is missing" if first["type"] == "missing" else f"is kept as {shown(first['input'])}"
+    return f"{where} {kept}: {first['msg']}"
 
 
 def differing(before: BaseModel, after: BaseModel) -> str:
