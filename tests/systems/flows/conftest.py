@@ -8,7 +8,6 @@ from contextlib import closing, suppress
 import pytest
 
 from onbeat import Onbeat
-from onbeat.launchers.flow import UnderWay
 from onbeat.settings import Settings
 from onbeat.testing import ManualClock
 from tests.systems.flows.panel import FakePanel, Flow
@@ -19,10 +18,6 @@ HOURLY = 'schedule:\n  cron: "0 * * * *"\n  inputs: {query: "daily report", limi
 TABLE = """CREATE TABLE IF NOT EXISTS expose (name TEXT PRIMARY KEY, display TEXT, network TEXT,
   enabled INTEGER DEFAULT 1, state TEXT DEFAULT 'DRAFT', heartbeat REAL, bootstrap TEXT, meta TEXT,
   created REAL, updated REAL)"""
-
-
-async def killed(_):
-    raise asyncio.CancelledError
 
 
 class World:
@@ -115,24 +110,34 @@ class World:
                 await self.beat.close()
 
     async def crash(self, down="0s"):
-        """Have the node vanish, as its process would, and another come on the same file later."""
+        """Have the node vanish, as its process would, and another come on the same file later.
+
+        What it would do in the end it cannot do, and that is made sure of: in its store there is
+        what was there before, and its panel has heard no more of it.
+        """
+        launcher = self.beat._open._launchers["flow"]
+        launcher.leave(list(launcher._followed))  # a process that is killed ends nothing
         await self.beat._open._store.close()  # nothing is written any more, nor said goodbye
+        before, heard = self.rows(), self.panel.count("DELETE")
         gone = asyncio.all_tasks() - self._others
         mine = asyncio.current_task()
         gone = {
             task for task in gone if task is not mine and "aiohttp" not in repr(task.get_coro())
         }
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(
-                UnderWay, "_end_unless_left", killed
-            )  # a process that is killed ends nothing
-            for task in gone:
-                task.cancel()
-            await asyncio.gather(*gone, return_exceptions=True)
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        assert (self.rows(), self.panel.count("DELETE")) == (before, heard)
         await self.beat._open._launchers["http"].close()  # a process takes its connections along
         self.clock.advance(down)
         self.beat = self._new_beat()
         await self.beat.__aenter__()
+
+    def rows(self):
+        """Return what the file has of runs and of documents."""
+        with closing(sqlite3.connect(f"{self.folder}/onbeat.db")) as database:
+            tables = ("schedule_runs", "documents")
+            return [database.execute(f"SELECT * FROM {each}").fetchall() for each in tables]
 
     async def let_pass(self, *lengths):
         for length in lengths:

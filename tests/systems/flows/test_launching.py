@@ -103,7 +103,7 @@ def test_while_the_panel_is_away_it_is_asked_again_at_the_next_interval(world, t
         if broken == "nobody":
             await its.panel.stop()
         else:
-            its.panel.fails = {paths[broken]: 503}
+            its.panel.fails = {paths[broken]: 503 if broken == "launch" else 502}
         await its.let_pass("1h")
         (waiting,) = await its.beat.runs()
         await its.let_pass("30s")
@@ -131,11 +131,21 @@ def test_a_launch_whose_answer_is_lost_is_in_doubt_and_not_made_again(world):
     assert "it may run, and is not launched again" in run.error
 
 
-def test_an_answer_that_somebody_in_between_gave_up_on_is_in_doubt(world):
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_a_launch_that_a_panel_breaks_on_is_in_doubt_and_not_made_again(world, status):
+    """It answered a moment before, so that it, or who is behind it, has heard the launch."""
     world.hourly(retry_count=3, retry_delay=0)
-    world.panel.fails = {f"POST {URL}": 504}
-    run = played(world)
+    world.panel.fails = {f"POST {URL}": status}
+
+    async def story(its):
+        await its.let_pass("1h", "10m")
+        (run,) = await its.beat.runs()
+        return run
+
+    run = world.play(story)
     assert (run.status, run.reason, run.attempt) == ("FAILED", "lost", 1)
+    assert "it may run, and is not launched again" in run.error
+    assert world.panel.count("POST", URL) == 1
 
 
 def test_a_launch_that_is_not_written_down_yet_is_looked_for_again(world):
@@ -164,6 +174,24 @@ def test_a_panel_that_is_broken_for_a_while_is_asked_until_it_answers(world, tol
     assert run.status == "SUCCESS"
     away = [line for level, line in told() if level == "ERROR" and "does not answer" in line]
     assert len(away) == 1
+
+
+@pytest.mark.parametrize("status", [403, 408, 429])
+def test_a_panel_that_refuses_to_tell_has_not_said_that_it_is_over(world, status):
+    world.hourly()
+    world.panel.status = "running"
+
+    async def story(its):
+        await its.tick("1h")
+        await its.until(lambda: its.panel.looks)
+        its.panel.fails = {"/outputs": status}
+        looks = len(its.panel.asked)
+        await its.until(lambda: len(its.panel.asked) > looks + 2)
+        its.panel.fails, its.panel.status = {}, None
+        await its.beat.settle()
+        return await its.statuses()
+
+    assert world.play(story) == [("SUCCESS", None)]
 
 
 def test_an_execution_that_somebody_deleted_on_the_panel_is_a_failure(world):

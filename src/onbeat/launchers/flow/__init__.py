@@ -15,25 +15,29 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.runs import Busy, Failed, Outcome, Succeeded
+from onbeat.core.runs import Busy, Canceled, Failed, Lost, Outcome, Succeeded
 from onbeat.core.schedules import Target
-from onbeat.errors import InvalidSchedule, OnbeatError
-from onbeat.events import Event, RunCanceled, RunFailed, RunSucceeded
+from onbeat.errors import InvalidSchedule, OnbeatError, StoreFailed
+from onbeat.events import Event, RunCanceled, RunFailed, RunRetrying, RunSucceeded
 from onbeat.launchers.flow.book import MADE, Book, Made
+from onbeat.launchers.flow.ending import GONE, LAST_WORDS, TO_END, Endings, surely
 from onbeat.launchers.flow.panel import Panel, PanelAway, PanelRefuses, told
 from onbeat.launchers.flow.target import Flow, check_flow, check_url, read_flow
 from onbeat.ports import Answer, Attempt, Store
 
-__all__ = ["MADE", "Flow", "FlowLauncher", "Panel", "check_url", "read_flow"]
+__all__ = ["MADE", "TO_END", "Flow", "FlowLauncher", "Panel", "check_url", "read_flow"]
 
 log = logging.getLogger("onbeat.timer")
 
 TRIGGERED_BY = "timer"  # what the panel is told, unless somebody has started it by hand
 FIRST_LOOK, LAST_LOOK, SLOWER = 0.1, 2.0, 1.5  # seconds between two looks, and how that grows
 UNKNOWN_FOR = 15.0  # seconds in which a panel may not know yet what it has launched
+STORE_PATIENCE = 15.0  # seconds in which a store that fails is asked what was launched
 LONGEST_ID = 200
-LAST_WORDS = 8.0  # seconds that whoever ends a flow waits for the panel
+OVERLOADED = (429, 503)  # whoever says so has begun nothing
+ASKED_TO = "ended because it was asked to"
 IN_DOUBT = "its launch was sent and not answered: it may run, and is not launched again"
+BROKEN = "it may run, and is not launched again"
 LOST = "a node fell silent while it was launching it: it may run, and is not launched again"
 
 
@@ -48,8 +52,10 @@ class FlowLauncher:
         self, panel: Panel | None = None, store: Store | None = None, *, interval: int = 60_000
     ) -> None:
         self._panel, self._store, self._interval = panel, store, interval
-        self._followed: set[int] = set()  # runs that are launched or found here, or were
+        self._endings = Endings(panel, store) if panel is not None and store is not None else None
+        self._followed: dict[int, UnderWay] = {}  # what is launched or found here
         self._left: set[int] = set()  # those of them that go on without this node
+        self._told: set[int] = set()  # whose outcome was told and is not recorded yet
         self._forgetting: set[asyncio.Task[None]] = set()
 
     def check(self, target: Target) -> None:
@@ -65,34 +71,50 @@ class FlowLauncher:
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         assert self._panel is not None, "what offers nothing is asked for nothing"
         assert self._store is not None, "what offers nothing is asked for nothing"
+        assert self._endings is not None, "what offers nothing is asked for nothing"
+        try:
+            flow = read_flow(attempt.target)
+        except InvalidSchedule as refused:  # it was defined by another version
+            return Failed(str(refused), "invalid_target", retryable=False), ""
         under_way = UnderWay(
-            attempt, self._panel, Book(self._store), self._interval, left=self._left
-        )
-        self._followed.add(attempt.run_id)
-        self._left.discard(attempt.run_id)
+            attempt, flow, self._panel, Book(self._store), self._endings,
+            interval=self._interval, left=self._left,
+        )  # fmt: skip
+        self._followed[attempt.run_id] = under_way
+        self._told.discard(attempt.run_id)
         try:
             outcome = await under_way.see_through()
-        except InvalidSchedule as refused:
-            outcome = Failed(str(refused), "invalid_target", retryable=False)
-        except OnbeatError as broken:  # the store's: what was launched was
-            outcome = Failed(str(broken))
+            self._told.add(attempt.run_id)
+        except asyncio.CancelledError:
+            if attempt.run_id not in self._left:
+                self._told.add(attempt.run_id)
+            raise
+        finally:
+            self._followed.pop(attempt.run_id, None)
+            self._left.discard(attempt.run_id)
         return outcome, "".join(f"{line}\n" for line in under_way.lines)
 
     def leave(self, run_ids: Collection[int]) -> Collection[int]:
-        """Let go of flows: they go on, and the next attempt finds them by the book."""
-        left = frozenset(run_ids) & self._followed
+        """Let go of flows: they go on, and the next attempt finds them by the book.
+
+        One that is being ended is ended first.
+        """
+        left = {each for each, under_way in self._followed.items() if not under_way.is_ending}
+        left &= set(run_ids)
         self._left |= left
-        return left
+        return frozenset(left)
 
     def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - as listeners are told
         """Hear what was recorded: of a run that is over, the book need not tell any more."""
         for event in events:
             match event:
-                case RunSucceeded() | RunFailed() | RunCanceled() if event.run_id in self._followed:
-                    self._followed.discard(event.run_id)
+                case RunSucceeded() | RunFailed() | RunCanceled() if event.run_id in self._told:
+                    self._told.discard(event.run_id)
                     task = asyncio.ensure_future(self._forget(event.run_id))
                     self._forgetting.add(task)
                     task.add_done_callback(self._forgetting.discard)
+                case RunRetrying():
+                    self._told.discard(event.run_id)
                 case _:
                     pass
 
@@ -105,80 +127,160 @@ class FlowLauncher:
         """Nothing more can be done: what is asked of the panel is its own to do."""
 
     async def recover(self) -> int:
-        return 0  # what runs on a panel is found again by the next attempt
+        """Go on with what could not be ended; what runs is found again by the next attempt."""
+        if self._endings is not None:
+            self._endings.repeat()
+        return 0
 
     async def close(self) -> None:
         """Have the book be in order; whoever asks the panel has the connections."""
         await asyncio.gather(*self._forgetting)
+        if self._endings is not None:
+            await self._endings.close()
 
 
 class UnderWay:
     """One attempt at launching a flow, and what is told of it."""
 
     def __init__(
-        self, attempt: Attempt, panel: Panel, book: Book, interval: int, *, left: Collection[int]
+        self,
+        attempt: Attempt,
+        flow: Flow,
+        panel: Panel,
+        book: Book,
+        endings: Endings,
+        *,
+        interval: int,
+        left: Collection[int],
     ) -> None:
-        self._attempt, self._panel, self._book = attempt, panel, book
+        self._attempt, self._flow, self._panel = attempt, flow, panel
+        self._book, self._endings = book, endings
         self._interval, self._left = interval, left
-        self._flow = read_flow(attempt.target)
         self._made: Made | None = None
-        self._is_away = False
+        self._is_away, self._is_unentered = False, False
+        self.is_ending = False
         self.lines: list[str] = []
 
     async def see_through(self) -> Outcome:
-        """Launch the flow, or find it again, and follow it to its end.
+        """Launch the flow, or find it again, and follow it to its end; or find and end it.
 
         What was launched stays in the book until its end is recorded: a node may die before that.
         """
-        if self._attempt.may_run:
-            self._made = await self._book.made(self._attempt)
         try:
-            if self._made is None:
-                refused = await self._launched()
-                if refused is not None:
-                    return refused
-            elif not self._made.fid:
-                return Failed(LOST, "lost", retryable=False)
-            else:
-                self.lines.append(f"found again: {self._made.fid}")
-            return await self._followed()
+            await self._read()
+        except asyncio.CancelledError:
+            await surely(self._end_unread())
+            raise
+        except OnbeatError as broken:
+            if self._attempt.may_run or self._attempt.is_to_end:
+                return Lost()  # it may run, and is to be found
+            return self._busy(str(broken), who="the store")
+        try:
+            return await self._outcome()
         except asyncio.CancelledError:
             await self._end_unless_left()
             raise
+        except Exception as broken:
+            if self._made is None:
+                raise
+            log.exception("%s: it cannot be followed", self._key)
+            return Failed(f"{type(broken).__name__}: {broken}: {BROKEN}", "lost", retryable=False)
+
+    async def _outcome(self) -> Outcome:
+        is_to_end = self._attempt.is_to_end
+        if self._made is None:
+            if is_to_end:
+                return Canceled(ASKED_TO)
+            refused = await self._launched()
+            if refused is not None:
+                return refused
+        elif (why := self._why_lost(self._made)) is not None:
+            return Failed(why, "lost", retryable=False)
+        else:
+            self.lines.append(f"found again: {self._made.fid}")
+        if is_to_end:
+            await self._end()
+            return Canceled(ASKED_TO)
+        return await self._followed()
+
+    async def _read(self) -> None:
+        """Learn from the book what was begun; a store that fails is asked for a while."""
+        loop, wait = asyncio.get_running_loop(), FIRST_LOOK
+        until = loop.time() + STORE_PATIENCE
+        while True:
+            try:
+                self._made = await self._book.made(self._attempt)
+            except StoreFailed:
+                if loop.time() + wait > until:
+                    raise
+            else:
+                return
+            await asyncio.sleep(wait)
+            wait = min(wait * SLOWER, LAST_LOOK)
+
+    def _why_lost(self, made: Made) -> str | None:
+        """Return why nobody can follow what was begun, if so."""
+        if not made.fid:
+            return LOST
+        if made.url != self._panel.url:
+            there = f"it was launched as {made.fid} on {made.url}"
+            return f"{there}, and flows_panel is {self._panel.url} now: it may run there"
+        return None
 
     async def _launched(self) -> Outcome | None:
         """Launch the flow and enter its id; return what came of it instead, if it has none."""
-        attempt, path = self._attempt, self._flow.url
         try:
             if (refused := await self._compared()) is not None:
                 return refused
-            made = Made(self._panel.url, self._book.now())
-            await self._book.enter(attempt, made)
-            self._made = made
-            asking = asyncio.create_task(
-                self._panel.ask("POST", path, body=attempt.inputs, headers=self._extra())
-            )
-            try:
-                answer = await asyncio.shield(asking)
-            except asyncio.CancelledError:  # it may have arrived: its id is wanted
-                with suppress(TimeoutError, PanelAway, PanelRefuses):
-                    async with asyncio.timeout(LAST_WORDS):
-                        found = self._meaning(await asking)
-                        self._made = replace(made, fid=found) if isinstance(found, str) else made
-                raise
+            made = Made(self._panel.url, self._book.now(), attempt=self._attempt.attempt)
+            await self._book.enter(self._attempt, made)
         except PanelAway as away:
             return self._busy(str(away))
         except PanelRefuses as refused:
             return Failed(str(refused), "launch_failed", retryable=False)
-        found = self._meaning(answer)
-        if not isinstance(found, str):
-            if not (isinstance(found, Failed) and found.reason == "lost"):
-                await self._book.strike(attempt.run_id)  # it was surely not launched
-            return found
-        self._made = replace(made, fid=found)
-        self.lines.append(f"launched as {found}")
-        await self._book.enter(attempt, self._made)
-        return None
+        except OnbeatError as broken:  # the store's: nothing was launched
+            return self._busy(str(broken), who="the store")
+        self._made = made
+        posting = asyncio.create_task(self._posted(made))
+        try:
+            return await asyncio.shield(posting)
+        except asyncio.CancelledError:  # it may have arrived: its id is wanted
+            await surely(_for_a_while(posting))
+            raise
+
+    async def _posted(self, made: Made) -> Outcome | None:
+        """Ask the panel for the launch, and enter in the book what came of that."""
+        attempt, found = self._attempt, None
+        try:
+            answer = await self._panel.ask(
+                "POST", self._flow.url, body=attempt.inputs, headers=self._extra()
+            )
+            found = self._meaning(answer)
+        except PanelAway as away:
+            found = self._busy(str(away))
+        except PanelRefuses as refused:
+            found = Failed(str(refused), "launch_failed", retryable=False)
+        if isinstance(found, str):
+            self._made = replace(made, fid=found)
+            self.lines.append(f"launched as {found}")
+            await self._enter()
+            return None
+        if not (isinstance(found, Failed) and found.reason == "lost"):
+            self._made = None  # it was surely not launched
+            with suppress(OnbeatError):  # what an attempt before has begun, nobody looks for
+                await self._book.strike(attempt.run_id)
+        return found
+
+    async def _enter(self) -> None:
+        """Enter the id of what was launched; it is followed also while the store is away."""
+        assert self._made is not None, "it was launched"
+        try:
+            await self._book.enter(self._attempt, self._made)
+            self._is_unentered = False
+        except OnbeatError as broken:
+            if not self._is_unentered:
+                log.warning("%s: its id is not in the book yet: %s", self._key, broken)
+            self._is_unentered = True
 
     async def _compared(self) -> Outcome | None:
         """Tell of inputs that the flow's form has no field for; return why there is no form."""
@@ -187,7 +289,7 @@ class UnderWay:
         self.lines.append(f"GET {self._panel.url}{path}: {_status(answer)}")
         if isinstance(answer, Failed):
             return self._busy(answer.error)
-        if answer.status >= 500:
+        if answer.status >= 500 or answer.status in OVERLOADED:
             return self._busy(told(answer))
         if answer.status == 404:
             problem = f"the panel has no flow {path}: {told(answer)}"
@@ -210,10 +312,10 @@ class UnderWay:
             if answer.reason == "invalid_target":
                 return answer
             return Failed(f"{answer.error}: {IN_DOUBT}", "lost", retryable=False)
-        if answer.status == 504:  # somebody between us and the flow has heard it
-            return Failed(f"{told(answer)}: {IN_DOUBT}", "lost", retryable=False)
-        if answer.status >= 500:
+        if answer.status in OVERLOADED:
             return self._busy(told(answer))
+        if answer.status >= 500:  # the panel was there a moment ago: it has heard it
+            return Failed(f"{told(answer)}: {IN_DOUBT}", "lost", retryable=False)
         body = answer.body if isinstance(answer.body, Mapping) else {}
         found = body.get("result")
         if answer.status >= 400 or not isinstance(found, str) or body.get("errors"):
@@ -233,7 +335,7 @@ class UnderWay:
             async with asyncio.timeout(left / 1000):
                 return await self._looked_at(self._made.fid)
         except TimeoutError:
-            await self._delete()
+            await self._end()
             return Failed(f"still running after {limit / 1000:g} s", "timeout", retryable=False)
 
     async def _looked_at(self, fid: str) -> Outcome:
@@ -243,6 +345,8 @@ class UnderWay:
         while True:
             await asyncio.sleep(wait)
             wait = min(wait * SLOWER, LAST_LOOK)
+            if self._is_unentered:
+                await self._enter()
             # A panel that is asked so waits for what is not written down yet: for minutes, also if
             # that was deleted. So it is asked so in the beginning only.
             is_new = not seen and loop.time() < unknown_until
@@ -251,13 +355,14 @@ class UnderWay:
             except (PanelAway, PanelRefuses) as away:
                 self._tell_away(str(away))
                 continue
-            if isinstance(answer, Failed) or answer.status >= 500:
-                self._tell_away(told(answer))
+            is_gone = not isinstance(answer, Failed) and answer.status in GONE
+            if isinstance(answer, Failed) or (answer.status >= 400 and not is_gone):
+                self._tell_away(told(answer))  # it knows it, or cannot say
                 continue
             self._is_away = False
-            if answer.status == 404 and is_new:
+            if is_gone and is_new:
                 continue  # it has not begun to be written down
-            if answer.status >= 400:
+            if is_gone:
                 problem = f"the panel does not know {fid} any more: {told(answer)}"
                 return Failed(problem, retryable=False)
             body = answer.body if isinstance(answer.body, Mapping) else {}
@@ -270,29 +375,42 @@ class UnderWay:
             if status == "error":
                 return Failed(_error(body))
 
+    async def _end_unread(self) -> None:
+        """Have that ended which nobody has found yet, if somebody wishes so."""
+        if self._attempt.may_run and self._attempt.run_id not in self._left:
+            with suppress(OnbeatError):
+                await self._read()
+                if self._made is None or self._why_lost(self._made) is None:
+                    await self._end_unless_left()
+
     async def _end_unless_left(self) -> None:
         """Have the flow ended, as somebody wishes; or leave it to whoever goes on with it."""
         made = self._made
-        if made is None or not made.fid:
+        if self._attempt.run_id in self._left and not self.is_ending:
+            if self._is_unentered:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORDS):
+                        await self._enter()
             return
-        if self._attempt.run_id in self._left:
-            with suppress(OnbeatError):
-                await self._book.enter(self._attempt, made)
-        else:
-            await self._delete()
+        if made is not None and not self.is_ending:
+            if made.fid:
+                await self._end()
+            else:
+                self.lines.append("the panel has not said what it is called: it may run")
+        for line in self.lines:  # of a run that is canceled nobody asks for more
+            log.info("%s: run %d: %s", self._key, self._attempt.run_id, line)
 
-    async def _delete(self) -> None:
+    async def _end(self) -> None:
+        """Have the flow ended, whoever is in a hurry meanwhile."""
+        self.is_ending = True
+        await surely(self._ended())
+
+    async def _ended(self) -> None:
         assert self._made is not None, "it was launched"
-        with suppress(TimeoutError, PanelAway, PanelRefuses):
-            async with asyncio.timeout(LAST_WORDS):
-                path = f"/outputs/{quote(self._made.fid, safe='')}"
-                answer = await self._panel.ask("DELETE", path)
-                self.lines.append(f"DELETE {self._panel.url}{path}: {_status(answer)}")
-                return
-        self.lines.append("the panel could not be asked to end it")
+        self.lines += await self._endings.end(self._attempt, self._made, self._key)
 
-    def _busy(self, error: str) -> Busy:
-        log.error("%s: the panel is not there, and is asked again later: %s", self._key, error)
+    def _busy(self, error: str, *, who: str = "the panel") -> Busy:
+        log.error("%s: %s is not there, and is asked again later: %s", self._key, who, error)
         return Busy(error, self._interval)
 
     def _tell_away(self, error: str) -> None:
@@ -313,6 +431,14 @@ class UnderWay:
             "schedule_key": self._key,
         }
         return {"x-kodosumi_extra": dumps(extra), "Idempotency-Key": self._attempt.key}
+
+
+async def _for_a_while(task: asyncio.Task[Outcome | None]) -> None:
+    """Wait for something, but not for long."""
+    done, _ = await asyncio.wait([task], timeout=LAST_WORDS)
+    if not done:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def _status(answer: Answer | Failed) -> str:

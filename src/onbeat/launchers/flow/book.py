@@ -22,6 +22,7 @@ class Made(msgspec.Struct, frozen=True):
     url: str  # of the panel
     begun_at: int  # milliseconds
     fid: str = ""  # as the panel calls it; empty: it has not said so
+    attempt: int = 0  # which of the run's has begun it
 
 
 class Book:
@@ -35,14 +36,20 @@ class Book:
         return self._store.clock.now()
 
     async def made(self, attempt: Attempt) -> Made | None:
-        """Return what an earlier attempt has begun, and nobody has seen the end of."""
+        """Return what was begun, and nobody has seen the end of.
+
+        What an earlier attempt has begun is over, unless this one is told that it may run; what
+        this attempt has begun, or a later one, is not.
+        """
         row = await self._store.kept(MADE, str(attempt.run_id))
         if row is None or not isinstance(row.body, Mapping):
             return None
         try:
-            return msgspec.convert(row.body, Made)
+            found = msgspec.convert(row.body, Made)
         except msgspec.ValidationError:
-            return Made("", 0)  # nobody can say what this was: in doubt
+            found = Made("", 0)  # nobody can say what this was: in doubt
+        goes_on = attempt.may_run or attempt.is_to_end or found.attempt >= attempt.attempt
+        return found if goes_on else None
 
     async def enter(self, attempt: Attempt, made: Made) -> None:
         """Remember a launch, and its id as what the run is called elsewhere."""

@@ -1,0 +1,330 @@
+"""Stores and panels that fail at the wrong moment: a flow is launched once, and is ended."""
+
+import asyncio
+import time
+
+import pytest
+
+from onbeat import launchers
+from onbeat.core.runs import Busy, Canceled, Failed, Lost, Succeeded
+from onbeat.core.schedules import read_schedule
+from onbeat.errors import StoreFailed
+from onbeat.events import RunRetrying
+from onbeat.launchers.flow import MADE, TO_END, FlowLauncher, ending
+from onbeat.ports import Attempt
+from onbeat.testing import a_schedule
+from tests.systems.flows.conftest import KEY, URL
+from tests.systems.flows.panel import Flow
+
+TARGET = read_schedule("a", {"every": "1h", "run": {"flow": {"url": URL}}}).target
+
+
+def an_attempt(run_id, n=1, **fields):
+    return Attempt(run_id, KEY, 0, 0, attempt=n, fence=n, target=TARGET, **fields)
+
+
+class Failing:
+    """A store that fails where it is told to, so many times."""
+
+    def __init__(self, store, **fails):
+        self._store, self.fails = store, fails
+
+    def __getattr__(self, name):
+        found = getattr(self._store, name)
+        if name not in self.fails:
+            return found
+
+        async def failing(*given, **named):
+            if self.fails[name]:
+                self.fails[name] -= 1
+                raise StoreFailed("the disk is full")
+            return await found(*given, **named)
+
+        return failing
+
+
+def launched(world, *attempts, book=None, before=None, **fails):
+    """Return what came of attempts, one after the other, with a store that fails."""
+
+    async def story(its):
+        flows = its.beat._open._launchers["flow"]
+        store = Failing(its.beat._open._store, **fails)
+        launcher = FlowLauncher(flows._panel, store, interval=60_000)
+        if book is not None:
+            await its.service.keep(MADE, "7", book(its))
+        if before is not None:
+            await before(its, flows._panel)
+        try:
+            return [(await launcher.launch(each))[0] for each in attempts]
+        finally:
+            await launcher.close()
+
+    return world.play(story)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(launchers.flow, "STORE_PATIENCE", 0.3)
+
+
+def test_a_store_that_fails_before_a_launch_has_the_run_wait(world):
+    found = launched(world, an_attempt(7), an_attempt(7, 2), keep=1)
+    assert isinstance(found[0], Busy)
+    assert isinstance(found[1], Succeeded)
+    assert len(world.panel.launched) == 1
+
+
+def test_a_store_that_cannot_be_read_has_the_run_wait_and_one_that_may_run_be_looked_for(
+    world, impatient
+):
+    assert isinstance(launched(world, an_attempt(7), kept=99)[0], Busy)
+    assert launched(world, an_attempt(7, 2, may_run=True), kept=99) == [Lost()]
+    assert launched(world, an_attempt(7, 2, is_to_end=True), kept=99) == [Lost()]
+    assert world.panel.launched == []
+
+
+def test_a_store_that_fails_for_a_moment_is_asked_again(world):
+    (found,) = launched(world, an_attempt(7), kept=2)
+    assert isinstance(found, Succeeded)
+
+
+def test_a_store_that_fails_after_a_launch_does_not_have_it_made_twice(world):
+    """The id is entered as soon as that can be done."""
+    world.panel.flows[URL] = Flow("a report", [], takes=0.5)
+    (found,) = launched(world, an_attempt(7), report=2)
+    assert isinstance(found, Succeeded)
+    assert len(world.panel.launched) == 1
+
+
+def test_through_a_whole_scheduler_a_store_that_fails_launches_nothing_twice(world):
+    world.hourly(retry_count=3, retry_delay=0)
+    world.panel.flows[URL] = Flow("a report", [], takes=1.0)
+
+    async def story(its):
+        flows = its.beat._open._launchers["flow"]
+        flows._store = Failing(flows._store, report=3, forget=3)
+        await its.let_pass("1h", "10s")
+        (run,) = await its.beat.runs()
+        return run
+
+    run = world.play(story)
+    assert (run.status, run.attempt) == ("SUCCESS", 1)
+    assert run.external_id == world.panel.launched[0]["fid"]
+    assert len(world.panel.launched) == 1
+
+
+# -- what the book says
+
+
+def begun(attempt, fid="", url=None):
+    return lambda its: {
+        "url": url or its.url, "begun_at": its.clock.now(), "fid": fid, "attempt": attempt,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("entered", [2, 3])
+def test_what_this_attempt_or_a_later_one_has_begun_is_not_launched_again(world, entered):
+    (found,) = launched(world, an_attempt(7, 2), book=begun(entered))
+    assert (found.reason, found.retryable) == ("lost", False)
+    assert world.panel.launched == []
+
+
+def test_what_an_earlier_attempt_has_begun_and_that_ended_is_not_looked_for(world):
+    (found,) = launched(world, an_attempt(7, 2), book=begun(1))
+    assert isinstance(found, Succeeded)
+    assert len(world.panel.launched) == 1
+
+
+def test_what_was_launched_on_another_panel_is_not_asked_of_this_one(world):
+    there = "http://10.0.0.1:3370"
+    (found,) = launched(world, an_attempt(7, 2, may_run=True), book=begun(1, fid="abc", url=there))
+    assert (found.reason, found.retryable) == ("lost", False)
+    assert found.error.startswith(f"it was launched as abc on {there}, and flows_panel is http")
+    assert world.panel.asked == []
+
+
+# -- endings
+
+
+def test_a_run_that_is_only_to_be_found_is_ended(world):
+    async def launch(its, panel):
+        its.panel.status = "running"
+        answer = await panel.ask("POST", URL, body={})
+        body = {"url": its.url, "begun_at": 0, "fid": answer.body["result"], "attempt": 1}
+        await its.service.keep(MADE, "7", body)
+
+    asked_to = Canceled("ended because it was asked to")
+    to_end = an_attempt(7, 2, may_run=True, is_to_end=True)
+    assert launched(world, to_end, before=launch) == [asked_to]
+    assert world.panel.executions == {}
+
+
+def test_a_run_that_is_to_be_ended_and_was_not_launched_is_canceled(world):
+    found = launched(world, an_attempt(7, 2, may_run=True, is_to_end=True))
+    assert found == [Canceled("ended because it was asked to")]
+    assert world.panel.asked == []
+
+
+def test_one_in_doubt_that_is_to_be_ended_is_told_as_lost(world):
+    (found,) = launched(world, an_attempt(7, 2, may_run=True, is_to_end=True), book=begun(1))
+    assert isinstance(found, Failed)
+    assert found.reason == "lost"
+
+
+async def until_none_is_kept(its):
+    while True:
+        if not await its.service.kept_all(TO_END):
+            return
+        await asyncio.sleep(0.01)
+
+
+async def slowly(panel, begun):
+    """Have a panel take a while to end what it is asked to."""
+    delete = panel.end
+
+    async def slow(request):
+        begun.append(request)
+        await asyncio.sleep(0.5)
+        return await delete(request)
+
+    panel.end = slow
+
+
+def test_a_node_that_is_stopped_while_a_flow_is_ended_ends_it_first(world):
+    world.hourly()
+    world.panel.status = "running"
+    begun = []
+
+    async def first(its):
+        await slowly(its.panel, begun)
+        await its.tick("1h")
+        row = await its.until_named()
+        await its.beat.cancel(row.run_id)
+        await its.until(lambda: begun)
+
+    async def second(its):
+        return await its.statuses()
+
+    assert world.play(first, second) == [("CANCELED", "canceled")]
+    assert world.panel.executions == {}
+
+
+@pytest.mark.parametrize("how", ["broken", "away"])
+def test_a_flow_that_could_not_be_ended_is_ended_once_the_panel_does(world, told, how):
+    world.hourly()
+    world.panel.status = "running"
+
+    async def first(its):
+        await its.tick("1h")
+        row = await its.until_named()
+        if how == "away":
+            await its.panel.stop()
+        else:
+            its.panel.fails = {"DELETE /outputs": 500}
+        await its.beat.cancel(row.run_id)
+        await its.beat.settle()
+        run = await its.service.run(row.run_id)
+        assert (run.status, len(its.panel.executions)) == ("CANCELED", 1)
+        assert len(await its.service.kept_all(TO_END)) == 1
+        if how == "away":
+            await its.panel.start(int(its.url.rpartition(":")[2]))
+        its.panel.fails = {}
+        await its.until(lambda: not its.panel.executions)
+        await until_none_is_kept(its)
+
+    world.play(first)
+    fid = world.panel.launched[0]["fid"]
+    lines = [line for _, line in told()]
+    assert any(f"{KEY}: {fid} could not be ended, and is tried again" in each for each in lines)
+    assert f"{KEY}: {fid} is ended" in lines
+    assert any(f": launched as {fid}" in each for each in lines)
+
+
+def test_the_next_scheduler_ends_what_could_not_be_ended(world):
+    world.hourly()
+    world.panel.status = "running"
+
+    async def first(its):
+        its.panel.fails = {"DELETE /outputs": 500}
+        await its.tick("1h")
+        row = await its.until_named()
+        await its.beat.cancel(row.run_id)
+        await its.beat.settle()
+
+    async def second(its):
+        its.panel.fails = {}
+        await its.until(lambda: not its.panel.executions)
+
+    world.play(first, second)
+
+
+def test_what_cannot_be_ended_for_a_day_is_given_up_and_told(world, told):
+    async def story(its):
+        its.panel.fails = {"DELETE /outputs": 500}
+        since = its.clock.now()
+        body = {"url": its.url, "fid": "abc", "key": KEY, "since": since}
+        await its.service.keep(TO_END, "7.1", body)
+        its.clock.advance("25h")
+        await its.beat._open._launchers["flow"].recover()
+        await until_none_is_kept(its)
+
+    world.play(story)
+    (line,) = [line for level, line in told() if level == "ERROR"]
+    assert line.startswith(f"{KEY}: abc on {world.url} could not be ended for a day, and may run")
+
+
+def test_a_flow_beyond_its_timeout_that_cannot_be_ended_is_ended_later(world):
+    world.panel.status = "running"
+
+    async def story(its):
+        its.panel.fails = {"DELETE /outputs": 502}
+        target = {"flow": {"url": URL}}
+        await its.beat.define(a_schedule("slow", every="1h", run=target, timeout="1s"))
+        await its.let_pass("1h")
+        (run,) = await its.beat.runs("slow")
+        its.panel.fails = {}
+        await its.until(lambda: not its.panel.executions)
+        return run
+
+    run = world.play(story)
+    assert (run.status, run.reason) == ("FAILED", "timeout")
+    assert "the panel has not ended it: it is asked again" in run.log_tail
+
+
+def test_an_attempt_that_is_over_is_not_left_to_anybody(world):
+    world.panel.flows[URL] = Flow("a report", [], fails="no more quota")
+
+    async def story(its):
+        flows = its.beat._open._launchers["flow"]
+        failed, _ = await flows.launch(an_attempt(7))
+        after_failure = flows.leave([7])
+        flows.heard(0, [RunRetrying(KEY, 7, 0, 1, 0, "error", "no more quota")])
+        its.panel.fails = {f"GET {URL}": 503}
+        busy, _ = await flows.launch(an_attempt(7, 2))
+        return failed, busy, after_failure, flows.leave([7])
+
+    failed, busy, *left = world.play(story)
+    assert isinstance(failed, Failed)
+    assert isinstance(busy, Busy)
+    assert left == [frozenset(), frozenset()]
+
+
+def test_whoever_ends_a_flow_does_not_wait_for_a_panel_that_says_nothing(world, monkeypatch):
+    monkeypatch.setattr(ending, "LAST_WORDS", 0.2)
+    world.hourly()
+    world.panel.status = "running"
+    begun = []
+
+    async def story(its):
+        await its.tick("1h")
+        row = await its.until_named()
+        await slowly(its.panel, begun)
+        since = time.monotonic()
+        await its.beat.cancel(row.run_id)
+        await its.beat.settle()
+        took = time.monotonic() - since
+        await its.until(lambda: not its.panel.executions)
+        return took, (await its.service.run(row.run_id)).status
+
+    took, status = world.play(story)
+    assert (took < 0.5, status) == (True, "CANCELED")
