@@ -11,13 +11,13 @@ import pytest
 
 from onbeat.core.schedules import read_schedule
 from onbeat.settings import Settings
-from onbeat.systems import flows
-from onbeat.systems.flows import Mirror, Timer, timer_logger
+from onbeat.sources.exposes import Exposes
+from onbeat.systems.flows import Mirror, Timer, TimerLog, timer_logger
 from onbeat.testing import a_schedule
 from tests.systems.flows.conftest import HOURLY, KEY, URL
 
 
-@pytest.mark.req("K12", "K26", "K46", "K52")
+@pytest.mark.req("K12", "K26")
 def test_an_edit_is_picked_up_at_the_next_interval_without_a_restart(world):
     world.settings = {"flows_interval": 50}
     world.hourly()
@@ -199,10 +199,44 @@ def test_a_mirror_is_shown_pid_schedules_and_what_runs_after_each_launch(world, 
     assert any("cannot be shown elsewhere: the cluster is away" in line for _, line in told())
 
 
-@pytest.mark.req("K33", "K42")
-def test_the_package_exports_what_others_use():
-    assert issubclass(Timer, object)
-    assert all(hasattr(flows, name) for name in flows.__all__)
+@pytest.mark.req("K33")
+def test_the_package_exports_what_others_use_of_a_timer():
+    said = """
+from onbeat.systems.flows import *
+print(TIMER_NAME, TIMER_NAMESPACE, TIMER_USER, timer_logger().name, Timer.__name__)
+print(read_config({"cron": "0 9 * * *"}).cron, schedule_id_of(schedule_key("a", "/-/b/")))
+"""
+    asked = [sys.executable, "-c", said]
+    found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert found == "Timer kodosumi timer onbeat.timer Timer\n0 9 * * * a/-/b\n"
+
+
+@pytest.mark.req("K42")
+def test_a_timer_can_be_tested_without_a_node_and_with_one(world):
+    """Its own tests need no more: what it has read, and what the store has then."""
+    world.hourly()
+
+    async def story(its):
+        service, source = its.service, Exposes(its.exposes)
+        log = TimerLog(its.folder / "own.log", file_level="DEBUG", std_level="INFO")
+        own = Timer(service, source, user="timer", interval=60_000, pid=7, timer_log=log)
+        its.hourly(cron="0 9 * * *")
+        await own.reconcile()
+        return (await own.mirror())["schedules"][KEY]["next_run"], (await its.listed())[KEY].cron
+
+    assert world.play(story) == ("2026-01-02T09:00:00Z", "0 9 * * *")
+
+
+@pytest.mark.req("K46")
+@pytest.mark.parametrize(("given", "seconds"), [({}, 60.0), ({"flows_interval": 7000}, 7.0)])
+def test_exposes_are_looked_at_every_minute_unless_an_interval_is_given(world, given, seconds):
+    world.settings = given
+
+    async def story(its):
+        standing = await its.timer.status(its.service)
+        return standing.interval, its.timer._keeper._every
+
+    assert world.play(story) == (seconds, seconds)
 
 
 # -- settings and the log
@@ -251,7 +285,7 @@ def test_runs_are_of_the_user_that_the_settings_name(world):
 def test_the_log_file_has_more_than_the_console(world, told, caplog):
     world.settings = {"flows_std_level": "WARNING"}
     caplog.set_level(logging.DEBUG)
-    world.expose("reports", (URL, HOURLY), ("/x", "schedule: {cron: 5}"))
+    world.expose("reports", (URL, HOURLY), ("/-/x", "schedule: {cron: 5}"))
 
     async def story(its):
         await its.let_pass("1h")

@@ -7,9 +7,7 @@ from tests.systems.flows.conftest import KEY, URL
 from tests.systems.flows.panel import Flow
 
 
-@pytest.mark.req(
-    "K1", "K8", "K11", "K13", "K14", "K24", "K25", "K30", "K40", "K58", "K59", "K60", "K63"
-)
+@pytest.mark.req("K1", "K8", "K11", "K13", "K14", "K24", "K25", "K30", "K40", "K58", "K59", "K60")
 def test_a_flow_with_a_schedule_in_its_meta_is_launched_at_its_cron_times(world):
     world.expose()
 
@@ -40,7 +38,7 @@ def test_the_timer_and_its_user_are_constants():
     assert (TIMER_NAME, TIMER_USER) == ("Timer", "timer")
 
 
-@pytest.mark.req("K19", "K20", "K29", "K53")
+@pytest.mark.req("K19", "K29", "K53")
 @pytest.mark.parametrize("status", ["running", "awaiting", "payment", "starting"])
 def test_a_tick_is_skipped_while_the_panel_says_that_the_last_one_runs(world, told, status):
     world.expose()
