@@ -281,7 +281,7 @@ class AgentSystem:
 
     async def _publish(self, drafts: Sequence[Artifact[BaseModel]]) -> list[Artifact[BaseModel]]:
         """Keep artifacts, one after the other, and start the agents that each is for."""
-        for each in drafts:  # one that cannot be kept is found before any is
+        for each in drafts[1:]:  # one that cannot be kept is found before the first is
             encoded(each.payload, name=each.type)
         made: list[Artifact[BaseModel]] = []
         for draft in drafts:
