@@ -217,12 +217,11 @@ def rows_of(folder):
         return database.execute("SELECT status, attempt, external_id FROM schedule_runs").fetchall()
 
 
-def test_after_kill_9_the_next_timer_finds_the_flow_and_goes_on_with_it(tmp_path):
+def killed_and_started_again(tmp_path, panel, is_to_be_killed):
+    """Kill a timer with SIGKILL once something is so, and start another that sees the run end."""
     expose(tmp_path / "exposes", cron="0 0 1 1 *")
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "panel").write_text("sesame")
-    panel = FakePanel({URL: Flow("a report", ["query"])}, password="sesame")
-    panel.status = "running"
 
     async def until(holds):
         while True:
@@ -238,7 +237,7 @@ def test_after_kill_9_the_next_timer_finds_the_flow_and_goes_on_with_it(tmp_path
         await until(lambda: b" is up on " in (tmp_path / "told").read_bytes())
         asked = (sys.executable, "-m", "onbeat", "run", KEY)
         await (await asyncio.create_subprocess_exec(*asked, cwd=tmp_path, stdout=told)).wait()
-        await until(lambda: any(fid for *_, fid in rows_of(tmp_path)))
+        await until(is_to_be_killed)
         first.kill()
         await first.wait()
         panel.status = None
@@ -252,5 +251,26 @@ def test_after_kill_9_the_next_timer_finds_the_flow_and_goes_on_with_it(tmp_path
 
     with (tmp_path / "told").open("wb") as told:
         asyncio.run(asyncio.wait_for(story(told), 60))
+
+
+def test_after_kill_9_the_next_timer_finds_the_flow_and_goes_on_with_it(tmp_path):
+    panel = FakePanel({URL: Flow("a report", ["query"])}, password="sesame")
+    panel.status = "running"
+    killed_and_started_again(tmp_path, panel, lambda: any(fid for *_, fid in rows_of(tmp_path)))
     assert rows_of(tmp_path) == [("SUCCESS", 2, panel.launched[0]["fid"])]
+    assert len(panel.launched) == 1
+
+
+def test_after_kill_9_in_the_middle_of_a_launch_it_is_lost_and_not_made_again(tmp_path):
+    panel = FakePanel({URL: Flow("a report", ["query"])}, password="sesame")
+    launch = panel._launch
+
+    async def unanswered(request):
+        answered = await launch(request)
+        await asyncio.sleep(1)  # it is begun, and nobody is told
+        return answered
+
+    panel._launch = unanswered
+    killed_and_started_again(tmp_path, panel, lambda: panel.launched)
+    assert rows_of(tmp_path) == [("FAILED", 2, None)]
     assert len(panel.launched) == 1
