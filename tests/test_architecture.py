@@ -30,7 +30,7 @@ LAYERS = [
     {"records", "access"},
     {"changes"},
     {"ports"},
-    {"engine", "references", "signing"},
+    {"engine", "references", "signing", "surely"},
     {"tokens"},
     {"service", "simulate", "telling"},
     {

@@ -126,7 +126,7 @@ def give(api, owner):
         workflow = WORKFLOW | YEARLY | {"schedule_id": f"{name}-w", "user_id": owner}
         await api.beat.systems.workflows.registrar.upsert_schedule(workflow)
         mine = service.of(Caller(owner, "define", owner))
-        flow = read_schedule(f"{name}-f", HOOK | {"run": {"flow": {"url": "/x"}}})
+        flow = read_schedule(f"{name}-f", HOOK | {"run": {"flow": {"url": "/-/x"}}})
         await service.define([flow], source="flows", user_id=owner)
         await api.beat.systems.sessions.put(mine, name.replace("/", "-"), DAILY)
         return run.run_id

@@ -43,7 +43,7 @@ def known(tmp_path_factory):
         api.post("//schedules/upsert", WORKFLOW)
         api.put("/groups/g%2F1", {"places": 2})
         api.put("//api/schedule/known-three", DAILY)
-        flow = read_schedule("known/four", {"every": "1h", "run": {"flow": {"url": "/x"}}})
+        flow = read_schedule("known/four", {"every": "1h", "run": {"flow": {"url": "/-/x"}}})
         api.do(api.beat.service.define([flow], source="flows"))
         there = {"schedule_id": "known%2Fone", "run_id": run, "key": str(run), "name": "g%2F1"}
         yield api, there | {"id": "known%2Ftwo", "slug": "known-three", "flow": "known%2Ffour"}

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from errno import EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC, ETXTBSY
@@ -34,6 +34,7 @@ from onbeat.references import (
     check_no_reference,
     check_reference,
 )
+from onbeat.surely import surely
 
 Marks = frozenset[bytes]  # entries of an environment
 
@@ -148,7 +149,7 @@ class ProcessLauncher:
             try:
                 cut_short = await _until_over(child, attempt.timeout)
             finally:
-                await _surely(self._end(child))
+                await surely(self._end(child))
         finally:
             shortening.cancel()
             code = child.reap()
@@ -333,19 +334,6 @@ async def _until_over(child: _Child, longest: int | None) -> Outcome | None:
         return Canceled("ended because its node was stopped")
     length = f"{longest}ms" if longest % 1000 else str(Duration(seconds=longest // 1000))
     return Failed(f"still running after {length}", reason="timeout")
-
-
-async def _surely(work: Coroutine[object, object, None]) -> None:
-    """Await all of `work`, however often the caller is cancelled meanwhile; then pass that on."""
-    task, asked = asyncio.ensure_future(work), None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as cancelled:
-            asked = cancelled
-    task.result()
-    if asked is not None:
-        raise asked
 
 
 def _outcome(code: int | None) -> Outcome:

@@ -20,10 +20,11 @@ from onbeat.core.schedules import Target
 from onbeat.errors import InvalidSchedule, OnbeatError, StoreFailed
 from onbeat.events import Event, RunCanceled, RunFailed, RunRetrying, RunSucceeded
 from onbeat.launchers.flow.book import MADE, Book, Made
-from onbeat.launchers.flow.ending import GONE, LAST_WORDS, TO_END, Endings, surely
+from onbeat.launchers.flow.ending import GONE, LAST_WORDS, TO_END, Endings
 from onbeat.launchers.flow.panel import Panel, PanelAway, PanelRefuses, told
 from onbeat.launchers.flow.target import Flow, check_flow, check_url, read_flow
 from onbeat.ports import Answer, Attempt, Store
+from onbeat.surely import surely
 
 __all__ = ["MADE", "TO_END", "Flow", "FlowLauncher", "Panel", "check_url", "read_flow"]
 

@@ -6,7 +6,7 @@ that is given up, and told.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -119,12 +119,3 @@ class Endings:
                 return done, f"DELETE {self._panel.url}{path}: {why}"
         except (TimeoutError, PanelAway, PanelRefuses) as broken:
             return False, f"DELETE {self._panel.url}{path}: {str(broken) or why}"
-
-
-async def surely(work: Coroutine[object, object, None]) -> None:
-    """Do this to its end, however often whoever waits for it is cancelled meanwhile."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
-    task.result()

@@ -22,6 +22,7 @@ from onbeat.launchers.ray.link import Cut, Fields, Heard, Link
 from onbeat.launchers.ray.target import read_target
 from onbeat.ports import Attempt, Clock
 from onbeat.records import DocumentRow, RunRow
+from onbeat.surely import surely
 
 log = logging.getLogger("onbeat.ray")
 
@@ -90,7 +91,7 @@ class RayLauncher:
         except InvalidSchedule as refused:  # it was defined by another version
             return Failed(str(refused), "invalid_target", retryable=False), ""
         if attempt.is_to_end:
-            await _surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
+            await surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
             return Canceled("ended because it was asked to"), ""
         spec = {"python": asked.python, "inputs": attempt.inputs}
         self._held[attempt.run_id] = attempt.key
@@ -130,14 +131,14 @@ class RayLauncher:
                     printed.finish(str(outcome["tail"]))
                 return _meaning(told, at_least_once=attempt.at_least_once)
         except TimeoutError:
-            await _surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
+            await surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
             said = f"still running after {(attempt.timeout or 0) / 1000:g} s"
             return Failed(said, "timeout"), printed.tail
         except asyncio.CancelledError:
             if attempt.run_id not in self._begun:
                 return Busy("it was given up before it began", 0), ""
             if attempt.run_id not in self._left:
-                await _surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
+                await surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
             raise
 
     async def _outcome_of(self, asking: "_Asking", heard: Heard) -> Fields:
@@ -208,7 +209,7 @@ class RayLauncher:
         try:
             told = await self._outcome_of(asking, lambda _: None)
         except asyncio.CancelledError:
-            await _surely(self._end(key))
+            await surely(self._end(key))
             raise
         if "outcome" in told:
             _begin(self._forget(key), self._keeping)
@@ -391,12 +392,3 @@ def _begin(work: Coroutine[object, object, None], among: set[asyncio.Task[None]]
     task = asyncio.ensure_future(work)
     among.add(task)
     task.add_done_callback(among.discard)
-
-
-async def _surely(work: Coroutine[object, object, None]) -> None:
-    """Do this to its end, however often whoever waits for it is cancelled meanwhile."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
-    task.result()
