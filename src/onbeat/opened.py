@@ -126,16 +126,6 @@ class Opened:
         store = await _open_store(settings, clock, listeners)
         store.marks_successes = notify.wants_successes(settings)
         output = settings.output_folder or Path(tempfile.gettempdir()) / f"onbeat-{store.store_id}"
-        # A copy of the file has the same id: it must not end what the original has running.
-        path = store.path if isinstance(store, SqliteStore) else None
-        inode = f"-{path.stat().st_ino:x}" if path is not None else ""
-        commands = ProcessLauncher(
-            output,
-            store_id=f"{store.store_id}{inode}",
-            environment=os.environ,
-            passed=(*PASSED, *settings.pass_env),
-            secrets=settings.secrets,
-        )
         passed = set(settings.pass_env) & os.environ.keys()
         requests = HttpLauncher(
             version=onbeat.__version__,
@@ -153,7 +143,7 @@ class Opened:
         executor = _executor(settings, requests, Tokens(store), address, execute, run_dag=run_dag)
         dags = workflow_store(settings, DatabaseStore(store))
         launchers: dict[str, Launcher] = {
-            "command": commands,
+            "command": _commands(settings, store, output),
             "python": functions,
             "ray": functions_on_ray,
             "http": requests,
@@ -315,6 +305,19 @@ class Opened:
             await self._store.close()
             if self._settings.output_folder is None:  # what is in memory leaves nothing behind
                 shutil.rmtree(self._output, ignore_errors=True)
+
+
+def _commands(settings: Settings, store: SqlStore, output: Path) -> ProcessLauncher:
+    # A copy of the file has the same id: it must not end what the original has running.
+    path = store.path if isinstance(store, SqliteStore) else None
+    inode = f"-{path.stat().st_ino:x}" if path is not None else ""
+    return ProcessLauncher(
+        output,
+        store_id=f"{store.store_id}{inode}",
+        environment=os.environ,
+        passed=(*PASSED, *settings.pass_env),
+        secrets=settings.secrets,
+    )
 
 
 def _on_ray(
