@@ -19,7 +19,7 @@ from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import (
     MOST_DECISIONS,
     catch_up,
-    decide_all,
+    decide_edit,
     due_at,
     next_due,
     plan,
@@ -461,7 +461,7 @@ def test_setting_aside_covers_what_was_planned_up_to_now(case):
 
 @given(cases(counting=False))
 def test_an_edit_covers_what_was_planned_up_to_now(case):
-    found = decide_all(case.schedule, case.first, case.unfinished, case.past, now=case.now)
+    found = decide_edit(case.schedule, case.first, case.unfinished, case.past, now=case.now)
     ranges = about(found)
     assert all(earlier[1] < later[0] for earlier, later in pairwise(ranges))
     ticks = case.ticks(case.now // 1000)

@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     Mutant(
         "an edit forgets what was due", f"{STORE}/defining.py",
-        "        decisions = decide_all(schedule, run_at, unfinished, past, now=tx.now)\n",
+        "        decisions = decide_edit(schedule, run_at, unfinished, past, now=tx.now)\n",
         "        decisions = []\n",
     ),
     Mutant(
