@@ -475,6 +475,18 @@ def test_an_edit_covers_what_was_planned_up_to_now(case):
     )
 
 
+@given(cases(counting=False))
+def test_an_edit_starts_nothing_that_is_beyond_its_grace(case):
+    found = decide_edit(case.schedule, case.first, case.unfinished, case.past, now=case.now)
+    about_ticks = [each for each in found if isinstance(each, (Launch, Queue, Skip))]
+    too_late = case.now - case.schedule.policy.lateness
+    started = [each for each in about_ticks if not isinstance(each, Skip)]
+    assert all(each.tick.due_at >= too_late and each.triggered_by == "timer" for each in started)
+    edited = [each for each in about_ticks if isinstance(each, Skip) and each.reason == "edited"]
+    assert edited in ([], about_ticks[:1])
+    assert all(each.tick.due_at < too_late for each in edited)
+
+
 @given(cases())
 def test_jitter_delays_and_changes_no_order(case):
     ticks = case.schedule.trigger.upcoming(case.first - 1, 50, case.past)
