@@ -9,7 +9,7 @@ import msgspec
 
 LATE = 1_000  # milliseconds behind its time from which on the start of a run is told as late
 # Reasons for which a tick did not run though it should have: nobody decided so beforehand.
-MISSES = frozenset({"missed", "deadline", "group_full", "queue_full", "busy"})
+MISSES = frozenset({"missed", "edited", "deadline", "group_full", "queue_full", "busy"})
 
 
 class Event(
@@ -252,6 +252,16 @@ class RunEndAsked(Event, frozen=True, tag="run.end_asked"):
     note: str = ""
 
 
+class RunMoved(Event, frozen=True, tag="run.moved"):
+    """A waiting run was given another revision of its schedule: it starts as that one says."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    revision: int
+    before: int  # the revision that it had
+
+
 class RunBackfilled(Event, frozen=True, tag="run.backfilled"):
     """A tick that was skipped is to run after all: the row that it had is enqueued again."""
 
@@ -418,7 +428,7 @@ AnyEvent = (
     | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunEndAsked
     | RunBackfilled | RangeShortened | GroupChanged | TokenCreated | TokenRevoked | SessionOpened
     | RunNamed | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored | DocumentKept
-    | DocumentForgotten | ScheduleArmed
+    | DocumentForgotten | ScheduleArmed | RunMoved
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from onbeat.core.decisions import Due, Launch, Tick
 from onbeat.core.model import NO_PAST, Past
-from onbeat.core.plan import decide_all, is_plain, plan
+from onbeat.core.plan import decide_edit, is_plain, plan
 from onbeat.core.policies import Policy
 from onbeat.testing import a_schedule
 from tests.core.plans import (
@@ -196,11 +196,11 @@ class TestCatchingUpAll:
         assert (found.due.run_at, found.due.due_at >= ms("15:30:01")) == (at("14:00"), True)
         assert not found.is_short
 
-    def test_an_edit_leaves_what_waits_as_missed(self):
+    def test_an_edit_catches_nothing_up_though_there_is_room_in_the_queue(self):
         queue = [queued(at("12:00") + i) for i in range(1, QUEUE_LIMIT)]
         schedule = a_schedule(catchup="all", overlap="queue")
-        found = decide_all(schedule, at("13:00"), [a_run(), *queue], NO_PAST, now=ms("15:30"))
-        assert told(found) == ["queue 13:00 behind 12:00", "skip 14:00..15:00 (2) missed"]
+        found = decide_edit(schedule, at("13:00"), [a_run(), *queue], NO_PAST, now=ms("15:30"))
+        assert told(found) == ["skip 13:00..15:00 (3) edited"]
 
 
 class TestSpreading:

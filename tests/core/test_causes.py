@@ -13,7 +13,7 @@ from onbeat.core.causes import ENDINGS, decode_happened, encode_happened, events
 from onbeat.core.decisions import Due, Launch, Skip, Tick
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import NO_PAST, Happened, Past
-from onbeat.core.plan import decide_all, due_at, next_due, plan
+from onbeat.core.plan import decide_edit, due_at, next_due, plan
 from onbeat.core.runs import Status
 from onbeat.testing import a_schedule
 from tests.core.plans import NOON, a_run, at, ms, told
@@ -230,7 +230,7 @@ class TestPlanning:
         schedule = a_schedule(after={"success": "30m"}, jitter="50m")
         past = ended(schedule.trigger, ended(schedule.trigger), now="12:10")
         start = due_at(schedule, at("12:30"), past)
-        found = decide_all(schedule, at("12:30"), [], past, now=ms("12:30"))
+        found = decide_edit(schedule, at("12:30"), [], past, now=ms("12:30"))
         assert found == (Launch(Tick(at("12:30"), start, None, 2)),)
 
     def test_max_runs_ends_it(self):

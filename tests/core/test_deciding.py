@@ -15,7 +15,7 @@ from onbeat.core.instants import rfc3339
 from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import (
     catch_up,
-    decide_all,
+    decide_edit,
     due_at,
     is_plain,
     next_due,
@@ -103,13 +103,13 @@ class TestSwitchedOff:
 
     @pytest.mark.parametrize(("off", "reason"), OFF)
     def test_nothing_starts_by_an_edit_either(self, off, reason):
-        decide = partial(decide_all, a_schedule(**off), at("13:00"), [], NO_PAST)
+        decide = partial(decide_edit, a_schedule(**off), at("13:00"), [], NO_PAST)
         assert told(decide(now=ms("15:30"))) == [f"skip 13:00..15:00 (3) {reason}"]
 
     @pytest.mark.parametrize(("off", "reason"), OFF)
     def test_nor_does_a_tick_of_an_edit_whose_time_is_to_come(self, off, reason):
         jittered = a_schedule(**off, jitter="50m")
-        found = decide_all(jittered, at("13:00"), [], NO_PAST, now=ms("13:00"))
+        found = decide_edit(jittered, at("13:00"), [], NO_PAST, now=ms("13:00"))
         assert told(found) == [f"skip 13:00 {reason}"]
 
     @pytest.mark.parametrize(("off", "reason"), OFF)
@@ -407,7 +407,7 @@ class TestRate:
 
     def test_a_tick_of_an_edit_whose_time_is_to_come_is_rated(self):
         jittered, past = a_schedule(jitter="50m", rate="1/hour"), Past(rated=(ms("12:30"),))
-        found = decide_all(jittered, at("13:00"), [], past, now=ms("13:00"))
+        found = decide_edit(jittered, at("13:00"), [], past, now=ms("13:00"))
         assert told(found) == ["skip 13:00 rate"]
 
     @given(
@@ -492,7 +492,9 @@ class TestJitterAround:
 
     def test_an_edit_decides_one_that_is_due_early(self):
         early, _ = early_and_late()
-        found = decide_all(early, at("13:00"), [], NO_PAST, now=due_at(early, at("13:00"), NO_PAST))
+        found = decide_edit(
+            early, at("13:00"), [], NO_PAST, now=due_at(early, at("13:00"), NO_PAST)
+        )
         assert told(found) == ["launch 13:00"]
 
     def test_what_is_set_aside_goes_by_what_was_planned(self):

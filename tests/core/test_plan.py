@@ -11,8 +11,9 @@ from onbeat.core.instants import parse_instant
 from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import (
     MOST_DECISIONS,
+    MOST_ON_TIME,
     catch_up,
-    decide_all,
+    decide_edit,
     due_at,
     next_due,
     plan,
@@ -386,37 +387,57 @@ class TestSettingAside:
 
 class TestDecidingBeforeAnEdit:
     def all_of(self, schedule, *unfinished, now, first="13:00", past=NO_PAST):
-        return told(decide_all(schedule, at(first), unfinished, past, now=ms(now)))
+        return told(decide_edit(schedule, at(first), unfinished, past, now=ms(now)))
 
     def test_with_no_tick_up_to_now_there_is_nothing_to_decide(self):
         assert self.all_of(a_schedule(), now="12:59") == []
 
-    def test_what_is_due_is_decided_as_ever(self):
+    def test_a_tick_within_its_grace_is_decided_as_ever(self):
         assert self.all_of(a_schedule(), now="13:00") == ["launch 13:00"]
-        assert self.all_of(a_schedule(), now="17:30") == ["catchup 13:00..17:00 (5)"]
+        assert self.all_of(a_schedule(), now="13:01") == ["launch 13:00"]
         assert self.all_of(a_schedule(), a_run(), now="13:00") == ["skip 13:00 overlap 12:00"]
 
-    def test_what_one_plan_does_not_reach_is_missed(self):
-        found = self.all_of(a_schedule(every="1s", grace="10m", overlap="allow"), now="13:05")
-        assert len(found) == MOST_DECISIONS + 1
-        assert found[-1] == "skip 13:01:40..13:05 (201) missed"
+    @pytest.mark.parametrize("catchup", ["once", "none", "all", "spread"])
+    def test_ticks_beyond_their_grace_are_one_range_whatever_the_catchup(self, catchup):
+        found = self.all_of(a_schedule(catchup=catchup), now="17:30")
+        assert found == ["skip 13:00..17:00 (5) edited"]
+        assert self.all_of(a_schedule(catchup=catchup), now="13:01:01") == ["skip 13:00 edited"]
+
+    def test_a_tick_within_its_grace_follows_the_range_of_the_others(self):
+        assert self.all_of(a_schedule(), now="17:00:59") == [
+            "skip 13:00..16:00 (4) edited", "launch 17:00",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("off", "reason"),
+        [({"enabled": False}, "disabled"),
+         ({"run": {"command": ["true"], "enabled": False}}, "disabled_target")],
+    )  # fmt: skip
+    def test_ticks_of_what_is_switched_off_keep_that_reason(self, off, reason):
+        assert self.all_of(a_schedule(**off), now="17:30") == [f"skip 13:00..17:00 (5) {reason}"]
+
+    def test_the_earliest_of_too_many_ticks_on_time_join_the_range(self):
+        found = self.all_of(a_schedule(every="1s", grace="1h", overlap="allow"), now="13:20")
+        assert len(found) == 1 + MOST_ON_TIME
+        assert found[:2] == ["skip 13:00..13:03:20 (201) edited", "launch 13:03:21"]
+        assert found[-1] == "launch 13:20"
 
     def test_a_tick_whose_time_to_start_is_to_come_is_enqueued_for_then(self):
         schedule = a_schedule(jitter="50m")
         start = due_at(schedule, at("13:00"), NO_PAST)
-        found = decide_all(schedule, at("13:00"), [], NO_PAST, now=ms("13:00"))
+        found = decide_edit(schedule, at("13:00"), [], NO_PAST, now=ms("13:00"))
         assert found == (Launch(Tick(at("13:00"), start)),)
 
     def test_both_may_come_in_one_edit(self):
         schedule = a_schedule(jitter="50m", grace="6h", overlap="allow")
-        found = decide_all(schedule, at("13:00"), [], NO_PAST, now=ms("15:00"))
+        found = decide_edit(schedule, at("13:00"), [], NO_PAST, now=ms("15:00"))
         assert told(found) == ["launch 13:00", "launch 14:00", "launch 15:00"]
         assert found[-1].tick.due_at > ms("15:00")
 
     def test_a_moved_tick_is_enqueued_for_the_opening(self):
         hours = {"hours": "15:00-17:00", "outside": "move"}
         schedule = a_schedule(daily="13:00", within=hours)
-        found = decide_all(schedule, at("13:00"), [], NO_PAST, now=ms("14:00"))
+        found = decide_edit(schedule, at("13:00"), [], NO_PAST, now=ms("14:00"))
         assert found == (Launch(Tick(at("13:00"), ms("15:00"))),)
 
     def test_max_runs_ends_it_all_the_same(self):

@@ -19,7 +19,7 @@ from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import (
     MOST_DECISIONS,
     catch_up,
-    decide_all,
+    decide_edit,
     due_at,
     next_due,
     plan,
@@ -461,7 +461,7 @@ def test_setting_aside_covers_what_was_planned_up_to_now(case):
 
 @given(cases(counting=False))
 def test_an_edit_covers_what_was_planned_up_to_now(case):
-    found = decide_all(case.schedule, case.first, case.unfinished, case.past, now=case.now)
+    found = decide_edit(case.schedule, case.first, case.unfinished, case.past, now=case.now)
     ranges = about(found)
     assert all(earlier[1] < later[0] for earlier, later in pairwise(ranges))
     ticks = case.ticks(case.now // 1000)
@@ -473,6 +473,18 @@ def test_an_edit_covers_what_was_planned_up_to_now(case):
         for decision in found
         if not isinstance(decision, (Drop, Release))
     )
+
+
+@given(cases(counting=False))
+def test_an_edit_starts_nothing_that_is_beyond_its_grace(case):
+    found = decide_edit(case.schedule, case.first, case.unfinished, case.past, now=case.now)
+    about_ticks = [each for each in found if isinstance(each, (Launch, Queue, Skip))]
+    too_late = case.now - case.schedule.policy.lateness
+    started = [each for each in about_ticks if not isinstance(each, Skip)]
+    assert all(each.tick.due_at >= too_late and each.triggered_by == "timer" for each in started)
+    edited = [each for each in about_ticks if isinstance(each, Skip) and each.reason == "edited"]
+    assert edited in ([], about_ticks[:1])
+    assert all(each.tick.due_at < too_late for each in edited)
 
 
 @given(cases())

@@ -11,7 +11,7 @@ import pytest
 from onbeat.core import ticks
 from onbeat.core.instants import parse_instant, rfc3339
 from onbeat.core.model import NO_PAST, Past
-from onbeat.core.plan import Due, Launch, Plan, Tick, decide_all, next_due, plan, set_aside
+from onbeat.core.plan import Due, Launch, Plan, Tick, decide_edit, next_due, plan, set_aside
 from onbeat.testing import a_schedule
 
 NOON = parse_instant("2026-01-01T12:00:00Z")
@@ -200,14 +200,14 @@ def test_before_an_edit_a_tick_on_time_is_launched_even_after_a_row_to_look_agai
     again = next_due(schedule, TONIGHT, NO_PAST)
     tick = parse_instant("2026-01-02T04:00:00Z")
     assert next_due(schedule, again.run_at, NO_PAST) == Due(tick, tick * 1000)
-    (launch,) = decide_all(schedule, again.run_at, (), NO_PAST, now=tick * 1000)
+    (launch,) = decide_edit(schedule, again.run_at, (), NO_PAST, now=tick * 1000)
     assert launch == Launch(Tick(tick, tick * 1000))
 
 
 def test_before_an_edit_nothing_is_decided_about_a_row_to_look_again():
     schedule = a_schedule(**SILENT_FOR_A_YEAR)
     first, second = rows_after(schedule, NOON, most=2)
-    found = decide_all(schedule, first.run_at, (), NO_PAST, now=second.due_at)
+    found = decide_edit(schedule, first.run_at, (), NO_PAST, now=second.due_at)
     assert found == ()
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from hashlib import sha256
 
+from onbeat.core.schedules import from_definition
 from onbeat.errors import OnbeatError
 
 LEASE = 5.0
@@ -39,11 +40,12 @@ class Afterwards:
         """Every row is what its events say."""
         life = self._life
         rows = database.execute(
-            "SELECT run_id, status, reason, attempt, fence, finished_at, blocked_by, deferrals "
-            "FROM schedule_runs"
+            "SELECT run_id, status, reason, attempt, fence, finished_at, blocked_by, deferrals, "
+            "revision FROM schedule_runs"
         )
         skips, told = dict(life.skips), dict(life.runs)
-        for run_id, status, reason, attempt, fence, finished_at, blocked_by, deferrals in rows:
+        for run_id, status, reason, attempt, fence, finished_at, blocked_by, *more in rows:
+            deferrals, revision = more
             over = status not in ("ENQUEUED", "STARTED")
             right = (finished_at is not None) == over
             life.require(right, "legal state changes", f"row {run_id}")
@@ -57,8 +59,8 @@ class Afterwards:
             state = "ENQUEUED" if run.state == "CLAIMED" else run.state
             same = (status, attempt) == (state, run.attempt) and fence >= run.fence
             same = same and (reason == run.reason or status == "ENQUEUED")
-            same = same and deferrals == run.deferrals
-            found = f"{run}: {status} {reason} {attempt} {deferrals}"
+            same = same and (deferrals, revision) == (run.deferrals, run.revision)
+            found = f"{run}: {status} {reason} {attempt} {deferrals} {revision}"
             life.require(same, "every change has its event", found)
         life.require(not told, "every event has its row", f"{list(told.values())[:2]}")
         life.require(not skips, "every event has its row", f"{list(skips.values())[:2]}")
@@ -134,6 +136,7 @@ class Afterwards:
             life.require(announced, "announced before it is launched", f"{each}")
             in_time = each.after_claim <= LEASE * 2 / 3 + 0.001
             life.require(in_time, "nothing starts past the lease", f"{each}")
+            self._by_one_revision(run, each)
         for run in life.runs.values():
             for attempt in run.ended:
                 n = starts.pop((run.run_id, attempt), 0)
@@ -148,6 +151,19 @@ class Afterwards:
         open_ones = {(r.run_id, r.attempt) for r in life.runs.values() if r.state == "STARTED"}
         for key, n in starts.items():
             life.require(key in open_ones and n == 1, "one launch per attempt", f"{key}: {n}")
+
+    def _by_one_revision(self, run, launched):
+        """A target is started as the revision says that its run has."""
+        life = self._life
+        if life.is_sick(run.schedule_id) or launched.attempt not in run.by:
+            return
+        revision, text = run.by[launched.attempt]
+        told = f"{launched} by revision {revision}: {text}"
+        target = from_definition(run.schedule_id, text).target
+        said = target.fields["command"]
+        same = launched.revision == revision
+        same = same and all(a == b or "{{" in b for a, b in zip(launched.argv, said, strict=True))
+        life.require(same, "a run starts as its revision says", told)
 
     def _conditions(self):
         """A condition is asked of a run that was claimed, once a claim."""

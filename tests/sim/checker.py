@@ -69,8 +69,21 @@ class Checker(Life):
             check()
         told = f"{self.tx.to_pause}"
         self.require(not self.tx.to_pause, "pause_after pauses", told)
+        self._all_moved()
         self.decisions.see_to_pace()
         self.waiting.in_order()
+
+    def _all_moved(self):
+        """What waits is moved if that was asked for, whether the definition changed or not."""
+        call = self.tx.call
+        if call is None or not call.named.get("update_waiting") or call.call != "upsert":
+            return
+        if isinstance(call.answer, OnbeatError) or self.is_sick(call.schedule_id):
+            return
+        model = self.models[call.schedule_id]
+        waiting = [run for run in self.unfinished(call.schedule_id) if run.state == "ENQUEUED"]
+        left = [run for run in waiting if run.revision != model.revision]
+        self.require(not left, "what waits is moved if that is asked for", f"{left[:2]}")
 
     # -- what users ask for
 
@@ -150,6 +163,7 @@ class Checker(Life):
         second = self.now // 1000
         decided = old.decided if old else 0
         model = Model(event.schedule_id, event.definition, self.now, max(decided, second), decided)
+        model.revision = event.revision
         decided_now = self._pending.pop(event.schedule_id, [])
         is_late = old is None and event.since is None and model.schedule.ticks_once
         if event.since is not None:
@@ -170,6 +184,9 @@ class Checker(Life):
 
     def on_schedule_changed(self, event):
         model = self.models[event.schedule_id]
+        told = f"{event.revision} after {model.revision}"
+        self.require(event.revision == model.revision + 1, "revisions are counted", told)
+        model.revision = event.revision
         if model.definition == event.definition:
             return
         before = None if model.definition == "poison" else model.schedule
@@ -181,9 +198,24 @@ class Checker(Life):
         if before is None or before.policy.rate != after.policy.rate:
             model.rated_from = len(model.began)
         model.definition = event.definition
-        for run in self.unfinished(event.schedule_id):
-            if run.waits:  # it will be launched by the new definition
-                run.group, run.priority = after.policy.group, after.policy.priority
+        waits = any(run.waits for run in self.unfinished(event.schedule_id))
+        self.seen["edited while a run waits"] += waits
+
+    def on_run_moved(self, event):
+        """A waiting run starts by the new revision, as a user asked."""
+        run, model = self.runs[event.run_id], self.models[event.schedule_id]
+        asked = self.tx.call is not None and self.tx.call.named.get("update_waiting")
+        self.require(asked or not self.is_tagged, "nothing changes unasked", f"{event}")
+        self.require(run.state == "ENQUEUED", "legal state changes", f"{event}: {run}")
+        right = (event.before, event.revision) == (run.revision, model.revision)
+        self.require(right, "a run is moved to the revision of now", f"{event}: {run}")
+        run.take_revision(model)
+        run.group, run.priority = model.policy.group, model.policy.priority
+        wait = None if run.backfill else model.policy.start_deadline
+        run.deadline = None if wait is None else max(self.now, run.due_at) + wait
+        self.seen["a waiting run moved"] += 1
+        self.seen["a retry moved"] += run.attempt > 0
+        self.seen["a queued run moved"] += run.blocked_by is not None
 
     def on_schedule_paused(self, event):
         model = self.models[event.schedule_id]
@@ -278,6 +310,7 @@ class Checker(Life):
             blocked_by=event.blocked_by, free_since=max(self.now, event.due_at),
             group=model.policy.group, priority=model.policy.priority,
         )  # fmt: skip
+        run.take_revision(model)
         wait = model.policy.start_deadline
         run.deadline = None if wait is None else max(self.now, event.due_at) + wait
         if not manual:
@@ -286,9 +319,8 @@ class Checker(Life):
 
     def _queue_again(self, run, event):
         """A run that was to be claimed is judged again, and queued."""
-        policy = self.models[run.schedule_id].policy
         self.require(run.state == "ENQUEUED", "legal state changes", f"queued {run}")
-        right = policy.overlap in ("queue", "replace") or run.backfill
+        right = run.policy.overlap in ("queue", "replace") or run.backfill
         self.require(right and run.was_deferred, "overlap", f"{event}")
         self.decisions.has_blocker(event)
         self.tx.judged.add(run.schedule_id)
@@ -341,17 +373,19 @@ class Checker(Life):
     # -- runs that are started
 
     def on_run_claimed(self, event):
-        run, model = self.runs[event.run_id], self.models[event.schedule_id]
+        run = self.runs[event.run_id]
         self.waiting.claim(run)
         self._fence(run, event.fence, rises=True)
-        run.state = "CLAIMED"
-        run.asks = model.definition != "poison" and model.schedule.when is not None
+        run.state, run.asks = "CLAIMED", run.schedule.when is not None
+        current = self.models[event.schedule_id].revision
+        self.seen["claimed by an earlier revision"] += run.revision != current
+        self.seen["tried again by an earlier revision"] += run.revision != current and run.tries > 0
 
     def on_run_started(self, event):
         direct = event.was_just_decided
         if direct:
             self._decided_to_start(event)
-        run, model = self.runs[event.run_id], self.models[event.schedule_id]
+        run = self.runs[event.run_id]
         self.require(run.state == "CLAIMED" or direct, "legal state changes", f"started {run}")
         # A claimed one was due when it was claimed, whatever the clock says now.
         self.require(not direct or run.due_at <= self.now, "never early", f"started {run}")
@@ -364,11 +398,12 @@ class Checker(Life):
             for r in self.unfinished(run.schedule_id)
             if r.state == "STARTED" and r.alone and run.alone and not r.is_unheard_of(self.now)
         ]
-        apart = model.policy.overlap == "allow" or not others
+        apart = run.policy.overlap == "allow" or not others
         self.require(apart, "one at a time", f"{run} beside {others}")
         if run.asks:
             self._was_asked_first(run, event)
         run.state, run.attempt, run.started_by = "STARTED", event.attempt, event.node_id
+        run.by[event.attempt] = run.revision, run.definition
         run.reason = None
         if event.attempt > 1:
             self.seen["a further attempt"] += 1
@@ -418,8 +453,8 @@ class Checker(Life):
         if model.deleted or self.is_sick(run.schedule_id):
             first, last = self.now + SHORTEST_AWAITED, self.now + LONGEST_AWAITED
         else:
-            first, last = self._awaited_until(model)
-        if self.world.seen["clock set back"] and model.policy.timeout is None:
+            first, last = self._awaited_until(model, run.policy)
+        if self.world.seen["clock set back"] and run.policy.timeout is None:
             last = self.now + LONGEST_AWAITED  # the tick that it waits for may have been put off
         right = first <= event.deadline_at <= last
         told = f"{event}: {first} to {last}"
@@ -428,11 +463,11 @@ class Checker(Life):
         run.heard_by, run.started_by = event.deadline_at, ""
         self.seen["accepted"] += 1
 
-    def _awaited_until(self, model):
+    def _awaited_until(self, model, policy):
         """Return the earliest and the latest that a run is to be heard of: mostly the same."""
         now, longest = self.now, self.now + LONGEST_AWAITED
-        if model.policy.timeout is not None:
-            return now + model.policy.timeout, now + model.policy.timeout
+        if policy.timeout is not None:
+            return now + policy.timeout, now + policy.timeout
         tick = None if model.paused else self.covering.next_tick(model)
         due = model.paused_until if tick is None else model.due_at(tick)
         if not model.paused and model.next_tick() != tick:
@@ -456,7 +491,7 @@ class Checker(Life):
             wanted = self._by_hand("cancel", run)
             self.require(wanted, "every reason has its cause", f"{event}")
         else:
-            replaces = self.models[run.schedule_id].policy.overlap == "replace"
+            replaces = self.may_replace(run.schedule_id)
 
             def by_a_newer_one():
                 newer = run.schedule_id in tx.began or run.schedule_id in tx.judged
@@ -486,7 +521,7 @@ class Checker(Life):
     def on_run_retrying(self, event):
         run = self.runs[event.run_id]
         self.require(run.state == "STARTED", "legal state changes", f"retrying {run}")
-        model, policy = self.models[run.schedule_id], self.models[run.schedule_id].policy
+        model, policy = self.models[run.schedule_id], run.policy
         self.require(run.asked is None, "an asked run is not retried", f"{event}")
         self.require(not model.deleted, "a deleted schedule tries nothing again", f"{event}")
         newer = [] if run.manual else self.queued(run.schedule_id)
@@ -510,8 +545,6 @@ class Checker(Life):
             wait = policy.start_deadline
             run.deadline = None if wait is None else event.due_at + wait
         self.wait(run, due_at=event.due_at)
-        if not self.is_sick(run.schedule_id):  # it waits as the definition of now says
-            run.group, run.priority = policy.group, policy.priority
         self._may_have_to_pause(run)
 
     def _is_due_again(self, run, policy, event):
@@ -554,10 +587,10 @@ class Checker(Life):
         model = self.models[run.schedule_id]
         if model.deleted or run.asked is not None or self.is_sick(run.schedule_id):
             return
-        delays, newer = model.policy.retry.delays, not run.manual and self.queued(run.schedule_id)
+        delays, newer = run.policy.retry.delays, not run.manual and self.queued(run.schedule_id)
         may = event.reason in RETRYABLE and run.tries <= len(delays)
         if event.reason == "lost":
-            may = model.policy.on_lost == "retry" and run.tries <= len(delays) + MOST_LOST
+            may = run.policy.on_lost == "retry" and run.tries <= len(delays) + MOST_LOST
         self.require(not may or newer, "no retry is left out", f"{event}: {run}")
 
     def on_run_canceled(self, event):

@@ -173,6 +173,7 @@ class Covering:
         life, policy = self._life, self._life.models[event.schedule_id].policy
         run.due_at, run.enqueued_at, run.free_since = event.due_at, life.now, life.now
         run.backfill, run.alone, run.deadline = True, policy.overlap != "allow", None
+        run.take_revision(life.models[event.schedule_id])
         run.group, run.priority, run.asked = policy.group, policy.priority, None
         life.add(run)
 

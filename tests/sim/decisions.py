@@ -157,7 +157,9 @@ class Decisions:
         if not asked and 0 < life.now - model.caught_up_at < 5_000:
             life.seen["went on catching up"] += 1
         model.caught_up_at = life.now
-        if asked or event.schedule_id in life.tx.edited:
+        edited = event.schedule_id in life.tx.edited
+        life.require(not edited, "an edit starts nothing of the past", f"{event}")
+        if asked:
             return
         if self._catchups and life.now < self._catchups[-1]:  # the clock was set back
             self._catchups.clear()
@@ -232,13 +234,25 @@ class Decisions:
         limit = model.lateness
         if policy.catchup != "none" and not tx.decided[event.schedule_id]:
             limit = max(policy.catchup_window, limit)
-        # What one plan does not reach is missed, if an edit ends the definition.
-        full = tx.decided[event.schedule_id] >= MOST_DECISIONS
-        full = full or len(life.queued(event.schedule_id)) >= policy.queue_limit
-        remainder = event.schedule_id in tx.edited and full
-        life.require(late > limit or remainder, "every miss matches its policy", f"{event}")
-        off = model.switched_off and event.schedule_id not in tx.edited
-        life.require(not off, "every skip has its reason", f"{event}")
+        planned = event.schedule_id not in tx.edited
+        life.require(planned and late > limit, "every miss matches its policy", f"{event}")
+        life.require(not model.switched_off, "every skip has its reason", f"{event}")
+
+    def _skipped_edited(self, model, event):
+        """All that an edit finds beyond its grace is one row, and nothing that is on time."""
+        life, tx = self._life, self._life.tx
+        first = event.schedule_id not in tx.ticked
+        right = first and event.schedule_id in tx.edited and not model.switched_off
+        life.require(right, "every skip has its reason", f"{event}")
+        free = life.gate_open and not model.paused
+        life.require(free, "acknowledged calls hold", f"decided while held: {event}")
+        too_late = life.now - model.lateness
+        late = model.due_at(event.run_at) < too_late
+        life.require(late, "an edit loses nothing that is on time", f"{event}")
+        following = model.schedule.trigger.next_after(event.run_at, model.past)
+        all_of_it = following is None or model.due_at(following) >= too_late
+        life.require(all_of_it, "an edit starts nothing of the past", f"{event}: {following}")
+        life.seen["edited while catching up"] += life.now - model.caught_up_at < 5_000
 
     def _skipped_paused(self, model, event):
         self._life.require(model.paused, "every skip has its reason", f"{event}")

@@ -72,7 +72,7 @@ class Drawing:
         return {"jitter": jitter} | around
 
     def _target(self):
-        last = self._rng.choice(["0", "1", "2", "{{ iteration }}"])
+        last = self._rng.choice([*"0123456789", "{{ iteration }}", "{{ iteration }}"])
         enabled = {"enabled": False} if self._is(0.05) else {}
         return {"command": ["true", last]} | enabled
 

@@ -23,6 +23,7 @@ class Model:
     created_at: int
     position: int  # every tick up to here is decided, or is none of this definition
     decided: int = 0  # the latest tick that has its row
+    revision: int = 1
     paused: bool = False
     paused_until: int | None = None
     deleted: bool = False
@@ -149,6 +150,21 @@ class RunModel:
     started_by: str = ""
     free_since: int = 0  # when it could first have been claimed
     waiting_since: int = 0  # since when it is enqueued, for the last time
+    definition: str = ""  # what it starts by
+    revision: int = 0
+    by: dict[int, tuple[int, str]] = field(default_factory=dict)  # revision and text, by attempt
+
+    @property
+    def schedule(self):
+        return from_definition(self.schedule_id, self.definition)
+
+    @property
+    def policy(self):
+        return self.schedule.policy
+
+    def take_revision(self, model):
+        """Start, from now on, as its schedule says now."""
+        self.definition, self.revision = model.definition, model.revision
 
     @property
     def is_over(self):
@@ -270,6 +286,11 @@ class Life:
     def flying(self, schedule_id, *, but=None):
         runs = self.unfinished(schedule_id)
         return [run for run in runs if run is not but and run.in_flight(self.now)]
+
+    def may_replace(self, schedule_id):
+        """Whether a tick of now, or a run that waits, takes the place of others."""
+        runs = (run.policy.overlap for run in self.unfinished(schedule_id))
+        return "replace" in (self.models[schedule_id].policy.overlap, *runs)
 
     def queued(self, schedule_id):
         """Return the ticks that wait behind others, but for those of the past."""

@@ -69,17 +69,17 @@ MUTANTS = [
         "    done = carry_out(tx, decided, starts_for, slots)\n",
     ),
     Mutant(
-        "the due row is left out after an edit", f"{STORE}/defining.py",
-        "(run_at,) = _go_on(tx, [(schedule, known.state, until)], are_due=not known.paused)",
-        "(run_at,) = _go_on(tx, [(schedule, known.state, until)], are_due=False)",
+        "the due row is left out after an edit", f"{STORE}/edits.py",
+        "(run_at,) = set_positions(tx, [(schedule, known.state, until)], are_due=not known.paused)",
+        "(run_at,) = set_positions(tx, [(schedule, known.state, until)], are_due=False)",
     ),
     Mutant(
-        "an edit forgets what was due", f"{STORE}/defining.py",
-        "        decisions = decide_all(schedule, run_at, unfinished, past, now=tx.now)\n",
-        "        decisions = []\n",
+        "an edit forgets what was due", "core/edits.py",
+        "    return decide_edit(old, run_at, found.unfinished, found.past, now=now)\n",
+        "    return ()\n",
     ),
     Mutant(
-        "an edit fires the past again", f"{STORE}/defining.py",
+        "an edit fires the past again", f"{STORE}/edits.py",
         "        until = max(known.state.decided_run_at, tx.now // 1000)\n",
         "        until = tx.now // 1000 - 60\n",
     ),
@@ -215,8 +215,52 @@ MUTANTS = [
     ),
     Mutant(
         "an edit calls what is on time missed", "core/plan.py",
-        "    found = plan(schedule, run_at, unfinished, past, now=now)\n    decisions, due = list(found.decisions), found.due\n",
-        "    decisions, due = [], Due(run_at, due_at(schedule, run_at, past))\n",
+        "    trigger, limit = schedule.trigger, now - schedule.policy.lateness\n    late, end",
+        "    trigger, limit = schedule.trigger, now + 1\n    late, end",
+    ),
+    Mutant(
+        "an edit catches up", "core/plan.py",
+        '        deciding.skip(_ticks(schedule, first, late, past), "edited")\n',
+        '        deciding.decide(_ticks(schedule, first, late, past), "catchup")\n',
+    ),
+    Mutant(
+        "an edit leaves the catch-up to the new definition", "core/edits.py",
+        "    return old is None or not new.is_timed_like(old)\n", "    return old is None\n",
+    ),
+    Mutant(
+        "an edit records the policy's reason", "core/plan.py",
+        'late, past), "edited")', 'late, past), "missed")',
+    ),
+    Mutant(
+        "a claim starts what the schedule says now", f"{STORE}/claiming.py",
+        "            schedule = read_definition(row.schedule_id, row.definition)\n",
+        "            schedule = read_definition(row.schedule_id, row.current or row.definition)\n",
+    ),
+    Mutant(
+        "an end is judged by what the schedule says now", f"{STORE}/ending.py",
+        "    schedule, current = definitions_of(tx, schedule_id, run.revision)\n",
+        "    _, schedule = definitions_of(tx, schedule_id, run.revision)\n    current = schedule\n",
+    ),
+    Mutant(
+        "switches are those of the run's revision", f"{STORE}/claiming.py",
+        "    now = schedule if row.current is None else read_definition(row.schedule_id, row.current)\n",
+        "    now: Schedule | None = schedule\n",
+    ),
+    Mutant(
+        "a run that is moved keeps its group", f"{STORE}/edits.py",
+        "priority = ?4, grp = ?5, inputs", "priority = ?4, grp = coalesce(grp, ?5), inputs",
+    ),
+    Mutant(
+        "a run that is moved keeps what was rendered", f"{STORE}/edits.py",
+        "rendered = NULL, updated_at", "updated_at",
+    ),
+    Mutant(
+        "a run that is moved keeps its deadline", f"{STORE}/edits.py",
+        "deadline_at = ?7,", "deadline_at = coalesce(deadline_at, ?7),",
+    ),
+    Mutant(
+        "a claimed run is moved", f"{STORE}/edits.py",
+        "AND status = 'ENQUEUED' AND leased_by IS NULL\n", "AND status = 'ENQUEUED'\n",
     ),
     Mutant(
         "a queue of one", "core/deciding.py",
@@ -256,10 +300,6 @@ MUTANTS = [
     Mutant(
         "a node catches up whatever there is", "engine/planner.py",
         "            self._left -= count\n", "",
-    ),
-    Mutant(
-        "an edit forgets what waited for room", "core/plan.py",
-        "min(due.due_at, due_at(schedule, due.run_at, past)) <= now", "due.due_at <= now",
     ),
     Mutant(
         "a gate that opens forgets what waited for room", f"{STORE}/defining.py",
@@ -377,7 +417,7 @@ MUTANTS = [
     ),
     Mutant(
         "what waits starts, though it is disabled by now", f"{STORE}/claiming.py",
-        "        off: Reason | None = switched_off(schedule)\n", "        off: Reason | None = None\n",
+        "        off = _switched_off(row, schedule, run)\n", "        off = None\n",
     ),
     Mutant(
         "a target tells of a run that a node has", f"{STORE}/ending.py",
@@ -413,14 +453,6 @@ MUTANTS = [
     Mutant(
         "a run of a group is announced directly", "core/policies.py",
         "waits = self.group or self.priority", "waits = self.priority",
-    ),
-    Mutant(
-        "a retry waits in the group that its schedule has left", f"{STORE}/ending.py",
-        "       grp = ?13, leased_by", "       grp = coalesce(grp, ?13), leased_by",
-    ),
-    Mutant(
-        "an edit leaves what waits in its old group", f"{STORE}/defining.py",
-        "SET needs = ?1, priority = ?2, grp = ?3 ", "SET needs = ?1, priority = ?2 ",
     ),
     Mutant(
         "the lowest priority first", "stores/sqlite/database.py",

@@ -36,6 +36,7 @@ class Launched:
     over: float = float("inf")
     was_well: bool = False  # whether its node was there to end it all the time
     outcome: object = None  # what it said in the end
+    revision: int = 0  # of its schedule
 
 
 class Targets:
@@ -130,5 +131,5 @@ class Targets:
             attempt.run_id, attempt.schedule_id, attempt.run_at, attempt.request_id,
             attempt.attempt, attempt.fence, attempt.key, WitnessClock(world.loop, world).now(),
             world.loop.time() - sent, row, tuple(attempt.target.fields["command"]),
-            world.loop.time(),
+            world.loop.time(), revision=attempt.revision,
         )  # fmt: skip

@@ -133,7 +133,7 @@ class Users:
             schedule = self._drawing.schedule(name, now=self._now() // 1000)
         except InvalidSchedule:
             return
-        named = {}
+        named = self._may_update()
         if self._rng.random() < 0.2:
             past = self._now() - self._rng.choice([0, 5, 60, 4000]) * 1000
             named["beginnings"] = {name: Beginning(ticked_at=past)}
@@ -149,7 +149,12 @@ class Users:
         fields = msgspec.json.decode(row.definition)
         policies = (POLICIES.keys() | {"when"}) - set(JITTER)
         kept = {field: value for field, value in fields.items() if field not in policies}
-        await self._call("upsert", [read_schedule(name, kept | self._drawing.policies())])
+        fresh = read_schedule(name, kept | self._drawing.policies())
+        await self._call("upsert", [fresh], **self._may_update())
+
+    def _may_update(self):
+        """Have what waits moved to the new definition; mostly not."""
+        return {"update_waiting": True} if self._rng.random() < 0.25 else {}
 
     async def _interfere(self, name):
         """Change the schedule with the longest queue of those that have ticks put off, if any."""

@@ -29,7 +29,7 @@ class Waiting:
                 for other in life.queued(run.schedule_id)
                 if other.run_at < run.run_at and other.blocked_by != run.run_id
             ]
-            queues = life.models[run.schedule_id].policy.overlap == "queue" and run.alone
+            queues = run.policy.overlap == "queue" and run.alone
             behind = queues and earlier and not run.backfill
             life.require(not behind, "queue order", f"{run} before {earlier}")
         if run.group is not None:
@@ -51,7 +51,7 @@ class Waiting:
 
     def _may_start(self, run):
         """What was decided before it was due is judged again, by what is in flight then."""
-        life, policy = self._life, self._life.models[run.schedule_id].policy
+        life, policy = self._life, run.policy
         life.tx.judged.add(run.schedule_id)
         if life.is_sick(run.schedule_id):
             return
@@ -120,7 +120,7 @@ class Waiting:
         """A fresh tick takes the place of a retry and, to replace, of all that waits."""
         life, tx = self._life, self._life.tx
         tx.decided[run.schedule_id] += 1
-        replaces = life.models[run.schedule_id].policy.overlap == "replace"
+        replaces = life.may_replace(run.schedule_id)
         waits_again = run.attempt > 0 and not run.backfill
         told = f"{event}: {run}"
         life.require(replaces or waits_again, "only a retry is superseded", told)
@@ -139,7 +139,7 @@ class Waiting:
         life = self._life
         self._life.tx.judged.add(run.schedule_id)
         life.decisions.has_blocker(event)
-        policy, blocker = life.models[run.schedule_id].policy, life.runs[event.blocked_by]
+        policy, blocker = run.policy, life.runs[event.blocked_by]
         first = (blocker.due_at, blocker.run_at) < (run.due_at, run.run_at)
         waits = blocker.state == "ENQUEUED" and blocker.due_at > blocker.enqueued_at
         life.require(first or not waits, "in the order they are due", f"{event}")

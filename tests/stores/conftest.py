@@ -119,18 +119,18 @@ class World:
 
     async def break_definition(self, schedule_id):
         """Put something on the disk that no version of the program could have written."""
-        await self._tamper(
+        await self.tamper(
             "UPDATE schedules SET definition = 'garbage' WHERE schedule_id = ?", (schedule_id,)
         )
 
     async def put_back(self, schedule_id, run_at):
         """Make a tick due again, as a clock that was wrong could have."""
-        await self._tamper(
+        await self.tamper(
             "UPDATE due SET run_at = ?, due_at = ? WHERE schedule_id = ?",
             (run_at, run_at * 1000, schedule_id),
         )
 
-    async def _tamper(self, statement, values):
+    async def tamper(self, statement, values):
         await self.close()
         self.database.tamper(statement, values)
         await self.restart()
@@ -138,8 +138,9 @@ class World:
 
     # -- short ways
 
-    async def define(self, schedule_id="report", **fields):
-        (upserted,) = await self.store.upsert([a_schedule(schedule_id, **fields)])
+    async def define(self, schedule_id="report", *, update_waiting=False, **fields):
+        given = [a_schedule(schedule_id, **fields)]
+        (upserted,) = await self.store.upsert(given, update_waiting=update_waiting)
         return upserted
 
     async def plan(self, function=planned, *, limit=100, slots=0):

@@ -15,7 +15,7 @@ import pytest
 
 from onbeat.core.instants import parse_instant
 from onbeat.core.model import NO_PAST
-from onbeat.core.plan import MOST_DECISIONS, due_at
+from onbeat.core.plan import MOST_ON_TIME, due_at
 from onbeat.core.policies import Policy
 from onbeat.core.runs import Canceled, Failed, Succeeded, run_key
 from onbeat.core.schedules import Schedule, Target, from_definition
@@ -204,13 +204,13 @@ class TestDefining:
         assert (await world.schedule()).next_run_at == at("14:00")
 
     async def test_no_tick_falls_between_two_definitions_however_many_are_due(self, world):
-        await world.define(every="1s", grace="10m", overlap="allow")
-        world.clock.advance("5m")
+        await world.define(every="1s", grace="1h", overlap="allow")
+        world.clock.advance("20m")
         await world.define(every="1h")
-        rows = await world.rows()
-        assert sum(row.tick_count for row in rows) == 300
-        assert (rows[-1].status, rows[-1].reason) == ("SKIPPED", "missed")
-        assert (rows[-1].run_at, rows[-1].first_run_at) == (at("12:05"), rows[-2].run_at + 1)
+        late, *others = await world.rows()
+        assert (late.status, late.reason, late.tick_count) == ("SKIPPED", "edited", 200)
+        assert (late.first_run_at, late.run_at) == (at("12:00") + 1, others[0].run_at - 1)
+        assert [row.status for row in others] == ["ENQUEUED"] * MOST_ON_TIME
 
     async def test_a_tick_whose_start_is_still_to_come_keeps_it_through_an_edit(self, world):
         due = due_at(a_schedule("report", jitter="30m"), at("13:00"), NO_PAST)
@@ -556,9 +556,8 @@ class TestOverlap:
             await world.tick("1h")
         for attempt in await world.start():
             await world.end(attempt, BROKEN)
-        await world.define(
-            overlap=overlap, retry=["3h"], every="1h", start_at="2026-01-02T00:00:00Z"
-        )
+        later = {"every": "1h", "start_at": "2026-01-02T00:00:00Z"}
+        await world.define(overlap=overlap, retry=["3h"], update_waiting=True, **later)
         world.clock.advance("3h")
         (claimed,) = await world.claim()
         first, second = await world.rows()
@@ -740,9 +739,10 @@ class TestCatchingUp:
         world.clock.advance("10m")
         await world.plan(partial(planned, allowance=1))
         await world.define(every="1d")
-        counts = await world.runs("status tick_count")
-        assert counts.count(("ENQUEUED", 1)) == 1 + MOST_DECISIONS
-        assert counts[-1] == ("SKIPPED", 600 - 1 - MOST_DECISIONS)
+        first, late, *on_time = await world.runs("status reason tick_count")
+        assert first == ("ENQUEUED", None, 1)
+        assert late == ("SKIPPED", "edited", 600 - 1 - 61)
+        assert on_time == [("ENQUEUED", None, 1)] * 61  # within their grace
 
     async def test_nor_one_that_waited_for_a_place_in_the_queue(self, world):
         await world.define(every="1s", catchup="all", overlap="queue", catchup_window="1h")
@@ -751,7 +751,10 @@ class TestCatchingUp:
             await world.plan()
         assert len(await world.rows()) == 1 + QUEUE_LIMIT
         await world.define(every="1d")
-        assert (await world.runs("status tick_count"))[-1] == ("SKIPPED", 599 - QUEUE_LIMIT)
+        late, *on_time = (await world.rows())[1 + QUEUE_LIMIT :]
+        assert (late.reason, late.tick_count) == ("edited", 599 - QUEUE_LIMIT - 61)
+        assert {(row.status, row.reason) for row in on_time} == {("SKIPPED", "queue_full")}
+        assert len(on_time) == 61
 
     async def test_a_gate_that_was_closed_costs_no_tick_that_was_not_due(self, world):
         await world.define(jitter="50m")
@@ -839,16 +842,6 @@ class TestClaiming:
             await world.define(f"a-{i}", run={"python": "tidy"})
         await world.waiting()
         assert [attempt.schedule_id for attempt in await world.claim(limit=1)] == ["report"]
-
-    async def test_a_waiting_run_starts_by_the_definition_of_now_with_the_inputs_of_then(
-        self, world
-    ):
-        await world.waiting(run={"command": ["old"], "inputs": {"n": 1}})
-        await world.define(run={"command": ["new"], "inputs": {"n": 2}})
-        attempt = await world.start_one()
-        assert attempt.target.fields["command"] == ["new"]
-        assert (attempt.inputs, attempt.revision) == ({"n": 1}, 2)
-        assert (await world.row()).revision == 2
 
     async def test_the_fence_of_a_run_only_rises(self, world):
         await world.waiting(retry=["1s"], on_lost="retry")
@@ -1687,8 +1680,8 @@ class TestTwoProcesses:
     async def test_an_edit_by_one_is_what_the_other_launches(self, world):
         beside = await world.second()
         await world.end(await world.going())
-        await world.tick("1h")
         await beside.upsert([a_schedule("report", run={"command": ["new"]})])
+        await world.tick("1h")
         assert (await world.start_one()).target.fields == {"command": ["new"]}
 
     async def test_a_pause_by_one_holds_the_other(self, world):

@@ -105,11 +105,24 @@ async def test_a_node_that_stops_in_order_leaves_it_to_the_next(world):
     assert await world.runs("status reason result") == [("SUCCESS", None, 7)]
 
 
-async def test_one_that_cannot_be_found_any_more_since_it_was_edited_is_lost(world):
-    await lost(world)
+@pytest.mark.parametrize("update_waiting", [False, True])
+async def test_a_detached_run_is_reattached_by_its_own_revision_after_an_edit(
+    world, update_waiting
+):
+    before = await lost(world)
+    await world.define(run={"command": ["true"]}, update_waiting=update_waiting)
+    found = await world.start_one()
+    assert (found.target, found.revision, found.may_run) == (before.target, 1, True)
+    await world.end(found, Succeeded(7))
+    assert await world.runs("status result revision") == [("SUCCESS", 7, 1)]
+
+
+async def test_a_detached_run_is_reattached_after_its_schedule_was_made_anew(world):
+    before = await lost(world)
+    await world.store.delete("report")
     await world.define(run={"command": ["true"]})
-    assert await world.start() == []
-    assert await world.runs("status reason") == [("FAILED", "lost")]
+    found = await world.start_one()
+    assert (found.target, found.revision) == (before.target, 1)
 
 
 async def test_one_that_was_to_end_is_found_for_that_only(world):
@@ -186,9 +199,9 @@ async def test_a_node_without_a_cluster_leaves_it_alone(world):
     assert await world.start() == []
 
 
-async def test_one_that_has_not_started_is_launched_as_its_schedule_says_by_now(world):
+async def test_a_run_that_has_not_started_is_launched_by_its_own_revision(world):
     await world.register(offers=OFFERS)
     await world.waiting(**ON_RAY)
     await world.define(run={"command": ["true"]})
     attempt = await world.start_one()
-    assert (attempt.target.kind, attempt.may_run) == ("command", False)
+    assert (attempt.target.kind, attempt.revision, attempt.may_run) == ("ray", 1, False)

@@ -77,9 +77,9 @@ class TestGroups:
         world.clock.advance("1h")
         assert (await world.plan(slots=10)).attempts == []
 
-    async def test_an_edit_moves_what_waits_to_the_other_group(self, world):
+    async def test_an_edit_that_updates_what_waits_moves_it_to_the_other_group(self, world):
         await world.waiting(group="gpu")
-        await world.define(group="disk", priority=7)
+        await world.define(group="disk", priority=7, update_waiting=True)
         (row,) = await world.rows()
         assert (row.grp, row.priority) == ("disk", 7)
 

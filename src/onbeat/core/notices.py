@@ -25,6 +25,7 @@ LONGEST_WAIT = 3_600_000  # milliseconds that a target may ask for
 # Sentences of `why` that speak of a policy, as they are without it.
 SHORTER = {
     "missed": "nothing decided it within its grace",
+    "edited": "its schedule was edited, which starts nothing of the past",
     "deadline": "it could not start before its start_deadline was over",
     "group_full": "its group had no place until its start_deadline ended",
     "queue_full": "too many runs were waiting already",

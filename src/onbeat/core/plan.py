@@ -7,9 +7,6 @@ Ticks are planned in seconds (`run_at`), everything else is in milliseconds.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace as with_fields
-
-from msgspec.structs import replace
 
 from onbeat.core.causes import events_at
 from onbeat.core.deciding import LOOKAHEAD, Deciding, is_rated
@@ -21,6 +18,7 @@ from onbeat.core.schedules import Schedule
 from onbeat.core.shares import share
 
 MOST_DECISIONS = 100  # of one schedule in one plan: the rest is due again at once
+MOST_ON_TIME = 1000  # ticks that an edit decides by themselves: earlier ones join its range
 STEP = 100  # those that would start within so long of each other start together
 
 
@@ -148,30 +146,68 @@ def defined_late(schedule: Schedule, past: Past, *, now: int) -> tuple[Skip | No
     return Skip(_ticks(schedule, first, last, past), "missed"), last
 
 
-def decide_all(
+def decide_edit(
     schedule: Schedule, run_at: int, unfinished: Sequence[Run], past: Past, *, now: int
 ) -> tuple[Decision, ...]:
     """Decide every tick planned up to now, before another definition takes over.
 
-    What is due is decided as ever, what would be spread at once; what one plan does not reach is
-    missed; a tick whose time to start is still to come is enqueued for then.
+    1. Ticks beyond their grace are skipped as one range, `edited`, whatever `catchup` says: an edit
+       starts nothing of the past.
+    2. Ticks within their grace are on time: each is decided by itself, in order. If there are more
+       than MOST_ON_TIME, the earliest join the range.
+    3. A tick that is planned for the past and due later is enqueued for then.
+
+    What is switched off is skipped for that reason.
     """
-    if schedule.policy.catchup == "spread":
-        schedule = replace(schedule, policy=with_fields(schedule.policy, catchup="all"))
-    found = plan(schedule, run_at, unfinished, past, now=now)
-    decisions, due = list(found.decisions), found.due
-    past = replace(past, runs_used=past.runs_used + starts(decisions))
-    while due is not None and min(due.due_at, due_at(schedule, due.run_at, past)) <= now:
-        first = _tick_from(schedule, due.run_at, past, now)
-        if first is None:
-            return tuple(decisions)
-        last = _last_due_before(schedule, first, past, now + 1)
-        decisions.append(Skip(_ticks(schedule, first, last, past), "missed"))
-        due = next_due(schedule, last, past)
-    if due is not None and due.run_at * 1000 <= now and _is_tick(schedule, due.run_at, past):
-        past = replace(past, rated=(*past.rated, *[now] * starts(decisions)))
-        decisions.append(_decide_ahead(schedule, due, past, now))
+    first = _tick_from(schedule, run_at, past, now)
+    if first is None:
+        return ()
+    decisions: list[Decision]
+    if switched_off(schedule) is not None:
+        found = plan(schedule, first, unfinished, past, now=now)
+        decisions, following = list(found.decisions), found.due
+    else:
+        deciding = Deciding(schedule, unfinished, past, now=now, allowance=0)
+        last = _decide_owed(deciding, first)
+        decisions, past = deciding.decisions, deciding.past
+        following = (
+            Due(first, due_at(schedule, first, past))
+            if last is None
+            else next_due(schedule, last, past)
+        )
+    if following is None or following.run_at * 1000 > now:
+        return tuple(decisions)
+    if following.due_at > now and _is_tick(schedule, following.run_at, past):
+        decisions.append(_decide_ahead(schedule, following, past, now))
     return tuple(decisions)
+
+
+def _decide_owed(deciding: Deciding, first: int) -> int | None:
+    """Decide the ticks that are due before an edit; return the latest of them."""
+    schedule, past, now = deciding.schedule, deciding.past, deciding.now
+    tick: int | None = first
+    late, last = _last_too_late(schedule, first, past, now), None
+    if late is not None:
+        deciding.skip(_ticks(schedule, first, late, past), "edited")
+        tick, last = _next_planned(deciding, late), late
+    while tick is not None and (at := due_at(schedule, tick, deciding.past)) <= now:
+        deciding.decide(Tick(tick, at), "timer")
+        last, tick = tick, _next_planned(deciding, tick)
+    return last
+
+
+def _last_too_late(schedule: Schedule, first: int, past: Past, now: int) -> int | None:
+    """Return the latest tick that an edit does not decide by itself, if there is one."""
+    trigger, limit = schedule.trigger, now - schedule.policy.lateness
+    late, end = None, now // 1000 + 1 + _early(schedule)
+    if due_at(schedule, first, past) < limit:
+        late = _last_due_before(schedule, first, past, limit)
+    if trigger.count(first if late is None else late + 1, end, past) <= MOST_ON_TIME:
+        return late
+    tick: int | None = end
+    for _ in range(MOST_ON_TIME + 1):
+        tick = None if tick is None else trigger.between(first, tick, past).last
+    return late if tick is None else tick
 
 
 def _decide_ahead(schedule: Schedule, due: Due, past: Past, now: int) -> Decision:

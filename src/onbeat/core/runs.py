@@ -16,7 +16,7 @@ TriggeredBy = Literal["timer", "manual", "catchup", "retry", "backfill"]
 Reason = Literal[
     "overlap", "queue_full", "group_full", "missed", "coalesced", "condition", "rate", "gate_off",
     "paused", "disabled", "disabled_target", "deadline", "superseded", "canceled", "timeout",
-    "lost", "exit", "signal", "error", "launch_failed", "busy", "invalid_target",
+    "lost", "exit", "signal", "error", "launch_failed", "busy", "invalid_target", "edited",
 ]  # fmt: skip
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
@@ -50,6 +50,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     is_backfill: bool = False  # somebody asked for this tick afterwards
     is_found_again: bool = False  # it goes on without its node, and is found by its key
     goes_on: bool = False  # its node is gone, and it may run elsewhere: it is to be found again
+    revision: int = 0  # of its schedule: the one that it starts by
 
     @property
     def awaits_retry(self) -> bool:

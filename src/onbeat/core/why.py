@@ -48,6 +48,8 @@ SENTENCES: Mapping[Reason, str] = {
     "launch_failed": "it was not launched: {error}",
     "busy": "its target was busy whenever it was asked",
     "invalid_target": "what it starts is not there any more, or cannot be read: {error}",
+    "edited": "the schedule was edited at {edited_at} (revision {revision} to {next_revision}) "
+    "while {owed} owed; nothing of the past is started by an edit",
 }
 
 Kind = Literal[
@@ -80,6 +82,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     external_id: str | None = None
     schedule_id: str = ""
     created_at: int = 0
+    revision: int = 0  # of the schedule: the one that it starts by
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
@@ -128,6 +131,8 @@ class Facts(msgspec.Struct, frozen=True):
     group: GroupFacts | None = None
     nodes: Sequence[NodeFacts] = ()
     spells: Sequence[Spell] = ()  # all that it ever said, as far as that is kept, in order
+    revision: int = 0  # of the schedule now
+    was_moved: bool = False  # the run has a later revision than it was decided under
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -251,6 +256,8 @@ def _of_run(facts: Facts, run: RunFacts) -> Why:
 def _of_ended(facts: Facts, run: RunFacts, policy: Policy) -> Why:
     kinds: dict[Status, Kind] = {Status.SUCCESS: "ran", Status.CANCELED: "canceled"}
     told = [_ended(run, policy), _range(run), _by(run)]
+    if facts.was_moved:
+        told += _by_revision(facts, run)
     if run.reason is not None:
         told.insert(0, _sentence(run.reason, facts, run, policy))
     headline = run.status.value + (f" ({run.reason})" if run.reason else "")
@@ -283,6 +290,10 @@ def _sentence(reason: Reason, facts: Facts, run: RunFacts, policy: Policy) -> st
         "rate": policy.rate,
         "exit_code": run.exit_code,
         "error": (run.error or "nobody said why").splitlines()[0],
+        "edited_at": rfc3339_ms(run.finished_at or 0),
+        "revision": run.revision,
+        "next_revision": run.revision + 1,
+        "owed": "1 tick was" if run.tick_count == 1 else f"{run.tick_count} ticks were",
     }
     return text.format(**told)
 
@@ -347,7 +358,17 @@ def _waits_for(facts: Facts, run: RunFacts) -> list[str]:
         told += _who_could(facts, run)
     if run.deadline_at is not None:
         told.append(f"it is skipped if it has not started by {rfc3339_ms(run.deadline_at)}")
-    return told
+    return [*told, *_by_revision(facts, run)]
+
+
+def _by_revision(facts: Facts, run: RunFacts) -> list[str]:
+    """Say which revision a run starts by, if that is not plain."""
+    if facts.was_moved:
+        return [f"it was decided under an earlier revision, and moved to revision {run.revision}"]
+    if run.revision == facts.revision:
+        return []
+    told = f"it starts as revision {run.revision} says; the schedule is at {facts.revision}"
+    return [f"{told} (apply with --update-waiting moves it)"]
 
 
 def _who_could(facts: Facts, run: RunFacts) -> list[str]:

@@ -8,6 +8,7 @@ import msgspec
 
 from onbeat.core.backfill import Choice
 from onbeat.core.decisions import Plan
+from onbeat.core.edits import Found
 from onbeat.core.model import Past
 from onbeat.core.notices import Bundle, Letter, Settled
 from onbeat.core.runs import Accepted, Failed, Outcome, Run, Succeeded, TriggeredBy, run_key
@@ -208,13 +209,17 @@ class Store(Protocol):
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
         beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
+        update_waiting: bool = False,
     ) -> list[Upserted]:
-        """Define schedules and take others away, all or none. What changes nothing writes nothing.
+        """Define schedules and delete others, all or none. What changes nothing writes nothing.
 
         A new schedule's first tick is later than now; one that has only single times may be as late
         as its grace, and is else recorded as missed. When the timing changes, ticks planned up to
-        now are decided by the old definition, and the next is later than now and than any decided.
-        Pausing is not touched.
+        now are decided by the old definition: those within their grace as ever, those beyond it as
+        one row, `edited`. The next is later than now and than any decided. Pausing is not touched.
+
+        Runs that wait start by the revision they were decided under. With `update_waiting` those of
+        the given schedules that no node has claimed are moved to the new one.
 
         `source` is kept with what it said, as long as others only edit that, who have none. An id
         of another owner than `only_of` is refused with NotAllowed. Where a revision is `expected`,
@@ -222,6 +227,9 @@ class Store(Protocol):
         expected None is that it is not there. `beginnings` are of those that are new; one
         that has come to rest, and has no tick, is armed anew by its last success.
         """
+
+    async def found_by_edits(self, schedule_ids: Sequence[str]) -> Mapping[str, Found]:
+        """Return what edits of these schedules would find now, of those that are there."""
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
         """Start nothing more of it; return whether that is a change. Started runs finish.

@@ -41,7 +41,7 @@ TAKE_WAITING = f"""
 SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
        r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost',
-       {GOES_ON}, r.end_asked_at IS NOT NULL
+       {GOES_ON}, r.end_asked_at IS NOT NULL, r.revision
   FROM schedule_runs r JOIN schedule_state t USING (schedule_id)
  WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND (
@@ -61,6 +61,11 @@ SELECT name, places FROM groups WHERE name IN (?1[]) ORDER BY name FOR UPDATE SK
 SAID = """
 SELECT schedule_id, revision, created_at, user_id, paused FROM schedules
  WHERE schedule_id IN (?1[])
+"""
+
+PAST_DEFINITIONS = """
+SELECT schedule_id, revision, definition FROM past_definitions
+ WHERE schedule_id IN (?1[]) AND revision IN (?2[]) AND definition <> ''
 """
 
 DEFINITIONS_OF = "SELECT schedule_id, definition FROM schedules WHERE schedule_id IN (?1[])"
@@ -206,12 +211,19 @@ class PostgresTransaction(Transaction):
         asked = (self.now, list(needs), limit, list(but_groups), list(but))
         taken = self.all(TAKE_WAITING, asked)
         said = self._said(list({row[1] for row in taken})) if taken else {}
+        before = {(row[1], row[-1]) for row in taken if row[-1] != said[row[1]][1]}
+        past = self._past_definitions(before) if before else {}
         rows: list[Row] = []
-        for row in taken:
-            definition, revision, _, user_id, paused = said[row[1]]
+        for *row, own in taken:
+            schedule_id = row[1]
+            current, revision, _, user_id, paused = said[schedule_id]
             # It may have been paused since it was looked for.
-            if not paused or row[6] or row[7] == "backfill" or row[18]:
-                rows.append((*row, definition, revision, user_id))
+            if paused and not (row[6] or row[7] == "backfill" or row[18]):
+                continue
+            if own == revision:
+                rows.append((*row, current, own, None, user_id))
+            else:
+                rows.append((*row, past.get((schedule_id, own)), own, current, user_id))
         return rows
 
     def take_groups(self, names: Sequence[str]) -> dict[str, int]:
@@ -225,6 +237,12 @@ class PostgresTransaction(Transaction):
         events = "pg_get_serial_sequence('events', 'event_id')"
         for name in ("'run_ids'", events):
             self.all(f"SELECT setval({name}, nextval({name}) + ?1)", (n,))
+
+    def _past_definitions(self, which: Collection[tuple[str, int]]) -> dict[tuple[str, int], str]:
+        """Return what schedules said at earlier revisions."""
+        ids, revisions = {each[0] for each in which}, {each[1] for each in which}
+        found = self.all(PAST_DEFINITIONS, (list(ids), list(revisions)))
+        return {(schedule_id, revision): text for schedule_id, revision, text in found}
 
     def _said(self, schedule_ids: Sequence[str]) -> dict[str, Row]:
         """Return what schedules that are held say, with their revision, time, user and pause."""

@@ -35,7 +35,8 @@ UPDATE schedule_runs
    SET status = 'ENQUEUED', reason = NULL, blocked_by = NULL, finished_at = NULL, error = NULL,
        triggered_by = 'backfill', due_at = ?2, updated_at = ?2, tick_count = 1,
        first_run_at = NULL, iteration = ?3, revision = ?4, needs = ?5, inputs = ?6, priority = ?7,
-       grp = ?8, deadline_at = NULL, idempotency_key = ?9, fence = fence + 1, deferrals = attempt
+       grp = ?8, deadline_at = NULL, rendered = NULL, idempotency_key = ?9, fence = fence + 1,
+       deferrals = attempt
  WHERE run_id = ?1 AND status = 'SKIPPED'
 """
 

@@ -11,7 +11,7 @@ from onbeat.core.decisions import Launch, Queue, Skip
 from onbeat.core.endings import judge
 from onbeat.core.plan import switched_off
 from onbeat.core.runs import Reason, Run, Status
-from onbeat.core.schedules import Schedule, Target, from_definition
+from onbeat.core.schedules import Schedule, Target
 from onbeat.errors import InvalidSchedule
 from onbeat.events import RunClaimed, RunEnqueued, RunFailed, RunStarted
 from onbeat.ports import Attempt, Node
@@ -26,15 +26,16 @@ from onbeat.stores.sql.rows import (
     full_groups,
     late_by,
     may_start,
+    read_definition,
     unfinished_of,
 )
 from onbeat.stores.sql.transaction import Transaction, Value, as_json
 
 CLAIM = """
-  WITH given (node_id, fence, revision, at, rendered, run_id)
-       AS (VALUES {(?text,?int,?int,?int,?text,?int)})
+  WITH given (node_id, fence, at, rendered, run_id)
+       AS (VALUES {(?text,?int,?int,?text,?int)})
 UPDATE schedule_runs AS r
-   SET leased_by = given.node_id, fence = given.fence, revision = given.revision,
+   SET leased_by = given.node_id, fence = given.fence,
        rendered = coalesce(r.rendered, given.rendered), updated_at = given.at
   FROM given
  WHERE r.run_id = given.run_id
@@ -105,7 +106,7 @@ class _Claiming:
             # What goes on elsewhere has never given its place up.
             if row.schedule_id in out or (row.grp in self._full and not row.goes_on):
                 continue
-            schedule = _read(row)
+            schedule = read_definition(row.schedule_id, row.definition)
             if schedule is None:
                 _refuse(tx, row)
                 self._is_changed = True
@@ -125,13 +126,9 @@ class _Claiming:
         )  # fmt: skip
         if run.deadline_at is not None and run.deadline_at <= self._tx.now:
             return False  # whoever looks for those ends it
-        if row.goes_on and schedule.target.is_found_again:
-            return True  # it has started, and is only to be found
-        off: Reason | None = switched_off(schedule)
-        if off is not None and run.is_asked_for:  # who wants it knows that its schedule is
-            off = None if schedule.target.is_enabled else "disabled_target"
         if row.goes_on:
-            off = "lost"  # it was to be found again, until its schedule was edited
+            return True  # it has started, and is only to be reattached
+        off = _switched_off(row, schedule, run)
         if off is not None:
             end_waiting(self._tx, row.schedule_id, run, off)
             release_next(self._tx, row.schedule_id)
@@ -156,7 +153,7 @@ class _Claiming:
         self._tx.tell(RunClaimed(*ids, node_id, attempt.fence))
         is_new = row.rendered is None and attempt.is_rendered
         fields = as_json(attempt.target.fields) if is_new else None
-        return node_id, attempt.fence, attempt.revision, now, fields, attempt.run_id
+        return node_id, attempt.fence, now, fields, attempt.run_id
 
     def _hold_groups(self, names: set[str]) -> None:
         """Be the only one who claims of these groups; those that others have count as full."""
@@ -257,11 +254,13 @@ def _judge(tx: Transaction, schedule: Schedule, run: Run) -> bool:
     return False
 
 
-def _read(row: WaitingRow) -> Schedule | None:
-    try:
-        return from_definition(row.schedule_id, row.definition)
-    except InvalidSchedule:
-        return None
+def _switched_off(row: WaitingRow, schedule: Schedule, run: Run) -> Reason | None:
+    """Return why a run is not to start: switches are those of now, whatever it was decided by."""
+    now = schedule if row.current is None else read_definition(row.schedule_id, row.current)
+    off = None if now is None else switched_off(now)
+    if now is not None and off is not None and run.is_asked_for:  # who wants it knows of `enabled`
+        return None if now.target.is_enabled else "disabled_target"
+    return off
 
 
 def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
@@ -305,8 +304,8 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
 
 
 def _refuse(tx: Transaction, row: WaitingRow) -> None:
-    """End a waiting run whose schedule cannot be read any more."""
-    told = "the schedule's definition cannot be read"
+    """End a waiting run whose definition cannot be read any more."""
+    told = f"the schedule's definition cannot be read: revision {row.revision}"
     tx.run(END_WAITING, (row.run_id, "FAILED", "invalid_target", tx.now, None, told))
     tx.tell(RunFailed(row.schedule_id, row.run_id, row.run_at, row.attempt, "invalid_target", told))
     release_next(tx, row.schedule_id)

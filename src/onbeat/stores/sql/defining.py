@@ -13,10 +13,8 @@ from onbeat.core.decisions import Decision, Due
 from onbeat.core.endings import to_release
 from onbeat.core.plan import (
     catch_up,
-    decide_all,
     defined_late,
     due_at,
-    next_due,
     set_aside,
     split_stale,
 )
@@ -28,7 +26,6 @@ from onbeat.events import (
     GroupChanged,
     RunEnqueued,
     ScheduleArmed,
-    ScheduleChanged,
     ScheduleCreated,
     ScheduleDeleted,
     ScheduleResumed,
@@ -36,9 +33,20 @@ from onbeat.events import (
 from onbeat.ports import NO_BEGINNINGS, NOTHING_EXPECTED, Beginning, Upserted
 from onbeat.stores.sql.causing import happen, keep_follows
 from onbeat.stores.sql.deciding import Decided, carry_out
-from onbeat.stores.sql.known import Known, existing, find, find_all, held, is_foreign, put_to_rest
+from onbeat.stores.sql.edits import edit, move_waiting
+from onbeat.stores.sql.known import (
+    KEEP_DEFINITION,
+    Known,
+    existing,
+    find,
+    find_all,
+    held,
+    is_foreign,
+    keep_definition,
+    put_to_rest,
+    set_positions,
+)
 from onbeat.stores.sql.rows import (
-    GOES_ON,
     KEEP,
     State,
     cancel_waiting,
@@ -81,19 +89,6 @@ INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, stat
 VALUES (?1, ?2, ?3, ?4, ?5, 'ENQUEUED', 'manual', ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?5, ?5)
 """
 
-KEEP_DEFINITION = """
-INSERT INTO past_definitions (schedule_id, revision, until_at, definition)
-VALUES (?1, ?2, ?3, ?4)
-    ON CONFLICT (schedule_id, revision, until_at) DO NOTHING
-"""
-
-SET_POSITIONS = """
-  WITH given (until, schedule_id) AS (VALUES {(?int,?text)})
-UPDATE schedule_state AS t SET decided_until = given.until
-  FROM given
- WHERE t.schedule_id = given.schedule_id
-"""
-
 REOPENED_AT_ONCE = 1000  # schedules, when the gate opens: that many are held in memory
 
 
@@ -106,6 +101,7 @@ def upsert(
     remove: Collection[str] = (),
     expected: Mapping[str, int | None] = NOTHING_EXPECTED,
     beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
+    update_waiting: bool = False,
 ) -> list[Upserted]:
     """Define schedules. The contract is `Store.upsert`."""
     tx.keep_gate()
@@ -115,10 +111,11 @@ def upsert(
         _check_revision(tx, schedule_id, revision)
     for schedule_id in remove:
         delete(tx, schedule_id)
-    done = [
-        _upsert(tx, schedule, source, user_id, beginnings.get(schedule.schedule_id))
-        for schedule in schedules
-    ]
+    done: list[Upserted] = []
+    for schedule in schedules:
+        beginning = beginnings.get(schedule.schedule_id)
+        about = (schedule, source, user_id, beginning)
+        done.append(_upsert(tx, *about, update_waiting=update_waiting))
     for schedule, each in zip(schedules, done, strict=True):
         beginning = beginnings.get(schedule.schedule_id)
         if beginning is not None and each.change != "created":
@@ -166,6 +163,8 @@ def _upsert(
     source: str | None,
     user_id: str,
     beginning: Beginning | None,
+    *,
+    update_waiting: bool,
 ) -> Upserted:
     known, text = find(tx, schedule.schedule_id), definition(schedule)
     if known is not None and is_foreign(tx, known.state.user_id):
@@ -179,36 +178,14 @@ def _upsert(
             put_to_rest(tx, schedule.schedule_id, note="")
         return begun
     is_new_source = source is not None and (known.source, known.base) != (source, text)
-    if known.text == text:
-        if is_new_source:
-            tx.run(KEEP_SOURCE, (source, text, schedule.schedule_id))
-        return Upserted(schedule.schedule_id, "unchanged", known.state.revision)
-    before = known.schedule()
-    revision = known.state.revision + 1
-    retimed = before is None or not schedule.is_timed_like(before)
-    if before is not None and retimed:
-        known = _decide_before_edit(tx, known, before)
+    done = Upserted(schedule.schedule_id, "unchanged", known.state.revision)
     if known.text != text:
-        _keep_for_later(tx, known, known.text, tx.now)
-    tx.run(
-        "UPDATE schedules SET definition = ?1, revision = ?2, updated_at = ?3 "
-        "WHERE schedule_id = ?4",
-        (text, revision, tx.now, schedule.schedule_id),
-    )
+        done = edit(tx, known, schedule, text, user_id=user_id)
     if is_new_source:
         tx.run(KEEP_SOURCE, (source, text, schedule.schedule_id))
-    policy = schedule.policy
-    tx.run(
-        "UPDATE schedule_runs INDEXED BY unfinished_runs SET needs = ?1, priority = ?2, grp = ?3 "
-        f"WHERE finished_at IS NULL AND schedule_id = ?4 AND status = 'ENQUEUED' AND NOT {GOES_ON}",
-        (schedule.target.needs, policy.priority, policy.group, schedule.schedule_id),
-    )
-    run_at = known.run_at
-    if retimed:
-        until = max(known.state.decided_run_at, tx.now // 1000)
-        (run_at,) = _go_on(tx, [(schedule, known.state, until)], are_due=not known.paused)
-    tx.tell(ScheduleChanged(schedule.schedule_id, revision, text, run_at, user_id))
-    return Upserted(schedule.schedule_id, "changed", revision)
+    if update_waiting:
+        move_waiting(tx, schedule, done.revision)
+    return done
 
 
 def _create(
@@ -231,7 +208,7 @@ def _create(
         until = since = min(until, max(decided, last))
         begins_at = min(since * 1000, tx.now)
     if old is not None:
-        _keep_for_later(tx, old, "", begins_at)
+        keep_definition(tx, old, "", begins_at)
     about = (schedule.schedule_id, source, user_id, text, revision, begins_at, tx.now)
     tx.run(CREATE, about)
     tx.run(CREATE_STATE, (schedule.schedule_id, until))
@@ -241,7 +218,7 @@ def _create(
     if old is None and since is None and schedule.ticks_once:
         missed, until = defined_late(schedule, state.past, now=tx.now)
         carry_out(tx, [Decided(schedule, state, [missed])] if missed is not None else [])
-    (run_at,) = _go_on(tx, [(schedule, state, until)])
+    (run_at,) = set_positions(tx, [(schedule, state, until)])
     tx.tell(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id, since))
     return Upserted(schedule.schedule_id, "created", revision)
 
@@ -277,27 +254,6 @@ def _arm_anew(tx: Transaction, schedule: Schedule, beginning: Beginning) -> None
     armed = existing(tx, schedule.schedule_id)
     if armed.run_at is not None:
         tx.tell(ScheduleArmed(schedule.schedule_id, armed.run_at))
-
-
-def _keep_for_later(tx: Transaction, known: Known, text: str, until: int) -> None:
-    """Keep what a schedule said until then, or that it was not there, for whoever asks why."""
-    tx.run(KEEP_DEFINITION, (known.schedule_id, known.state.revision, until, text))
-
-
-def _decide_before_edit(tx: Transaction, known: Known, schedule: Schedule) -> Known:
-    """Decide by the old definition what was planned up to now; return where that leaves it."""
-    run_at, past = known.first_undecided(schedule), known.state.past
-    unfinished = unfinished_of(tx, [known.schedule_id]).get(known.schedule_id, [])
-    if run_at is None:
-        return known
-    decisions: Sequence[Decision]
-    if known.paused or not gate_is_open(tx):
-        reason: Reason = "paused" if known.paused else "gate_off"
-        aside = set_aside(schedule, run_at, past, now=tx.now, reason=reason)
-        decisions = [aside] if aside is not None else []
-    else:
-        decisions = decide_all(schedule, run_at, unfinished, past, now=tx.now)
-    return _carry_out(tx, known, schedule, decisions, unfinished)
 
 
 def pause(tx: Transaction, schedule_id: str, *, note: str, until: int | None) -> bool:
@@ -390,7 +346,7 @@ def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) ->
     )
     replace_due(tx, [(schedule_id, None)])
     tx.run("DELETE FROM follows WHERE schedule_id = ?1", (schedule_id,))
-    _keep_for_later(tx, known, known.text, tx.now)
+    keep_definition(tx, known, known.text, tx.now)
     first = (schedule_id, 0, known.state.created_at, "")  # until then there was nothing
     tx.run(KEEP_DEFINITION, first)
     tx.tell(ScheduleDeleted(schedule_id))
@@ -473,7 +429,7 @@ def reopen(
         state = states[schedule.schedule_id]
         until = end // 1000 if schedule.schedule_id in went_by else 0
         positions.append((schedule, state, max(state.decided_until, until)))
-    return _go_on(tx, positions)
+    return set_positions(tx, positions)
 
 
 def _carry_out(
@@ -487,21 +443,3 @@ def _carry_out(
     if decisions:
         carry_out(tx, [Decided(schedule, known.state, decisions, unfinished)])
     return existing(tx, known.schedule_id)
-
-
-def _go_on(
-    tx: Transaction, positions: Sequence[tuple[Schedule, State, int]], *, are_due: bool = True
-) -> list[int | None]:
-    """Set where schedules are decided up to, and their due rows; return their next ticks.
-
-    Those that are paused keep what due row they have.
-    """
-    until_each = [value for s, _, until in positions for value in (until, s.schedule_id)]
-    tx.many(SET_POSITIONS, until_each)
-    due = [
-        (schedule.schedule_id, next_due(schedule, until, state.past))
-        for schedule, state, until in positions
-    ]
-    if are_due:
-        replace_due(tx, due)
-    return [None if each is None else each.run_at for _, each in due]

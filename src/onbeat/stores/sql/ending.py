@@ -44,6 +44,7 @@ from onbeat.stores.sql.rows import (
     as_run,
     cancel_waiting,
     definition_of,
+    definitions_of,
     end_waiting,
     failures_of,
     full_groups,
@@ -123,8 +124,8 @@ TRY_AGAIN = """
 UPDATE schedule_runs
    SET status = 'ENQUEUED', reason = ?3, error = ?4, exit_code = ?5, log_tail = ?6, due_at = ?7,
        updated_at = ?8, deferrals = deferrals + ?9,
-       deadline_at = CASE WHEN ?9 = 1 THEN deadline_at ELSE ?10 END, needs = ?11, priority = ?12,
-       grp = ?13, leased_by = NULL, fence = fence + 1
+       deadline_at = CASE WHEN ?9 = 1 THEN deadline_at ELSE ?10 END,
+       leased_by = NULL, fence = fence + 1
  WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
 """
 
@@ -263,7 +264,7 @@ def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> N
     """
     *columns, fence = row
     run, schedule_id = as_run(tuple(columns)), row[0]
-    schedule = definition_of(tx, schedule_id)
+    schedule, current = definitions_of(tx, schedule_id, run.revision)
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     due = tx.one("SELECT due_at FROM due WHERE schedule_id = ?1", (schedule_id,))
     next_due = None if due is None else due[0]
@@ -271,22 +272,20 @@ def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> N
     error, exit_code = _told(outcome)
     ids, held, tail = (schedule_id, run.run_id, run.run_at), (run.run_id, fence), _tail(log_tail)
     policy = schedule.policy if schedule is not None else Policy()
+    pause_after = None if current is None else current.policy.pause_after
     if isinstance(found, Await):
         external_id = plain(found.external_id)
         tx.run(AWAIT, (*held, found.deadline_at, external_id, tail, tx.now))
         tx.tell(RunAccepted(*ids, run.attempt, found.deadline_at, external_id))
     elif isinstance(found, Retry):
         goes_on = isinstance(outcome, Lost) and run.is_found_again
-        said = schedule or definition_of(tx, schedule_id, even_deleted=goes_on)
-        assert said is not None, "nothing of what is gone is tried again"
+        assert schedule is not None or goes_on, "nothing of what is gone is tried again"
         wait = None if goes_on else policy.start_deadline  # one that has started is not waiting
         deadline = None if wait is None else found.due_at + wait
         again = (found.due_at, tx.now, int(found.is_deferral), deadline)
-        # It may be edited since.
-        waits_as = (said.target.needs, said.policy.priority, said.policy.group)
-        tx.run(TRY_AGAIN, (*held, found.reason, error, exit_code, tail, *again, *waits_as))
+        tx.run(TRY_AGAIN, (*held, found.reason, error, exit_code, tail, *again))
         tx.tell(RunRetrying(*ids, run.attempt, found.due_at, found.reason, error or ""))
-        _pause_after(tx, schedule_id, policy, failures_of(tx, schedule_id))
+        _pause_after(tx, schedule_id, pause_after, failures_of(tx, schedule_id))
     else:
         told = (found.status, found.reason, error, exit_code, tail, tx.now, _result(outcome))
         tx.run(END, (*held, *told))
@@ -298,7 +297,7 @@ def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> N
         failures += found.status is Status.FAILED
         tx.tell(_told_of_end(ids, run.attempt, found, error or "", failures))
         if found.status is Status.FAILED:
-            _pause_after(tx, schedule_id, policy, failures)
+            _pause_after(tx, schedule_id, pause_after, failures)
         release(tx, schedule_id, found.release)
         cause(tx, schedule_id, found.status)
 
@@ -316,9 +315,9 @@ def _told_of_end(
     return RunFailed(*ids, attempt, reason, error, failures)
 
 
-def _pause_after(tx: Transaction, schedule_id: str, policy: Policy, failures: int) -> None:
-    """Pause a schedule of which too many runs in a row have failed."""
-    if policy.pause_after is None or failures < policy.pause_after:
+def _pause_after(tx: Transaction, schedule_id: str, pause_after: int | None, failures: int) -> None:
+    """Pause a schedule of which too many runs in a row have failed, by what it says now."""
+    if pause_after is None or failures < pause_after:
         return
     paused = tx.one("SELECT paused FROM schedules WHERE schedule_id = ?1", (schedule_id,))
     if paused == (0,):

@@ -43,6 +43,8 @@ SELECT definition, until_at FROM past_definitions
  WHERE schedule_id = ?1 ORDER BY until_at, revision
 """
 
+BEGAN = "SELECT max(until_at) FROM past_definitions WHERE schedule_id = ?1 AND revision = ?2 - 1"
+
 OF_REVISION = """
 SELECT definition FROM past_definitions
  WHERE schedule_id = ?1 AND revision = ?2 AND definition <> ''
@@ -113,6 +115,8 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
             if node.alive_until > tx.now
         ],
         spells=spells,
+        revision=known.state.revision,
+        was_moved=run is not None and _was_moved(tx, known, run),
     )
 
 
@@ -140,6 +144,14 @@ def _spells(tx: Transaction, known: Known) -> list[Spell]:
     if not found and schedule is not None and schedule.ticks_once:
         after = 0  # single times may be past when they are defined
     return [*found, Spell(schedule, after)]
+
+
+def _was_moved(tx: Transaction, known: Known, run: RunFacts) -> bool:
+    """Return whether a run is older than its revision: only an edit can have moved it there."""
+    if run.triggered_by == "backfill":  # it has the revision of when it was asked for
+        return False
+    row = tx.one(BEGAN, (known.schedule_id, run.revision))
+    return row is not None and row[0] is not None and run.created_at < row[0]
 
 
 def _is_tick(schedule: Schedule | None, at: int, known: Known) -> bool:

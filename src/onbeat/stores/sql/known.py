@@ -19,6 +19,19 @@ SELECT s.schedule_id, s.definition, s.paused, s.pause_note, s.paused_until, s.de
  WHERE s.schedule_id = ?1
 """
 
+KEEP_DEFINITION = """
+INSERT INTO past_definitions (schedule_id, revision, until_at, definition)
+VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT (schedule_id, revision, until_at) DO NOTHING
+"""
+
+SET_POSITIONS = """
+  WITH given (until, schedule_id) AS (VALUES {(?int,?text)})
+UPDATE schedule_state AS t SET decided_until = given.until
+  FROM given
+ WHERE t.schedule_id = given.schedule_id
+"""
+
 MOST_LIKE_IT = 500  # ids that begin like one, and as many more, that it is compared with
 
 SCHEDULES = SCHEDULE.replace("= ?1", "IN (?1[]) ORDER BY s.schedule_id")
@@ -111,3 +124,26 @@ def put_to_rest(tx: Transaction, schedule_id: str, *, note: str, until: int | No
 def resting_until(until: int | None) -> Due | None:
     """Return the due row of a schedule that is paused until then."""
     return None if until is None else Due(until // 1000, until)
+
+
+def keep_definition(tx: Transaction, known: Known, text: str, until: int) -> None:
+    """Keep what a schedule said until then, or that it was not there: runs start by it."""
+    tx.run(KEEP_DEFINITION, (known.schedule_id, known.state.revision, until, text))
+
+
+def set_positions(
+    tx: Transaction, positions: Sequence[tuple[Schedule, State, int]], *, are_due: bool = True
+) -> list[int | None]:
+    """Set where schedules are decided up to, and their due rows; return their next ticks.
+
+    Those that are paused keep what due row they have.
+    """
+    until_each = [value for s, _, until in positions for value in (until, s.schedule_id)]
+    tx.many(SET_POSITIONS, until_each)
+    due = [
+        (schedule.schedule_id, next_due(schedule, until, state.past))
+        for schedule, state, until in positions
+    ]
+    if are_due:
+        replace_due(tx, due)
+    return [None if each is None else each.run_at for _, each in due]

@@ -95,6 +95,14 @@ DELETE FROM schedule_runs WHERE run_id IN (
      WHERE finished_at < ?1)
 """
 
+# What an unfinished run was decided under is kept: it starts, and is tried again, by that.
+FORGET_DEFINITIONS = """
+DELETE FROM past_definitions WHERE until_at < ?1 AND NOT EXISTS (
+    SELECT 1 FROM schedule_runs r
+     WHERE r.finished_at IS NULL AND r.schedule_id = past_definitions.schedule_id
+       AND r.revision = past_definitions.revision)
+"""
+
 FORGET_DELETED = """
 DELETE FROM {table} WHERE schedule_id IN (
     SELECT s.schedule_id FROM schedules s
@@ -332,7 +340,7 @@ def prune(tx: Transaction, *, before: int, limit: int) -> int:
         "(SELECT event_id, at FROM events ORDER BY event_id LIMIT ?2) e WHERE at < ?1)",
         (before, limit),
     )
-    tx.run("DELETE FROM past_definitions WHERE until_at < ?1", (before,))
+    tx.run(FORGET_DEFINITIONS, (before,))
     forget_messages(tx, before)
     for table in ("schedule_state", "schedules"):
         tx.run(FORGET_DELETED.format(table=table), (before,))

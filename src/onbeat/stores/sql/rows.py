@@ -66,7 +66,7 @@ class DueRow(NamedTuple):
 
 
 class WaitingRow(NamedTuple):
-    """A run that may be claimed, with what its schedule says."""
+    """A run that may be claimed, with what its schedule said when it was decided."""
 
     run_id: int
     schedule_id: str
@@ -88,8 +88,9 @@ class WaitingRow(NamedTuple):
     was_lost: int  # the attempt before: its node fell silent
     goes_on: int  # it may run without that node
     is_to_end: int  # somebody has asked for its end since
-    definition: str
-    revision: int
+    definition: str | None  # of the run's revision; None: it is not kept
+    revision: int  # of the run
+    current: str | None  # the definition of now, if that is another one
     user_id: str
 
 
@@ -101,7 +102,7 @@ GOES_ON = f"({IS_FOUND_AGAIN} AND (coalesce(reason, '') = 'lost' OR end_asked_at
 RUN_OF_SCHEDULE = f"""schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt,
        blocked_by, leased_by IS NOT NULL, deferrals, deadline_at,
        CASE WHEN end_asked_at IS NOT NULL THEN reason END, triggered_by = 'backfill',
-       {IS_FOUND_AGAIN}, status = 'ENQUEUED' AND {GOES_ON}"""
+       {IS_FOUND_AGAIN}, status = 'ENQUEUED' AND {GOES_ON}, revision"""
 
 UNFINISHED = f"""
 SELECT {RUN_OF_SCHEDULE}
@@ -139,6 +140,16 @@ SELECT g.name, g.places, coalesce(r.used, 0)
         GROUP BY grp) r ON r.grp = g.name
 """
 
+# What a schedule says now, and what it said at a revision.
+DEFINITIONS = """
+SELECT s.definition, CASE WHEN s.revision = ?2 THEN s.definition ELSE (
+           SELECT p.definition FROM past_definitions p
+            WHERE p.schedule_id = s.schedule_id AND p.revision = ?2 AND p.definition <> ''
+            LIMIT 1) END
+  FROM schedules s
+ WHERE s.schedule_id = ?1 AND s.deleted_at IS NULL
+"""
+
 KEEP = """
 INSERT INTO meta (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2
 """
@@ -155,11 +166,12 @@ def unfinished_of(tx: Transaction, schedule_ids: Collection[str]) -> dict[str, l
 def as_run(row: Row) -> Run:
     """Return a run from the columns of `RUN_OF_SCHEDULE`."""
     _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by, *rest = row
-    leased, deferrals, deadline_at, ending, backfill, found_again, goes_on = rest
+    leased, deferrals, deadline_at, ending, backfill, found_again, goes_on, revision = rest
     return Run(
         run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by,
         leased=bool(leased), deferrals=deferrals, deadline_at=deadline_at, ending=ending,
         is_backfill=bool(backfill), is_found_again=bool(found_again), goes_on=bool(goes_on),
+        revision=revision,
     )  # fmt: skip
 
 
@@ -212,15 +224,31 @@ def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
     tx.many(REPLACE_DUE, rows)
 
 
-def definition_of(
-    tx: Transaction, schedule_id: str, *, even_deleted: bool = False
-) -> Schedule | None:
-    """Return what a schedule says, or None if it was deleted or cannot be read."""
-    which = "" if even_deleted else " AND deleted_at IS NULL"
-    sql = f"SELECT definition FROM schedules WHERE schedule_id = ?1{which}"
+def definition_of(tx: Transaction, schedule_id: str) -> Schedule | None:
+    """Return what a schedule says now, or None if it was deleted or cannot be read."""
+    sql = "SELECT definition FROM schedules WHERE schedule_id = ?1 AND deleted_at IS NULL"
     row = tx.one(sql, (schedule_id,))
+    return None if row is None else read_definition(schedule_id, row[0])
+
+
+def definitions_of(
+    tx: Transaction, schedule_id: str, revision: int
+) -> tuple[Schedule | None, Schedule | None]:
+    """Return what a schedule said at this revision, and what it says now.
+
+    Either is None if the schedule was deleted, or if it cannot be read.
+    """
+    row = tx.one(DEFINITIONS, (schedule_id, revision))
+    if row is None:
+        return None, None
+    current, own = (read_definition(schedule_id, text) for text in row)
+    return own, current
+
+
+def read_definition(schedule_id: str, text: str | None) -> Schedule | None:
+    """Return what a text defines, or None if it is not there or cannot be read."""
     try:
-        return None if row is None else from_definition(schedule_id, row[0])
+        return None if text is None else from_definition(schedule_id, text)
     except InvalidSchedule:
         return None
 

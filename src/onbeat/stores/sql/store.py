@@ -6,6 +6,7 @@ from copy import copy
 from typing import Protocol, Self, TypeVar
 
 from onbeat.core.backfill import Choice
+from onbeat.core.edits import Found
 from onbeat.core.notices import Letter, Settled
 from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.core.schedules import Schedule
@@ -50,6 +51,7 @@ from onbeat.stores.sql import (
     claiming,
     defining,
     documents,
+    edits,
     ending,
     explaining,
     forecasting,
@@ -132,6 +134,7 @@ class SqlStore(ABC):
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
         beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
+        update_waiting: bool = False,
     ) -> list[Upserted]:
         return await self._write(
             lambda tx: defining.upsert(
@@ -142,8 +145,12 @@ class SqlStore(ABC):
                 remove=remove,
                 expected=expected,
                 beginnings=beginnings,
+                update_waiting=update_waiting,
             )
         )
+
+    async def found_by_edits(self, schedule_ids: Sequence[str]) -> dict[str, Found]:
+        return await self._read(lambda tx: edits.found_by_edits(tx, schedule_ids))
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
         return await self._write(lambda tx: defining.pause(tx, schedule_id, note=note, until=until))

@@ -48,7 +48,12 @@ WAITING = f"""
 SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
        r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost',
-       {GOES_ON}, r.end_asked_at IS NOT NULL, s.definition, s.revision, s.user_id
+       {GOES_ON}, r.end_asked_at IS NOT NULL,
+       CASE WHEN r.revision = s.revision THEN s.definition ELSE (
+           SELECT p.definition FROM past_definitions p
+            WHERE p.schedule_id = r.schedule_id AND p.revision = r.revision AND p.definition <> ''
+            LIMIT 1) END,
+       r.revision, CASE WHEN r.revision <> s.revision THEN s.definition END, s.user_id
   FROM schedule_runs r INDEXED BY waiting_runs JOIN schedules s USING (schedule_id)
  WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND (

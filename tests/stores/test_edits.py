@@ -1,0 +1,342 @@
+"""The edit rule as stores keep it: nothing of the past starts, and a run starts by one revision."""
+
+import pytest
+
+from onbeat.core.edits import Record, foresee
+from onbeat.core.instants import parse_instant
+from onbeat.core.runs import Accepted, Busy, Failed, Succeeded
+from onbeat.core.why import explain
+from onbeat.events import RunMoved
+from onbeat.testing import a_schedule
+
+BROKEN = Failed("exit code 1", "exit", exit_code=1)
+OLD, NEW = {"command": ["old"], "inputs": {"n": 1}}, {"command": ["new"], "inputs": {"n": 2}}
+
+
+def at(clock):
+    return parse_instant(f"2026-01-01T{clock}:00Z")
+
+
+class TestTicksOwed:
+    @pytest.mark.parametrize("catchup", ["once", "none", "all", "spread"])
+    async def test_ticks_beyond_their_grace_are_one_row_and_nothing_starts(self, world, catchup):
+        await world.define(run=OLD, catchup=catchup, overlap="allow")
+        world.clock.advance("3h30m")
+        await world.define(run=NEW, every="1d")
+        await world.plan()
+        (row,) = await world.rows()
+        assert (row.status, row.reason, row.revision) == ("SKIPPED", "edited", 1)
+        assert (row.first_run_at, row.run_at, row.tick_count) == (at("13:00"), at("15:00"), 3)
+        assert await world.start() == []
+        assert (await world.schedule()).next_run_at == parse_instant("2026-01-02T00:00:00Z")
+
+    async def test_a_tick_within_its_grace_starts_by_the_old_revision(self, world):
+        await world.define(run=OLD)
+        world.clock.advance("1h")
+        world.clock.advance("59s")
+        await world.define(run=NEW, every="1d")
+        attempt = await world.start_one()
+        assert (attempt.target.fields, attempt.inputs, attempt.revision) == (OLD, {"n": 1}, 1)
+
+    async def test_what_a_running_spread_still_owes_is_recorded(self, world):
+        await world.define(every="1m", catchup="spread", overlap="allow", run=OLD)
+        world.clock.advance("30m30s")
+        await world.plan()
+        begun = len(await world.rows())
+        await world.define(every="1d", run=NEW)
+        rows = await world.rows()
+        edited = rows[begun]
+        assert (edited.reason, edited.tick_count) == ("edited", 30 - begun - 1)
+        assert [row.status for row in rows[begun + 1 :]] == ["ENQUEUED"]  # it is on time
+        assert {attempt.revision for attempt in await world.start()} == {1}
+
+    async def test_an_edit_of_a_paused_schedule_records_its_pause(self, world):
+        await world.define()
+        await world.store.pause("report")
+        world.clock.advance("3h30m")
+        await world.define(every="1d")
+        assert await world.runs("reason tick_count") == [("paused", 3)]
+
+    async def test_an_edit_behind_the_gate_records_the_gate(self, world):
+        await world.define()
+        await world.store.set_gate(is_open=False)
+        world.clock.advance("3h30m")
+        await world.define(every="1d")
+        assert await world.runs("reason tick_count") == [("gate_off", 3)]
+
+    async def test_an_edit_that_leaves_the_ticks_leaves_the_catchup_to_the_new_definition(
+        self, world
+    ):
+        await world.define(run=OLD)
+        world.clock.advance("3h30m")
+        await world.define(run=NEW)
+        await world.plan()
+        attempt = await world.start_one()
+        assert (attempt.target.fields, attempt.revision) == (NEW, 2)
+        assert await world.runs("triggered_by tick_count") == [("catchup", 3)]
+
+    async def test_why_names_the_edit(self, world):
+        await world.define()
+        world.clock.advance("3h30m")
+        await world.define(every="1d")
+        facts = await world.store.facts("report", at("14:00"))
+        found = explain(facts)
+        assert found.reason == "edited"
+        assert found.sentences[0] == (
+            "the schedule was edited at 2026-01-01T15:30:00.000Z (revision 1 to 2) while 3 ticks were "
+            "owed; nothing of the past is started by an edit"
+        )
+
+
+class TestOneRevision:
+    async def test_a_waiting_run_starts_by_the_revision_it_was_decided_under(self, world):
+        await world.waiting(run=OLD, timeout="7s", cancel_grace="3s")
+        await world.define(run=NEW, timeout="8s")
+        attempt = await world.start_one()
+        assert (attempt.target.fields, attempt.inputs, attempt.revision) == (OLD, {"n": 1}, 1)
+        assert (attempt.timeout, attempt.cancel_grace) == (7_000, 3_000)
+        assert (await world.row()).revision == 1
+
+    async def test_a_queued_run_starts_by_the_revision_it_was_decided_under(self, world):
+        first = await world.going(run=OLD, overlap="queue")
+        await world.tick("1h")
+        await world.define(run=NEW)
+        await world.end(first)
+        assert (await world.start_one()).target.fields == OLD
+
+    async def test_each_retry_is_by_the_revision_of_its_run(self, world):
+        attempt = await world.going(run=OLD, retry=["1s", "2s"])
+        await world.define(run=NEW, retry=["50s"])
+        await world.end(attempt, BROKEN)
+        world.clock.advance("1s")
+        again = await world.start_one()
+        assert (again.target.fields, again.revision) == (OLD, 1)
+        await world.define(run=NEW, every="1d")
+        await world.end(again, BROKEN)
+        world.clock.advance("2s")
+        last = await world.start_one()
+        assert (last.target.fields, last.attempt) == (OLD, 3)
+        await world.end(last, BROKEN)
+        assert await world.runs("status reason attempt") == [("FAILED", "exit", 3)]
+
+    async def test_a_manual_run_starts_by_the_revision_it_was_asked_for_under(self, world):
+        await world.define(run=OLD)
+        await world.store.enqueue("report", request_id="one", inputs={"by": "hand"})
+        await world.define(run=NEW)
+        attempt = await world.start_one()
+        assert (attempt.target.fields, attempt.inputs) == (OLD, {"n": 1, "by": "hand"})
+
+    async def test_a_backfilled_run_starts_by_the_revision_of_the_backfill(self, world):
+        await world.define(run=OLD, every="1h")
+        world.clock.advance("30m")
+        first, last = at("09:00"), at("09:30")
+        await world.store.backfill("report", first=first, last=last, limit=10)
+        await world.define(run=NEW)
+        assert (await world.start_one()).target.fields == OLD
+
+    async def test_templates_are_those_of_the_run_s_revision(self, world):
+        await world.waiting(run={"command": ["old", "{{ iteration }}"]})
+        await world.define(run={"command": ["new", "{{ iteration }}"]})
+        assert (await world.start_one()).target.fields == {"command": ["old", "1"]}
+
+    async def test_the_condition_is_that_of_the_run_s_revision(self, world):
+        await world.waiting(when={"command": ["test", "old"]})
+        await world.define(when={"command": ["test", "new"]})
+        (attempt,) = await world.claim()
+        assert attempt.when.fields == {"command": ["test", "old"]}
+
+    async def test_a_run_waits_in_the_group_and_with_the_priority_of_its_revision(self, world):
+        await world.store.set_group("narrow", places=0)
+        await world.waiting(group="narrow", priority=5)
+        await world.define(priority=9)
+        assert await world.runs("grp priority") == [("narrow", 5)]
+        assert await world.claim() == []
+        await world.store.set_group("narrow", places=1)
+        assert (await world.start_one()).group == "narrow"
+
+    async def test_overlap_is_judged_at_the_claim_by_the_run_s_revision(self, world):
+        await world.define(overlap="allow", retry=["3h"])
+        for _ in range(2):
+            await world.tick("1h")
+        for attempt in await world.start():
+            await world.end(attempt, BROKEN)
+        await world.define(overlap="skip", every="1d")
+        world.clock.advance("3h")
+        assert len(await world.claim()) == 2
+
+    async def test_what_was_accepted_is_awaited_for_the_timeout_of_its_revision(self, world):
+        await world.register(offers=frozenset({"http"}))
+        attempt = await world.going(run={"http": "https://example.com"}, timeout="10m")
+        await world.define(run=NEW, timeout="1s")
+        await world.end(attempt, Accepted("there"))
+        (row,) = await world.rows()
+        assert row.deadline_at == world.clock.now() + 600_000
+
+    async def test_what_is_lost_is_tried_again_as_its_revision_says(self, world):
+        await world.going(run=OLD, on_lost="retry")
+        await world.define(run=NEW, on_lost="fail")
+        await world.restart()
+        assert (await world.start_one()).target.fields == OLD
+
+    async def test_a_start_deadline_of_a_retry_is_that_of_its_revision(self, world):
+        attempt = await world.going(run=OLD, retry=["1m"], start_deadline="10s")
+        await world.define(run=NEW)
+        await world.end(attempt, BROKEN)
+        (row,) = await world.rows()
+        assert row.deadline_at == row.due_at + 10_000
+
+    @pytest.mark.parametrize(
+        ("off", "reason"),
+        [({"enabled": False}, "disabled"), ({"run": NEW | {"enabled": False}}, "disabled_target")],
+    )
+    async def test_a_switch_of_now_holds_for_runs_of_every_revision(self, world, off, reason):
+        await world.waiting(run=OLD)
+        await world.define(**off)
+        assert await world.claim() == []
+        assert await world.runs("status reason") == [("SKIPPED", reason)]
+
+    async def test_pause_after_of_now_counts_for_runs_of_every_revision(self, world):
+        attempt = await world.going(pause_after=1)
+        await world.define()
+        await world.end(attempt, BROKEN)
+        assert not (await world.schedule()).paused
+
+    async def test_a_past_definition_that_cannot_be_read_fails_its_run(self, world):
+        await world.waiting(run=OLD)
+        await world.define(run=NEW)
+        await world.tamper("UPDATE past_definitions SET definition = ?", ("garbage",))
+        assert await world.claim() == []
+        (row,) = await world.rows()
+        assert (row.status, row.reason) == ("FAILED", "invalid_target")
+        assert row.error == "the schedule's definition cannot be read: revision 1"
+
+    async def test_retention_keeps_the_definition_of_an_unfinished_run(self, world):
+        await world.waiting(run=OLD)
+        for n in range(3):
+            world.clock.advance("1h")
+            await world.define(run=NEW, description=f"{n}")
+        world.clock.advance("400h")
+        await world.store.prune(before=world.clock.now())
+        attempt = await world.start_one()
+        assert attempt.target.fields == OLD
+        await world.end(attempt)
+        world.clock.advance("1h")
+        await world.store.prune(before=world.clock.now())
+        assert (await world.store.facts("report", None)).spells[0].schedule.description == "2"
+
+    async def test_a_run_backfilled_after_an_edit_has_nothing_of_the_old_template(self, world):
+        attempt = await world.going(run={"command": ["old", "{{ iteration }}"]})
+        await world.end(attempt, Busy("no time", 1_000))
+        world.clock.advance("1s")
+        await world.define(run=NEW, enabled=False)
+        assert await world.claim() == []
+        await world.define(run=NEW)
+        when = attempt.run_at
+        await world.store.backfill("report", first=when, last=when, limit=1)
+        again = await world.start_one()
+        assert (again.target.fields, again.revision) == (NEW, 3)
+
+
+class TestUpdateWaiting:
+    async def test_waiting_runs_are_moved_to_the_new_revision(self, world):
+        await world.waiting(run=OLD | {"command": ["old", "{{ iteration }}"]}, start_deadline="1h")
+        await world.told()
+        wide = {"run": NEW, "priority": 5, "group": "wide", "start_deadline": "10m"}
+        await world.define(update_waiting=True, **wide)
+        (row,) = await world.rows()
+        assert (row.revision, row.inputs, row.priority, row.grp) == (2, {"n": 2}, 5, "wide")
+        assert row.deadline_at == world.clock.now() + 600_000
+        moved = RunMoved("report", row.run_id, row.run_at, 2, 1)
+        assert (await world.told())[-1] == moved
+        assert (await world.start_one()).target.fields == NEW
+
+    async def test_a_queued_and_a_retrying_run_are_moved(self, world):
+        first = await world.going(run=OLD, overlap="queue", retry=["1m"])
+        await world.end(first, BROKEN)
+        await world.store.enqueue("report", request_id="one")
+        await world.define(run=NEW, overlap="queue", update_waiting=True)
+        assert await world.runs("status revision") == [("ENQUEUED", 2)] * 2
+        world.clock.advance("1m")
+        assert [attempt.target.fields for attempt in await world.start()] == [NEW] * 2
+
+    async def test_inputs_given_by_hand_stay(self, world):
+        await world.define(run={"command": ["old"], "inputs": {"n": 1, "m": 1}})
+        await world.store.enqueue("report", request_id="one", inputs={"m": 5, "by": "hand"})
+        await world.define(
+            run={"command": ["new"], "inputs": {"n": 2, "m": 2}}, update_waiting=True
+        )
+        attempt = await world.start_one()
+        assert attempt.inputs == {"n": 2, "m": 5, "by": "hand"}
+
+    async def test_a_claimed_run_and_a_started_one_keep_their_revision(self, world):
+        await world.waiting(run=OLD)
+        claimed = await world.claim()
+        await world.define(run=NEW, update_waiting=True)
+        (started,) = await world.announce(claimed)
+        assert (started.target.fields, started.revision) == (OLD, 1)
+        await world.define(run=NEW, every="1d", update_waiting=True)
+        assert (await world.row()).revision == 1
+
+    async def test_what_waits_of_an_earlier_revision_is_moved_without_an_edit(self, world):
+        await world.waiting(run=OLD)
+        await world.define(run=NEW)
+        assert (await world.define(run=NEW, update_waiting=True)).change == "unchanged"
+        assert (await world.start_one()).target.fields == NEW
+
+    async def test_why_says_to_which_revision_a_run_was_moved(self, world):
+        await world.waiting(run=OLD)
+        world.clock.advance("1m")
+        await world.define(run=NEW)
+        kept = explain(await world.store.facts("report", at("13:00")))
+        assert kept.sentences[-1] == (
+            "it starts as revision 1 says; the schedule is at 2 "
+            "(apply with --update-waiting moves it)"
+        )
+        await world.define(run=NEW, update_waiting=True)
+        moved = explain(await world.store.facts("report", at("13:00")))
+        assert moved.sentences[-1] == (
+            "it was decided under an earlier revision, and moved to revision 2"
+        )
+
+
+class TestForeseeing:
+    async def foreseen(self, world, new, **asked):
+        found = await world.store.found_by_edits(["report"])
+        return foresee(found.get("report"), new, now=world.clock.now(), **asked)
+
+    async def test_what_an_edit_records_is_foreseen(self, world):
+        await world.define(run=OLD)
+        world.clock.advance("3h30m")
+        found = await self.foreseen(world, a_schedule("report", every="1d"))
+        assert found.records == [Record("edited", 3, at("13:00"), at("15:00"))]
+        assert (found.starts, found.keeps, found.by_planner) == ([], {}, False)
+
+    async def test_what_is_kept_waiting_and_what_would_be_canceled_is_foreseen(self, world):
+        await world.waiting(run=OLD)
+        await world.define(run=NEW)
+        found = await self.foreseen(world, a_schedule("report", run=NEW, priority=1))
+        assert found.keeps == {1: 1}
+        moved = await self.foreseen(
+            world, a_schedule("report", run=NEW, priority=1), update_waiting=True
+        )
+        assert moved.keeps == {}
+        gone = await self.foreseen(world, None)
+        assert gone.cancels == 1
+
+    async def test_what_the_planner_catches_up_is_foreseen(self, world):
+        await world.define(run=OLD)
+        world.clock.advance("3h30m")
+        found = await self.foreseen(world, a_schedule("report", run=NEW))
+        assert (found.starts, found.revision, found.by_planner) == ([at("15:00")], 2, True)
+
+    async def test_what_is_not_there_has_nothing_to_foresee(self, world):
+        assert (await self.foreseen(world, a_schedule("report"))).is_nothing
+        assert await world.store.found_by_edits(["report"]) == {}
+
+
+async def test_a_schedule_made_anew_leaves_its_old_runs_their_revision(world):
+    attempt = await world.going(run=OLD, retry=["1m"])
+    await world.store.delete("report")
+    await world.define(run=NEW)
+    await world.end(attempt, Succeeded())
+    assert await world.runs("status revision") == [("SUCCESS", 1)]
