@@ -22,8 +22,7 @@ CALLS = {
     "schedule.resumed": "resume", "schedule.deleted": "delete", "gate.changed": "set_gate",
     "group.changed": "set_group",
 }  # fmt: skip
-SHORTEST_AWAITED, LONGEST_AWAITED = 1_000, 3_600_000
-LONGEST_POSTPONED = 62_000
+REPORT_TIMEOUT = 3_600_000
 MOST_LOST = 5  # attempts beyond the policy's own, as the docs say
 RETRYABLE = ("exit", "launch_failed")  # of what the targets of the simulator can say
 
@@ -415,37 +414,25 @@ class Checker(Life):
         run, model = self.runs[event.run_id], self.models[event.schedule_id]
         self.require(run.state == "STARTED", "legal state changes", f"accepted {run}")
         self.require(run.asked is None, "an asked run ends", f"accepted: {run}")
-        if model.deleted or self.is_sick(run.schedule_id):
-            first, last = self.now + SHORTEST_AWAITED, self.now + LONGEST_AWAITED
-        else:
-            first, last = self._awaited_until(model)
-        if self.world.seen["clock set back"] and model.policy.timeout is None:
-            last = self.now + LONGEST_AWAITED  # the tick that it waits for may have been put off
-        right = first <= event.deadline_at <= last
-        told = f"{event}: {first} to {last}"
+        is_unread = model.deleted or self.is_sick(run.schedule_id)
+        timeout = None if is_unread else model.policy.timeout
+        expected = self.now + (REPORT_TIMEOUT if timeout is None else timeout)
+        right = event.deadline_at == expected
+        told = f"{event}: {expected}"
         self.require(right, "what was accepted is awaited for its time", told)
         run.ended[run.attempt] = "accepted"
         run.heard_by, run.started_by = event.deadline_at, ""
+        run.accepted_attempt = run.attempt
         self.seen["accepted"] += 1
 
-    def _awaited_until(self, model):
-        """Return the earliest and the latest that a run is to be heard of: mostly the same."""
-        now, longest = self.now, self.now + LONGEST_AWAITED
-        if model.policy.timeout is not None:
-            return now + model.policy.timeout, now + model.policy.timeout
-        tick = None if model.paused else self.covering.next_tick(model)
-        due = model.paused_until if tick is None else model.due_at(tick)
-        if not model.paused and model.next_tick() != tick:
-            return now + SHORTEST_AWAITED, longest
-        if due is None:
-            return longest, longest
-        until = max(min(longest, due - 1), now + SHORTEST_AWAITED)
-        if due <= now:  # it is overdue, or was put off
-            return now + SHORTEST_AWAITED, max(until, now + LONGEST_POSTPONED)
-        if model.policy.jitter and model.happened:  # which may have moved it since
-            slack = 2 * model.policy.jitter
-            return max(until - slack, now + SHORTEST_AWAITED), until + slack
-        return until, until
+    def on_run_reported_late(self, event):
+        """A report after the deadline changes nothing, and is noted once."""
+        run = self.runs[event.run_id]
+        ended = (run.state, run.reason, run.accepted_attempt)
+        right = ended == ("FAILED", "timeout", run.attempt) and not run.is_reported_late
+        self.require(right, "late reports are noted once", f"{event}: {run}")
+        run.is_reported_late = True
+        self.seen["reported after the deadline"] += 1
 
     def on_run_end_asked(self, event):
         run, tx = self.runs[event.run_id], self.tx
