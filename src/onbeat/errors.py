@@ -122,12 +122,18 @@ class NoSuchToken(OnbeatError):  # noqa: N818 - it names what is wrong
         super().__init__(f"no token is called {shown(which)}{hint}")
 
 
+RAISE_TIMEOUT = "for runs that take longer, raise the timeout of the schedule or workflows_timeout"
+
+
 class RunIsOver(OnbeatError):  # noqa: N818 - it names what is wrong
     """A run has ended already, and not as the caller takes it."""
 
-    def __init__(self, run_id: int, status: str) -> None:
-        self.run_id, self.status = run_id, status
-        super().__init__(f"run {run_id} is {status}: nothing was changed")
+    def __init__(self, run_id: int, status: str, *, is_late: bool = False) -> None:
+        self.run_id, self.status, self.is_late = run_id, status, is_late
+        self.hint = RAISE_TIMEOUT if is_late else ""
+        why = " since its deadline, and the report is noted with its error" if is_late else ""
+        self.problem = f"run {run_id} is {status}{why}: nothing was changed"
+        super().__init__(f"{self.problem} ({self.hint})" if is_late else self.problem)
 
 
 class RunIsHeld(OnbeatError):  # noqa: N818 - it names what is wrong

@@ -242,6 +242,16 @@ class RunNamed(Event, frozen=True, tag="run.named"):
     external_id: str
 
 
+class RunReportedLate(Event, frozen=True, tag="run.reported_late"):
+    """A target reported an outcome after the run's deadline; the run stays as it is."""
+
+    schedule_id: str
+    run_id: int
+    run_at: int
+    status: str  # what it reported
+    error: str = ""
+
+
 class RunEndAsked(Event, frozen=True, tag="run.end_asked"):
     """A started run is to end: its node will see to it."""
 
@@ -428,7 +438,7 @@ AnyEvent = (
     | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunEndAsked
     | RunBackfilled | RangeShortened | GroupChanged | TokenCreated | TokenRevoked | SessionOpened
     | RunNamed | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored | DocumentKept
-    | DocumentForgotten | ScheduleArmed | RunMoved
+    | DocumentForgotten | ScheduleArmed | RunMoved | RunReportedLate
 )  # fmt: skip
 
 

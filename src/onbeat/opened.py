@@ -153,7 +153,10 @@ class Opened:
                 ask=requests.ask,
                 public_only=settings.http_targets == "public",
             ),
-            "workflow": WorkflowLauncher(RunLauncher(dags, executor, clock=store.clock)),
+            "workflow": WorkflowLauncher(
+                RunLauncher(dags, executor, clock=store.clock),
+                report_timeout=settings.workflows_timeout,
+            ),
             "flow": flows,
             **own,
         }

@@ -123,6 +123,17 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitedRow:
+    """A run that its target has accepted, and is to report by its deadline."""
+
+    run_id: int
+    schedule_id: str
+    started_at: int
+    deadline_at: int
+    external_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """What `status` tells of a store."""
 
@@ -134,6 +145,7 @@ class Overview:
     next_due_at: int | None
     runs: Mapping[str, int]  # unfinished ones, by status
     nodes: Sequence[NodeRow]
+    awaited: Sequence[AwaitedRow] = ()  # those with the next deadlines
 
 
 @dataclass(frozen=True, slots=True)

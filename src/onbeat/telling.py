@@ -98,6 +98,16 @@ class NodeFields(msgspec.Struct, frozen=True):
     address: str
 
 
+class AwaitedFields(msgspec.Struct, frozen=True):
+    """A run that its target has accepted. It is in flight until it is reported, or its deadline."""
+
+    run_id: int
+    schedule_id: str
+    started_at: str
+    deadline_at: str
+    external_id: str
+
+
 class OverviewFields(msgspec.Struct, frozen=True):
     """How things stand."""
 
@@ -109,6 +119,7 @@ class OverviewFields(msgspec.Struct, frozen=True):
     next_due_at: str | None
     runs: dict[str, int]
     nodes: list[NodeFields]
+    awaited: list[AwaitedFields]  # up to five, those with the next deadlines
 
 
 class GroupFields(msgspec.Struct, frozen=True):
@@ -273,6 +284,16 @@ def overview_fields(found: Overview) -> OverviewFields:
         next_due_at=_millisecond(found.next_due_at),
         runs=dict(found.runs),
         nodes=[node_fields(node, found.now) for node in found.nodes],
+        awaited=[
+            AwaitedFields(
+                row.run_id,
+                row.schedule_id,
+                rfc3339_ms(row.started_at),
+                rfc3339_ms(row.deadline_at),
+                row.external_id,
+            )
+            for row in found.awaited
+        ],
     )
 
 

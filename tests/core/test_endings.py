@@ -38,6 +38,7 @@ from tests.core.plans import (
 BROKEN = Failed("it broke")
 BUSY = Busy("in a session", 5 * MINUTE)
 VARIED = {"retry": {"delays": ["30s", "2m"], "jitter": "5s"}}
+JOB_7 = Accepted("job-7")
 OUTCOMES = [Succeeded(), BROKEN, Accepted("x"), BUSY, Gone("no such"), Canceled("asked"), Lost()]
 
 
@@ -213,39 +214,28 @@ class TestAskedToEnd:
 class TestAccepted:
     """A run that goes on elsewhere is awaited until a deadline."""
 
-    def awaited(self, *, next_due=None, **given):
-        found = after(
-            a_schedule(**given), a_run(), Accepted("job-7"), [], now=ms("13:00"), next_due=next_due
-        )
-        assert found.external_id == "job-7"
+    def awaited(self, accepted=JOB_7, **given):
+        found = after(a_schedule(**given), a_run(), accepted, [], now=ms("13:00"))
+        assert found.external_id == accepted.external_id
         return found.deadline_at - ms("13:00")
 
     def test_it_is_awaited_under_the_id_that_it_has_there(self):
         found = after(a_schedule(), a_run(), Accepted("job-7"), [], now=ms("13:00"))
         assert found == Await(ms("14:00"), "job-7")
 
-    def test_without_a_next_tick_for_an_hour(self):
-        assert self.awaited() == HOUR
-
-    def test_until_just_before_the_next_tick(self):
-        assert self.awaited(next_due=ms("13:30")) == 30 * MINUTE - 1
-
-    def test_but_no_longer_than_an_hour(self):
-        assert self.awaited(next_due=ms("14:00") + 1) == HOUR
-        assert self.awaited(next_due=ms("14:00")) == HOUR - 1
-        assert self.awaited(next_due=ms("20:00")) == HOUR
-
-    def test_and_no_less_than_a_second(self):
-        assert self.awaited(next_due=ms("13:00:01")) == SECOND
-        assert self.awaited(next_due=ms("13:00")) == SECOND
-        assert self.awaited(next_due=ms("12:00")) == SECOND
-        assert self.awaited(next_due=ms("13:00:01") + 2) == SECOND + 1
+    @pytest.mark.parametrize("every", ["1s", "5m", "1h", "12h"])
+    def test_accepted_run_has_an_hour_whenever_the_next_tick_is(self, every):
+        assert self.awaited(every=every) == HOUR
 
     @pytest.mark.parametrize("timeout", ["1s", "2h"])
-    def test_a_timeout_says_otherwise(self, timeout):
+    def test_timeout_of_the_schedule_is_the_deadline_of_an_accepted_run(self, timeout):
         schedule = a_schedule(timeout=timeout)
-        found = self.awaited(timeout=timeout, next_due=ms("13:30"))
-        assert found == schedule.policy.timeout
+        assert self.awaited(timeout=timeout) == schedule.policy.timeout
+        assert self.awaited(Accepted("x", 9 * HOUR), timeout=timeout) == schedule.policy.timeout
+
+    def test_launcher_gives_the_deadline_where_the_schedule_has_no_timeout(self):
+        assert self.awaited(Accepted("x", 9 * HOUR)) == 9 * HOUR
+        assert self.awaited(Accepted("x", MINUTE)) == MINUTE
 
     def test_it_releases_nobody(self):
         found = after(

@@ -5,6 +5,7 @@ from msgspec import to_builtins
 
 from onbeat import after, at, calendar, cron, daily, every, startup
 from onbeat.core.decisions import Due
+from onbeat.core.endings import UNREPORTED
 from onbeat.core.instants import parse_instant
 from onbeat.core.misses import why_no_tick
 from onbeat.core.model import NO_PAST, Past
@@ -208,6 +209,18 @@ class TestRunning:
         run = a_run(Status.STARTED, attempt=1, external_id="x1", deadline_at=NOON * 1000 + 5)
         told = "its target has accepted it as x1, and has until 2026-01-01T12:00:00.005Z"
         assert told in asked(run).sentences
+
+    def test_accepted_run_that_blocks_a_tick_is_named_with_its_deadline(self):
+        blocker = RunFacts(
+            6, NOON, Status.STARTED, 0, started_at=NOON * 1000, deadline_at=NOON * 1000 + 5
+        )
+        told = asked(a_run(reason="overlap", blocked_by=6), blocker=blocker).sentences
+        assert told[0] == "run 6 was in flight, and overlap is skip"
+        assert "run 6 started at 2026-01-01T12:00:00.000Z; its end: its target has accepted it, and has until 2026-01-01T12:00:00.005Z to report it (onbeat cancel 6 frees the schedule at once)" in told  # fmt: skip
+
+    def test_run_that_was_not_reported_by_its_deadline_needs_a_longer_timeout(self):
+        run = a_run(Status.FAILED, reason="timeout", error=UNREPORTED, attempt=1)
+        assert asked(run).instead == "with a longer timeout its report would have been waited for"
 
 
 class TestWithoutARow:

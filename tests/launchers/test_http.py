@@ -430,6 +430,18 @@ def test_what_was_accepted_needs_no_id(server):
     assert outcome_of(server) == Accepted("")
 
 
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+def test_target_that_declares_feedback_is_waited_for_after_any_2xx(server, status):
+    server.answer = says(status, "")
+    assert outcome_of(server, feedback=True) == Accepted("")
+
+
+@pytest.mark.parametrize("status", [200, 201, 204])
+def test_only_202_promises_a_report_where_nothing_is_declared(server, status):
+    server.answer = says(status, "")
+    assert outcome_of(server) == Succeeded(None)
+
+
 def test_what_nobody_will_tell_the_end_of_is_a_success_when_accepted(server):
     server.answer = says_json({"id": "a"}, 202)
     assert outcome_of(server, feedback=False) == Succeeded({"id": "a"})

@@ -68,10 +68,9 @@ async def succeeded(world, n):
 
 
 @pytest.mark.req("W58")
-@pytest.mark.parametrize("has_feedback", [True, False])
 @pytest.mark.parametrize("overlap", ["skip", "queue"])
 @awaited
-async def test_59_of_59_start_if_their_target_accepts_them(overlap, has_feedback):
+async def test_59_of_59_start_if_their_target_accepts_and_reports_them(overlap):
     world = World()
     async with world.beat:
         world.tell("job", Accepted())
@@ -79,11 +78,31 @@ async def test_59_of_59_start_if_their_target_accepts_them(overlap, has_feedback
         for n in range(1, 60):
             await world.is_now(f"12:{n:02}:00")
             await world.is_now(f"12:{n:02}:05")
-            if has_feedback:
-                await world.beat.report(world.targets.attempts[-1].run_id, Succeeded())
+            await world.beat.report(world.targets.attempts[-1].run_id, Succeeded())
         rows = await world.told("status reason")
     assert len(world.targets.attempts) == 59
-    if has_feedback:
-        assert rows == [("SUCCESS", None)] * 59
-    else:
-        assert rows == [("FAILED", "timeout")] * 58 + [("STARTED", None)]
+    assert rows == [("SUCCESS", None)] * 59
+
+
+@pytest.mark.req("W47", "W48", "W58")
+@pytest.mark.parametrize(
+    ("overlap", "others"), [("skip", ("SKIPPED", "overlap")), ("queue", ("ENQUEUED", None))]
+)
+@awaited
+async def test_target_that_accepts_and_stays_silent_blocks_ticks_until_its_deadline(
+    overlap, others
+):
+    world = World()
+    async with world.beat:
+        world.tell("job", Accepted())
+        await world.define(job=MINUTELY | {"overlap": overlap, "timeout": "30m"})
+        for n in range(1, 60):
+            await world.is_now(f"12:{n:02}:00")
+        rows = await world.told("run_at status reason blocked_by")
+    first, second = (attempt.run_id for attempt in world.targets.attempts)
+    assert [row[1:3] for row in rows if row[1] == "FAILED"] == [("FAILED", "timeout")]
+    assert [row[1:3] for row in rows if row[1] == "STARTED"] == [("STARTED", None)]
+    blocked = [row for row in rows if row[1:3] == others]
+    assert len(blocked) == 57
+    if overlap == "skip":
+        assert [row[3] for row in blocked] == [first] * 29 + [second] * 28

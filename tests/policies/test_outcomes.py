@@ -157,29 +157,32 @@ async def test_a_report_of_nothing_is_refused(world):
 
 
 @awaited
-async def test_what_was_accepted_and_never_heard_of_fails_just_before_the_next_tick(world):
+async def test_accepted_run_that_is_never_reported_fails_at_its_deadline(world):
     world.tell("report", Accepted(), Succeeded())
-    await world.define(report={"every": "20m"})
-    await world.passes("20m")
+    await world.define(report={"every": "50m"})
+    await world.passes("50m")
     run = await the_run(world)
-    next_due = world.clock.now() + 20 * MINUTE
-    assert run.deadline_at == next_due - 1
-    await world.passes(20 * MINUTE - 2)
-    assert (await the_run(world)).status == "STARTED"
+    assert run.deadline_at == world.clock.now() + HOUR
+    await world.passes(50 * MINUTE)
+    assert await world.told("status reason") == [("STARTED", None), ("SKIPPED", "overlap")]
+    await world.passes(10 * MINUTE - 1)
+    assert (await world.told("status"))[0] == "STARTED"
     await world.passes(1)
-    run = await the_run(world)
-    assert (run.status, run.reason) == ("FAILED", "timeout")
-    assert run.error == "its target had accepted it, and did not tell of its end in time"
-    await world.passes(1)
-    assert await world.told("status") == ["FAILED", "SUCCESS"]
+    error = "its target had accepted it, and did not report its outcome by the deadline"
+    assert (await world.told("status reason error"))[0] == ("FAILED", "timeout", error)
+    await world.passes(40 * MINUTE)
+    assert await world.told("status") == ["FAILED", "SKIPPED", "SUCCESS"]
 
 
 @awaited
-async def test_the_next_tick_is_not_in_the_way_of_one_that_was_never_heard_of(world):
-    world.tell("report", Accepted(), Succeeded())
-    await world.define(report={"every": "20m"})
-    await world.passes("20m", "20m")
-    assert await world.told("status reason") == [("FAILED", "timeout"), ("SUCCESS", None)]
+async def test_report_that_comes_after_the_deadline_is_refused_with_what_to_raise(world):
+    world.tell("report", Accepted())
+    await world.define(report=POST | {"every": "1d"})
+    await world.passes("1d", "1h")
+    run = await the_run(world)
+    with pytest.raises(RunIsOver, match="raise the timeout of the schedule"):
+        await world.beat.report(run.key, Succeeded())
+    assert "it reported SUCCESS at 2026-01-02T" in (await the_run(world)).error
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ async def test_the_next_tick_is_not_in_the_way_of_one_that_was_never_heard_of(wo
     ids=str,
 )
 @awaited
-async def test_it_is_awaited_for_an_hour_at_most_unless_its_timeout_says(
+async def test_accepted_run_has_an_hour_unless_its_schedule_has_a_timeout(
     world, policy, awaited_for
 ):
     world.tell("report", Accepted())

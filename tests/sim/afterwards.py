@@ -4,7 +4,7 @@ from collections import Counter
 from hashlib import sha256
 
 from onbeat.core.schedules import from_definition
-from onbeat.errors import OnbeatError
+from onbeat.errors import OnbeatError, RunIsOver
 
 LEASE = 5.0
 LOOKAHEAD, HOUR = 60_000, 3_600_000
@@ -203,9 +203,9 @@ class Afterwards:
         answered = Counter()
         for each in self._world.acknowledged:
             if isinstance(each.answer, OnbeatError):
-                life.require(
-                    not each.wrote, "acknowledged calls hold", f"refused, and done: {each}"
-                )
+                noted = isinstance(each.answer, RunIsOver) and each.answer.is_late
+                right = noted or not each.wrote
+                life.require(right, "acknowledged calls hold", f"refused, and done: {each}")
                 continue
             if each.call == "enqueue":
                 key = f"{each.schedule_id}:{each.answer.request_id}"

@@ -22,8 +22,7 @@ CALLS = {
     "schedule.resumed": "resume", "schedule.deleted": "delete", "gate.changed": "set_gate",
     "group.changed": "set_group",
 }  # fmt: skip
-SHORTEST_AWAITED, LONGEST_AWAITED = 1_000, 3_600_000
-LONGEST_POSTPONED = 62_000
+REPORT_TIMEOUT = 3_600_000
 MOST_LOST = 5  # attempts beyond the policy's own, as the docs say
 RETRYABLE = ("exit", "launch_failed")  # of what the targets of the simulator can say
 
@@ -450,37 +449,27 @@ class Checker(Life):
         run, model = self.runs[event.run_id], self.models[event.schedule_id]
         self.require(run.state == "STARTED", "legal state changes", f"accepted {run}")
         self.require(run.asked is None, "an asked run ends", f"accepted: {run}")
-        if model.deleted or self.is_sick(run.schedule_id):
-            first, last = self.now + SHORTEST_AWAITED, self.now + LONGEST_AWAITED
-        else:
-            first, last = self._awaited_until(model, run.policy)
-        if self.world.seen["clock set back"] and run.policy.timeout is None:
-            last = self.now + LONGEST_AWAITED  # the tick that it waits for may have been put off
-        right = first <= event.deadline_at <= last
-        told = f"{event}: {first} to {last}"
+        lengths = {REPORT_TIMEOUT if run.policy.timeout is None else run.policy.timeout}
+        if model.deleted:
+            lengths = {REPORT_TIMEOUT}
+        elif self.is_sick(run.schedule_id):  # the run's own revision may still be readable
+            lengths |= {REPORT_TIMEOUT}
+        right = event.deadline_at - self.now in lengths
+        told = f"{event}: {lengths}"
         self.require(right, "what was accepted is awaited for its time", told)
         run.ended[run.attempt] = "accepted"
         run.heard_by, run.started_by = event.deadline_at, ""
+        run.accepted_attempt = run.attempt
         self.seen["accepted"] += 1
 
-    def _awaited_until(self, model, policy):
-        """Return the earliest and the latest that a run is to be heard of: mostly the same."""
-        now, longest = self.now, self.now + LONGEST_AWAITED
-        if policy.timeout is not None:
-            return now + policy.timeout, now + policy.timeout
-        tick = None if model.paused else self.covering.next_tick(model)
-        due = model.paused_until if tick is None else model.due_at(tick)
-        if not model.paused and model.next_tick() != tick:
-            return now + SHORTEST_AWAITED, longest
-        if due is None:
-            return longest, longest
-        until = max(min(longest, due - 1), now + SHORTEST_AWAITED)
-        if due <= now:  # it is overdue, or was put off
-            return now + SHORTEST_AWAITED, max(until, now + LONGEST_POSTPONED)
-        if model.policy.jitter and model.happened:  # which may have moved it since
-            slack = 2 * model.policy.jitter
-            return max(until - slack, now + SHORTEST_AWAITED), until + slack
-        return until, until
+    def on_run_reported_late(self, event):
+        """A report after the deadline changes nothing, and is noted once."""
+        run = self.runs[event.run_id]
+        ended = (run.state, run.reason, run.accepted_attempt)
+        right = ended == ("FAILED", "timeout", run.attempt) and not run.is_reported_late
+        self.require(right, "late reports are noted once", f"{event}: {run}")
+        run.is_reported_late = True
+        self.seen["reported after the deadline"] += 1
 
     def on_run_end_asked(self, event):
         run, tx = self.runs[event.run_id], self.tx

@@ -147,6 +147,8 @@ class RunModel:
     ended: dict[int, str] = field(default_factory=dict)  # how attempts that were not lost ended
     unasked: set[int] = field(default_factory=set)  # attempts whose condition gave no answer
     handed_back: int = 0
+    accepted_attempt: int = 0  # the last that was accepted
+    is_reported_late: bool = False
     started_by: str = ""
     free_since: int = 0  # when it could first have been claimed
     waiting_since: int = 0  # since when it is enqueued, for the last time

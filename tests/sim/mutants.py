@@ -420,7 +420,7 @@ MUTANTS = [
         "        off = _switched_off(row, schedule, run)\n", "        off = None\n",
     ),
     Mutant(
-        "a target tells of a run that a node has", f"{STORE}/ending.py",
+        "a target tells of a run that a node has", f"{STORE}/reporting.py",
         "        raise RunIsHeld(run_id)\n", "        pass\n",
     ),
     Mutant(
@@ -511,16 +511,25 @@ MUTANTS = [
     ),
     # -- what targets say, and users of runs
     Mutant(
-        "what was accepted is awaited for an hour", "core/endings.py",
-        "        until = min(until, next_due - 1)\n", "        pass\n",
+        "an accepted run has until the next tick", f"{STORE}/ending.py",
+        "    if isinstance(found, Await):\n",
+        "    if isinstance(found, Await):\n"
+        "        due = tx.one('SELECT due_at FROM due WHERE schedule_id = ?1', (schedule_id,))\n"
+        "        if due is not None and policy.timeout is None:\n"
+        "            until = max(tx.now + 1000, min(found.deadline_at, due[0] - 1))\n"
+        "            found = Await(until, found.external_id)\n",
+    ),
+    Mutant(
+        "an accepted run has an hour, whatever its timeout is", "core/endings.py",
+        "    if policy.timeout is not None:\n        return policy.timeout\n", "",
     ),
     Mutant(
         "what was accepted has all the time", f"{STORE}/ending.py",
-        '    end(tx, row, Failed(error, "timeout", retryable=False))\n', "    _ = error\n",
+        '    end(tx, row, Failed(UNREPORTED, "timeout", retryable=False))\n', "    pass\n",
     ),
     Mutant(
         "what was accepted, and not told of, is tried again", f"{STORE}/ending.py",
-        'Failed(error, "timeout", retryable=False)', 'Failed(error, "timeout")',
+        'Failed(UNREPORTED, "timeout", retryable=False)', 'Failed(UNREPORTED, "timeout")',
     ),
     Mutant(
         "a run that was asked to end is accepted", "core/endings.py",
@@ -555,7 +564,7 @@ MUTANTS = [
         "        cancel_waiting(tx, schedule_id, run, told)\n",
     ),
     Mutant(
-        "what a target tells is not recorded", f"{STORE}/ending.py",
+        "what a target tells is not recorded", f"{STORE}/reporting.py",
         "    if status is Status.STARTED:\n        end(tx, row, outcome)\n",
         "    if status is Status.STARTED:\n        pass\n",
     ),

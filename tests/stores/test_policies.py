@@ -8,6 +8,7 @@ import pytest
 from onbeat import InvalidSchedule
 from onbeat.core.backfill import Add, Refuse, Revive
 from onbeat.core.channels import BEGINNING
+from onbeat.core.endings import UNREPORTED
 from onbeat.core.instants import parse_instant
 from onbeat.core.runs import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded, run_key
 from onbeat.core.why import explain
@@ -144,11 +145,14 @@ class TestDeadlines:
 
 
 class TestAccepted:
-    async def test_it_goes_on_until_just_before_the_next_tick(self, world):
-        await world.end(await world.going(), Accepted("x1"))
+    @pytest.mark.parametrize("every", ["10m", "1h"])
+    async def test_accepted_run_is_in_flight_for_an_hour_whenever_the_next_tick_is(
+        self, world, every
+    ):
+        await world.end(await world.going(every=every), Accepted("x1"))
         row = await world.row()
         assert (row.status, row.leased_by, row.external_id) == ("STARTED", None, "x1")
-        assert row.deadline_at == ms("14:00") - 1
+        assert row.deadline_at == world.clock.now() + 3_600_000
         assert "run.accepted" in await world.names_told()
 
     async def test_a_timeout_says_how_long(self, world):
@@ -156,7 +160,7 @@ class TestAccepted:
         assert (await world.row()).deadline_at == ms("13:05")
 
     async def test_what_is_not_heard_of_has_failed_and_is_in_nobodys_way(self, world):
-        await world.end(await world.going(), Accepted())
+        await world.end(await world.going(timeout="30m"), Accepted())
         await world.tick()
         assert await world.runs("status reason") == [("FAILED", "timeout"), ("ENQUEUED", None)]
 
@@ -164,6 +168,47 @@ class TestAccepted:
         await world.end(await world.going(timeout="2h"), Accepted())
         await world.tick()
         assert await world.runs("status reason") == [("STARTED", None), ("SKIPPED", "overlap")]
+
+    async def test_report_after_the_deadline_is_refused_with_what_to_raise_and_noted_once(
+        self, world
+    ):
+        attempt = await world.going(timeout="30m")
+        await world.end(attempt, Accepted())
+        await world.tick()
+        for _ in range(2):
+            with pytest.raises(RunIsOver, match="FAILED since its deadline"):
+                await world.store.report(attempt.run_id, Succeeded())
+            world.clock.advance("1m")
+        row = await world.store.run(attempt.run_id)
+        assert (row.status, row.reason) == ("FAILED", "timeout")
+        assert row.error == f"{UNREPORTED}; it reported SUCCESS at 2026-01-01T14:00:00.000Z"
+        assert (await world.names_told()).count("run.reported_late") == 1
+
+    async def test_failure_reported_after_the_deadline_keeps_its_error(self, world):
+        attempt = await world.going(timeout="30m")
+        await world.end(attempt, Accepted())
+        await world.tick()
+        row = await world.store.report(attempt.run_id, BROKEN)
+        assert row.status == "FAILED"
+        assert row.error.endswith(f"it reported FAILED at 2026-01-01T14:00:00.000Z: {BROKEN.error}")
+
+    async def test_report_about_a_run_that_timed_out_on_its_node_is_not_late(self, world):
+        attempt = await world.going()
+        await world.end(attempt, Failed("still running", "timeout", retryable=False))
+        with pytest.raises(RunIsOver, match="is FAILED: nothing was changed"):
+            await world.store.report(attempt.run_id, Succeeded())
+        assert (await world.row()).error == "still running"
+
+    async def test_overview_names_accepted_runs_with_their_deadlines(self, world):
+        attempt = await world.going(timeout="30m")
+        assert (await world.store.overview()).awaited == []
+        await world.end(attempt, Accepted("x1"))
+        (found,) = (await world.store.overview()).awaited
+        assert (found.run_id, found.schedule_id, found.deadline_at, found.external_id) == (
+            attempt.run_id, "report", world.clock.now() + 1_800_000, "x1",
+        )  # fmt: skip
+        await world.store.report(attempt.run_id, Succeeded())
+        assert (await world.store.overview()).awaited == []
 
     @pytest.mark.req("W58")
     async def test_its_end_is_told_by_its_id(self, world):

@@ -208,9 +208,8 @@ class Reference:
             self._end(run, "failed", ends)
 
     def _go_on_elsewhere(self, run, attempt, does):
-        """Have a target tell of its end: just before the next tick at the latest, or in an hour."""
-        following = ticks_between(run.schedule.fields, self.now, self.now + HOUR)
-        latest = following[0] if following else self.now + HOUR
+        """Have a target report its outcome: within the schedule's timeout, or within an hour."""
+        latest = self.now + (run.schedule.length("timeout") or HOUR)
         if does.tells is not None and self.now + does.tells < latest:
             self._at(self.now + does.tells, ENDS, self._finish, run, attempt, "ok", does)
         else:

@@ -386,6 +386,9 @@ def status(settings: Settings, as_json: bool) -> None:
     click.echo(f"schedules  {found.schedules}{paused}")
     told = ", ".join(f"{n} {name.lower()}" for name, n in sorted(found.runs.items()))
     click.echo(f"runs       {told or 'none unfinished'}")
+    for row in found.awaited:
+        until = f"in flight until it is reported, or {moment(row.deadline_at, found.now)}"
+        click.echo(f"accepted   run {row.run_id} of {row.schedule_id}: {until}")
     click.echo(f"due        {found.due} now, next {moment(found.next_due_at, found.now)}")
 
 

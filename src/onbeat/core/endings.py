@@ -32,8 +32,8 @@ from onbeat.core.schedules import Schedule, Target
 from onbeat.core.shares import share
 
 MOST_LOST = 5  # attempts beyond a policy's own for a run whose nodes fall silent: it may be why
-LONGEST_AWAITED = 3_600_000  # how long an accepted run is in flight, unless its timeout says
-SHORTEST_AWAITED = 1_000
+UNREPORTED = "its target had accepted it, and did not report its outcome by the deadline"
+REPORT_TIMEOUT = 3_600_000  # how long an accepted run is in flight unless a timeout is configured
 
 
 def after(
@@ -43,7 +43,6 @@ def after(
     unfinished: Sequence[Run],
     *,
     now: int,
-    next_due: int | None = None,
 ) -> Ended | Retry | Await:
     """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
 
@@ -51,8 +50,9 @@ def after(
     tick waits in the queue: that one takes its turn. So is a lost one under `on_lost: retry`, or
     if it can be found again, but not for ever: what it runs may be what ends its nodes. One that
     was asked to end is not, unless it is only to be found, and then ended. A schedule that was
-    deleted, or cannot be read, is None: nothing of it is started again. What was accepted is
-    awaited until its timeout or, without one, until just before the schedule is `next_due`.
+    deleted, or cannot be read, is None: nothing of it is started again. An accepted run is in
+    flight until it is reported or its own deadline passes: the schedule's timeout, else that of
+    its launcher, else REPORT_TIMEOUT. The next tick does not shorten it.
     """
     policy = schedule.policy if schedule is not None else Policy()
     release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)
@@ -66,7 +66,7 @@ def after(
         case Accepted():
             if run.ending is not None:
                 return Ended(Status.CANCELED, run.ending, release)
-            return Await(_awaited_until(policy, now, next_due), outcome.external_id)
+            return Await(now + _report_timeout(policy, outcome), outcome.external_id)
         case Canceled():
             return Ended(Status.CANCELED, run.ending or "canceled", release)
         case Gone():
@@ -89,13 +89,10 @@ def after(
             return Ended(Status.FAILED, outcome.reason, release)
 
 
-def _awaited_until(policy: Policy, now: int, next_due: int | None) -> int:
+def _report_timeout(policy: Policy, outcome: Accepted) -> int:
     if policy.timeout is not None:
-        return now + policy.timeout
-    until = now + LONGEST_AWAITED
-    if next_due is not None:
-        until = min(until, next_due - 1)
-    return max(until, now + SHORTEST_AWAITED)
+        return policy.timeout
+    return outcome.timeout if outcome.timeout is not None else REPORT_TIMEOUT
 
 
 def _never_ran(run: Run) -> Status:

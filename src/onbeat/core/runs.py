@@ -125,9 +125,13 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The target took it on, and will tell of its end later: by the run's id or key."""
+    """The target took it on, and will report the outcome later, by the run's id or key.
+
+    `timeout` is how long it has for that, in milliseconds, where its schedule has no timeout.
+    """
 
     external_id: str = ""
+    timeout: int | None = None
 
 
 class Busy(msgspec.Struct, frozen=True):

@@ -326,8 +326,10 @@ _TARGETS: dict[str, Schema] = {
         "http": _text("a URL", "https://example.com/hook", pattern="^[Hh][Tt][Tt][Pp][Ss]?://.+"),
         "method": {"enum": ["POST", "PUT", "PATCH", "GET", "HEAD", "DELETE"], "default": "POST"},
         "headers": _or_null(_by_name({"type": "string"})),
-        "feedback": {"type": "boolean", "default": True,
-                     "description": "whether an answer 202 means that it will report its end"},
+        "feedback": _or_null({
+            "type": "boolean",
+            "description": "whether it reports the outcome after any answer 2xx; without it only "
+                           "after 202. false: it never does, and an answer 2xx is a success"}),
         "public_only": {"type": "boolean", "default": False,
                         "description": "whether it may speak to public addresses only"},
         **_SHARED,

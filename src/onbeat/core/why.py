@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from onbeat.core.decisions import Due
+from onbeat.core.endings import UNREPORTED
 from onbeat.core.instants import rfc3339, rfc3339_ms
 from onbeat.core.misses import why_no_tick
 from onbeat.core.model import NO_PAST, Past
@@ -320,6 +321,8 @@ def _instead(facts: Facts, run: RunFacts, policy: Policy) -> str | None:
             return "with overlap=queue it would have had its turn"
         case "lost":
             return "with on_lost=retry it would have been started again, under the same key"
+        case "timeout" if (run.error or "").startswith(UNREPORTED):
+            return "with a longer timeout its report would have been waited for"
         case "exit" | "timeout" if not policy.retry.delays:
             return "with retry=[30s] it would have been tried again"
         case "exit" | "timeout" if policy.retry.on and run.reason not in policy.retry.on:
@@ -427,6 +430,13 @@ def _lasted(blocker: RunFacts | None) -> str:
         when = rfc3339(blocker.run_at)
         return f"run {blocker.run_id} has not started yet: ask why of {when}"
     until = "it is still going" if blocker.finished_at is None else rfc3339_ms(blocker.finished_at)
+    if (
+        blocker.finished_at is None
+        and blocker.leased_by is None
+        and blocker.deadline_at is not None
+    ):
+        until = f"its target has accepted it, and has until {rfc3339_ms(blocker.deadline_at)} "
+        until += f"to report it (onbeat cancel {blocker.run_id} frees the schedule at once)"
     return f"run {blocker.run_id} started at {rfc3339_ms(blocker.started_at)}; its end: {until}"
 
 

@@ -265,7 +265,8 @@ class Store(Protocol):
     ) -> RunRow:
         """Record what a target tells of the run that has this id, or this key.
 
-        The same again changes nothing; anything else about one that is over is refused. `Accepted`
+        The same again changes nothing; anything else about one that is over is refused. After its
+        deadline a report is refused as well, and is noted once with the run's error. `Accepted`
         says only that it has begun. `external_id` is what the target calls it from now on.
         """
 

@@ -85,7 +85,9 @@ def as_problem(refused: OnbeatError) -> Problem:
         case OfAnotherSource():
             hint = "take_over: true makes them this source's; source names the one they are of"
             return problem(409, refused.problem, hint=hint)
-        case AlreadyThere() | RunIsOver() | RunIsHeld():
+        case RunIsOver():
+            return problem(409, refused.problem, hint=refused.hint)
+        case AlreadyThere() | RunIsHeld():
             return problem(409, str(refused))
         case StoreFailed() | StoreUnusable():
             return problem(503, "the database does not answer as it should", hint="try again later")

@@ -89,16 +89,73 @@ def test_allow_starts_59_of_59(tmp_path, crashes):
 
 
 @crashing
-@pytest.mark.req("W47", "W58", "W83")
-@pytest.mark.parametrize("answer", ["200", "202"])
-def test_skip_starts_59_of_59_if_the_executor_tells_nothing(tmp_path, crashes, answer):
+@pytest.mark.req("W47")
+def test_skip_starts_59_of_59_if_the_executor_answers_200_and_reports_nothing(tmp_path, crashes):
     hour = Hour(tmp_path)
-    hour.answer = hour.begin if answer == "202" else None
     rows = play(hour, crashes=crashes)
     assert hour.keys == [key_of(minute) for minute in MINUTES]
     assert_each_has_its_row(rows)
-    told = {"SUCCESS"} if answer == "200" else {"FAILED"}  # nobody knows better
-    assert {row["status"] for row in rows[:-1]} == told
+    assert {row["status"] for row in rows} == {"SUCCESS"}
+
+
+@crashing
+@pytest.mark.req("W47", "W58", "W83")
+@pytest.mark.parametrize("timeout", [10, 60])
+def test_skip_waits_for_a_silent_202_until_its_deadline_and_starts_again(
+    tmp_path, crashes, timeout
+):
+    hour = Hour(tmp_path, workflows_timeout=timeout * 60_000)
+    hour.answer = hour.begin
+    rows = play(hour, crashes=crashes, minutes=59 if timeout == 60 else 60)
+    started = MINUTES[::timeout]
+    assert hour.keys == [key_of(minute) for minute in started]
+    assert_each_has_its_row(rows)
+    told = [row["status"] for row in rows if parse_instant(row["run_at"]) in started]
+    assert told == ["FAILED"] * (len(started) - 1) + ["STARTED"]
+    others = [row for row in rows if parse_instant(row["run_at"]) not in started]
+    assert {(row["status"], row["reason"]) for row in others} == {("SKIPPED", "overlap")}
+
+
+@crashing
+@pytest.mark.req("W48", "W58", "W83")
+def test_queue_waits_for_a_silent_202_until_its_deadline_and_loses_no_tick(tmp_path, crashes):
+    hour = Hour(tmp_path, workflows_timeout=2 * 60_000)
+    hour.answer = hour.begin
+    rows = play(hour, crashes=crashes, overlap_policy="queue", minutes=120)
+    assert hour.keys == [key_of(minute) for minute in MINUTES]
+    assert_each_has_its_row(rows)
+    assert {(row["status"], row["reason"]) for row in rows[:-1]} == {("FAILED", "timeout")}
+
+
+@pytest.mark.req("W47", "W48", "W58", "W83")
+@pytest.mark.parametrize(
+    ("overlap", "every", "lasts"), [("skip", 10, 15), ("queue", 5, 7)], ids=["skip", "queue"]
+)
+def test_executor_that_answers_202_and_reports_longer_runs_is_waited_for_by_default(
+    tmp_path, overlap, every, lasts
+):
+    hour = Hour(tmp_path, lasts=lasts)
+    hour.answer = hour.begin
+
+    async def story(its):
+        end = {"end_at": "2026-01-01T12:02:00Z", "overlap_policy": overlap}
+        await its.with_dag(**(MINUTELY | {"cron_expr": f"*/{every} * * * * *"} | end))
+        for _ in range(300):
+            await its.let_pass("1s")
+            await its.tell_ends()
+        return await its.runs("m")
+
+    rows = hour.play(story)
+    ticks = list(range(NOON + every, NOON + 121, every))
+    assert [parse_instant(row["run_at"]) for row in rows] == ticks
+    begun, serial = list(hour.begun.values()), lasts * 1000
+    if overlap == "skip":  # each second tick finds the run of the one before it
+        assert [row["status"] for row in rows] == ["SUCCESS", "SKIPPED"] * (len(ticks) // 2)
+        assert hour.keys == [key_of(tick) for tick in ticks[::2]]
+    else:  # one after another, and none is lost
+        assert {row["status"] for row in rows} == {"SUCCESS"}
+        assert hour.keys == [key_of(tick) for tick in ticks]
+        assert {after - before for before, after in itertools.pairwise(begun)} == {serial}
 
 
 @crashing

@@ -121,14 +121,14 @@ class Sender:
 
     async def _ask(self, attempt: Attempt, log: "_Log") -> Outcome:
         """Send the request, follow redirects, and return what the last answer means."""
-        method, place, wanted, has_feedback = read_target(attempt.target)
+        method, place, wanted, feedback = read_target(attempt.target)
         body, own = None, _own_headers(attempt)
         if method not in WITH_BODY:
             place = asking(place, attempt.inputs)
         elif attempt.inputs_text is not None:
             body, own["Content-Type"] = attempt.inputs_text.encode(), "application/json"
         headers, told = own | self._fill(wanted, log), place.url
-        if has_feedback and self._callback is not None:
+        if feedback is not False and self._callback is not None:
             headers |= (how := await self._callback(attempt.key))
             log.hidden.keep(how.get("Onbeat-Callback-Token", ""))
         followed = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
@@ -141,7 +141,7 @@ class Sender:
                 log.lines.append(f"HTTP {response.status} {response.reason or ''}".rstrip())
                 location = response.headers.get("Location", "")
                 if not location or response.status not in followed:
-                    return await _outcome(response, log, has_feedback=has_feedback)
+                    return await _outcome(response, log, feedback=feedback)
             before, place = place, redirected(place, location)
             told = place.origin if log.hidden else place.url  # one may be in it, in any spelling
             if place.origin != before.origin:
@@ -225,15 +225,21 @@ class _Log:
         return told.encode(errors="replace")[:LONGEST_KEPT].decode(errors="ignore")
 
 
-async def _outcome(response: aiohttp.ClientResponse, log: _Log, *, has_feedback: bool) -> Outcome:
-    """Return what an answer means."""
+async def _outcome(
+    response: aiohttp.ClientResponse, log: _Log, *, feedback: bool | None
+) -> Outcome:
+    """Return what an answer means. 202 is the promise to report, whether declared or not.
+
+    `feedback` is what the target declares: True that it reports after any 2xx, False that it was
+    given no callback and never reports.
+    """
     body, is_cut = await _read_body(response)
     log.body = log.hide(body.decode(errors="replace"), is_cut=is_cut)
     status, headers = response.status, response.headers
     if 200 <= status < 300:
         is_json = response.content_type.endswith(("/json", "+json"))
         result = _result(log, is_json=is_json, is_cut=is_cut)
-        if status == 202 and has_feedback:
+        if feedback or (feedback is None and status == 202):
             return Accepted(_external_id(result, log.hide(headers.get("Location", ""))))
         return Succeeded(result)
     said = " ".join(log.body.split())[:LONGEST_ERROR]

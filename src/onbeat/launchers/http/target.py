@@ -61,15 +61,18 @@ class Place(NamedTuple):
     address: Address | None  # if the host is one
 
 
-def read_target(target: Target) -> tuple[str, Place, list[tuple[str, str]], bool]:
-    """Return the method, place and headers of a target, and whether it tells of its end."""
+def read_target(target: Target) -> tuple[str, Place, list[tuple[str, str]], bool | None]:
+    """Return the method, place and headers of a target, and whether it reports outcomes.
+
+    That is None if nothing was declared: it does if it answers 202.
+    """
     given = target.fields
     check_names(given, {"http", "method", "headers", "inputs", "feedback", "public_only"})
-    method, feedback = given.get("method", "POST"), given.get("feedback", True)
+    method, feedback = given.get("method", "POST"), given.get("feedback")
     if not isinstance(method, str) or method not in METHODS:
         problem = f"no method is called {shown(method)}"
         raise InvalidSchedule("method", problem, hint=meant(method, METHODS))
-    if not isinstance(feedback, bool):
+    if not isinstance(feedback, bool | None):
         raise InvalidSchedule("feedback", f"{shown(feedback)} is no answer", hint="true or false")
     public_only = given.get("public_only", False)
     if not isinstance(public_only, bool):

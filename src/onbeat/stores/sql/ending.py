@@ -7,7 +7,7 @@ transaction that ends it.
 from collections.abc import Mapping, Sequence
 
 from onbeat.core.decisions import AskToEnd, Await, Decision, Drop, Ended, Release, Retry
-from onbeat.core.endings import after, to_release
+from onbeat.core.endings import UNREPORTED, after, to_release
 from onbeat.core.policies import Policy
 from onbeat.core.runs import (
     Accepted,
@@ -22,14 +22,13 @@ from onbeat.core.runs import (
     Status,
     Succeeded,
 )
-from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
+from onbeat.errors import NoSuchRun, RunIsOver
 from onbeat.events import (
     RunAccepted,
     RunCanceled,
     RunEndAsked,
     RunFailed,
     RunHandedBack,
-    RunNamed,
     RunRetrying,
     RunSkipped,
     RunSucceeded,
@@ -134,11 +133,6 @@ UPDATE schedule_runs
    SET deadline_at = ?3, external_id = coalesce(nullif(?4, ''), external_id), log_tail = ?5,
        updated_at = ?6, leased_by = NULL, fence = fence + 1
  WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
-"""
-
-NAME = """
-UPDATE schedule_runs SET external_id = ?2, updated_at = ?3
- WHERE run_id = ?1 AND status = 'STARTED' AND (external_id IS NULL OR external_id <> ?2)
 """
 
 ASK_TO_END = """
@@ -266,9 +260,7 @@ def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> N
     run, schedule_id = as_run(tuple(columns)), row[0]
     schedule, current = definitions_of(tx, schedule_id, run.revision)
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
-    due = tx.one("SELECT due_at FROM due WHERE schedule_id = ?1", (schedule_id,))
-    next_due = None if due is None else due[0]
-    found = after(schedule, run, outcome, unfinished, now=tx.now, next_due=next_due)
+    found = after(schedule, run, outcome, unfinished, now=tx.now)
     error, exit_code = _told(outcome)
     ids, held, tail = (schedule_id, run.run_id, run.run_at), (run.run_id, fence), _tail(log_tail)
     policy = schedule.policy if schedule is not None else Policy()
@@ -422,8 +414,7 @@ def _end_unheard_of(tx: Transaction, row: Row) -> None:
     if as_run(tuple(row[:-1])).ending is not None:
         end(tx, row, Canceled("its target was not told: it had accepted it"))
         return
-    error = "its target had accepted it, and did not tell of its end in time"
-    end(tx, row, Failed(error, "timeout", retryable=False))
+    end(tx, row, Failed(UNREPORTED, "timeout", retryable=False))
 
 
 def _why_it_waited(tx: Transaction, run: Run, group: str | None, reason: str | None) -> Reason:
@@ -437,7 +428,7 @@ def _why_it_waited(tx: Transaction, run: Run, group: str | None, reason: str | N
 
 def cancel(tx: Transaction, run_id: int, *, note: str) -> None:
     """Have a run end. The contract is `Store.cancel`."""
-    row = _held_run(tx, run_id)
+    row = held_run(tx, run_id)
     run, schedule_id, told = as_run(tuple(row[:-1])), row[0], note or "canceled by hand"
     if run.goes_on:
         _ask_to_end(tx, schedule_id, run, "canceled", note)
@@ -450,39 +441,6 @@ def cancel(tx: Transaction, run_id: int, *, note: str) -> None:
         _ask_to_end(tx, schedule_id, run, "canceled", note)
     else:
         raise RunIsOver(run_id, run.status)
-
-
-def report(
-    tx: Transaction, run_id: int, outcome: Succeeded | Failed | Accepted, *, external_id: str
-) -> None:
-    """Record what a target tells of a run. The contract is `Store.report`."""
-    row = _held_run(tx, run_id)
-    run, status = as_run(tuple(row[:-1])), Status(row[3])
-    has_key = tx.one("SELECT idempotency_key FROM schedule_runs WHERE run_id = ?1", (run_id,))
-    if status is Status.STARTED and not run.is_accepted and has_key == (None,):
-        raise RunIsHeld(run_id)
-    if isinstance(outcome, Accepted):
-        external_id = external_id or outcome.external_id
-    if external_id and tx.run(NAME, (run_id, plain(external_id), tx.now)):
-        tx.tell(RunNamed(row[0], run_id, run.run_at, plain(external_id)))
-    if isinstance(outcome, Accepted):
-        if status is not Status.STARTED:
-            raise RunIsOver(run_id, status)
-        return
-    said = Status.SUCCESS if isinstance(outcome, Succeeded) else Status.FAILED
-    if status is Status.STARTED:
-        end(tx, row, outcome)
-    elif status is not said:
-        raise RunIsOver(run_id, status)
-
-
-def run_of_key(tx: Transaction, key: str) -> int:
-    """Return the id of the run that has this key."""
-    row = tx.one("SELECT run_id FROM schedule_runs WHERE idempotency_key = ?1", (key,))
-    whose = None if row is None else tx.one(WHOSE_RUN, (row[0],))
-    if row is None or whose is None or is_foreign(tx, whose[1] or ""):
-        raise NoSuchRun(key, is_key=True)
-    return int(row[0])
 
 
 def carry_out_about(tx: Transaction, schedule_id: str, decision: Decision) -> None:
@@ -512,7 +470,7 @@ def _ask_to_end(
         tx.tell(RunEndAsked(schedule_id, run.run_id, run.run_at, reason, plain(note)))
 
 
-def _held_run(tx: Transaction, run_id: int) -> Row:
+def held_run(tx: Transaction, run_id: int) -> Row:
     """Hold the schedule of a run, and those that follow it; return the run."""
     row = tx.one(WHOSE_RUN, (run_id,))
     if row is None or is_foreign(tx, row[1] or ""):

@@ -7,6 +7,7 @@ import msgspec
 from onbeat.events import GateChanged, HistoryPruned, decode_events
 from onbeat.ports import ALL
 from onbeat.records import (
+    AwaitedRow,
     EventRow,
     Figures,
     GroupRow,
@@ -60,6 +61,7 @@ SELECT event_id, at, body FROM events
 SEARCHED = [f"lower(s.{column}) LIKE {{0}} ESCAPE '\\'" for column in ("schedule_id", "definition")]
 
 FAR = 2**62
+MOST_AWAITED = 5  # shown of the runs that targets have accepted
 
 NODES = """
 SELECT n.node_id, n.name, n.roles, n.offers, n.started_at, n.alive_until, n.version, n.tz,
@@ -308,6 +310,16 @@ def overview(tx: Transaction) -> Overview:
         next_due_at=due[1],
         runs=dict(unfinished),
         nodes=nodes(tx) if tx.only_of is None else [],
+        awaited=[
+            AwaitedRow(*row)
+            for row in tx.all(
+                "SELECT run_id, schedule_id, started_at, deadline_at, coalesce(external_id, '') "
+                "FROM schedule_runs WHERE deadline_at IS NOT NULL AND leased_by IS NULL "
+                f"AND finished_at IS NULL AND status = 'STARTED' AND {own or 'TRUE'} "
+                f"ORDER BY deadline_at LIMIT {MOST_AWAITED}",
+                whose,
+            )
+        ],
     )
 
 

@@ -12,6 +12,7 @@ from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.core.schedules import Schedule
 from onbeat.core.standings import Standings
 from onbeat.core.why import Facts
+from onbeat.errors import RunIsOver
 from onbeat.ports import (
     ALL,
     ALL_RUNS,
@@ -59,6 +60,7 @@ from onbeat.stores.sql import (
     outbox,
     planning,
     reading,
+    reporting,
     restoring,
     tokens,
 )
@@ -183,12 +185,15 @@ class SqlStore(ABC):
     async def report(
         self, run: int | str, outcome: Succeeded | Failed | Accepted, *, external_id: str = ""
     ) -> RunRow:
-        def call(tx: Transaction) -> RunRow:
-            run_id = run if isinstance(run, int) else ending.run_of_key(tx, run)
-            ending.report(tx, run_id, outcome, external_id=external_id)
-            return _there(tx, run_id)
+        def call(tx: Transaction) -> RunRow | RunIsOver:
+            run_id = run if isinstance(run, int) else reporting.run_of_key(tx, run)
+            refused = reporting.report(tx, run_id, outcome, external_id=external_id)
+            return refused or _there(tx, run_id)
 
-        return await self._write(call)
+        found = await self._write(call)
+        if isinstance(found, RunIsOver):
+            raise found
+        return found
 
     async def preview_backfill(
         self, schedule_id: str, *, first: int, last: int, limit: int

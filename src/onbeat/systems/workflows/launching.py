@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 
 from onbeat.core.codec import check_names
-from onbeat.core.runs import Failed, Outcome
+from onbeat.core.runs import Accepted, Failed, Outcome
 from onbeat.core.schedules import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.ports import Attempt
@@ -20,8 +20,10 @@ from onbeat.systems.workflows.store import check_text, check_workflow
 class WorkflowLauncher:
     """Hands DAGs over by a run launcher; without an executor it offers nothing, and runs wait."""
 
-    def __init__(self, run_launcher: RunLauncher | None) -> None:
-        self._run_launcher = run_launcher
+    def __init__(
+        self, run_launcher: RunLauncher | None, *, report_timeout: int | None = None
+    ) -> None:
+        self._run_launcher, self._report_timeout = run_launcher, report_timeout
 
     def check(self, target: Target) -> None:
         fields = target.fields
@@ -54,13 +56,19 @@ class WorkflowLauncher:
             owner=attempt.user_id,
         )
         if attempt.timeout is None:
-            return await handed_over, ""
+            return self._awaited(await handed_over), ""
         try:
             async with asyncio.timeout(attempt.timeout / 1000):
                 return await handed_over, ""
         except TimeoutError:
             told = f"still running after {attempt.timeout / 1000:g} s"
             return Failed(told, "timeout", retryable=False), ""
+
+    def _awaited(self, outcome: Outcome) -> Outcome:
+        """Return an outcome with the deadline of the settings, where it has none."""
+        if isinstance(outcome, Accepted) and outcome.timeout is None:
+            return Accepted(outcome.external_id, self._report_timeout)
+        return outcome
 
     def kill(self, run_ids: Collection[int]) -> None:
         """Nothing more can be done: what was handed over is the executor's."""
