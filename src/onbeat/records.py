@@ -123,6 +123,18 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Following:
+    """How far due rows are computed anew with newer time zone data."""
+
+    version: str
+    done: int  # schedules
+    total: int
+    moved: int  # due rows that the newer data has elsewhere
+    since: int  # milliseconds
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """What `status` tells of a store."""
 
@@ -134,6 +146,7 @@ class Overview:
     next_due_at: int | None
     runs: Mapping[str, int]  # unfinished ones, by status
     nodes: Sequence[NodeRow]
+    following: Following | None = None  # None: every due row is of the zone data in use
 
 
 @dataclass(frozen=True, slots=True)

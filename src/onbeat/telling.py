@@ -13,7 +13,16 @@ from onbeat.core.schedules import from_definition
 from onbeat.core.why import Why
 from onbeat.core.words import words
 from onbeat.errors import InvalidSchedule
-from onbeat.records import EventRow, GroupRow, NodeRow, Overview, RunRow, ScheduleRow, TokenRow
+from onbeat.records import (
+    EventRow,
+    Following,
+    GroupRow,
+    NodeRow,
+    Overview,
+    RunRow,
+    ScheduleRow,
+    TokenRow,
+)
 
 
 class ScheduleFields(msgspec.Struct, frozen=True):
@@ -98,6 +107,16 @@ class NodeFields(msgspec.Struct, frozen=True):
     address: str
 
 
+class FollowingFields(msgspec.Struct, frozen=True):
+    """How far due ticks are computed anew with newer time zone data."""
+
+    tz: str
+    done: int
+    schedules: int
+    moved: int
+    since: str
+
+
 class OverviewFields(msgspec.Struct, frozen=True):
     """How things stand."""
 
@@ -109,6 +128,7 @@ class OverviewFields(msgspec.Struct, frozen=True):
     next_due_at: str | None
     runs: dict[str, int]
     nodes: list[NodeFields]
+    following: FollowingFields | None
 
 
 class GroupFields(msgspec.Struct, frozen=True):
@@ -273,7 +293,13 @@ def overview_fields(found: Overview) -> OverviewFields:
         next_due_at=_millisecond(found.next_due_at),
         runs=dict(found.runs),
         nodes=[node_fields(node, found.now) for node in found.nodes],
+        following=None if found.following is None else _following_fields(found.following),
     )
+
+
+def _following_fields(found: Following) -> FollowingFields:
+    since = rfc3339_ms(found.since)
+    return FollowingFields(found.version, found.done, found.total, found.moved, since)
 
 
 def node_fields(row: NodeRow, now: int) -> NodeFields:

@@ -387,6 +387,9 @@ def status(settings: Settings, as_json: bool) -> None:
     told = ", ".join(f"{n} {name.lower()}" for name, n in sorted(found.runs.items()))
     click.echo(f"runs       {told or 'none unfinished'}")
     click.echo(f"due        {found.due} now, next {moment(found.next_due_at, found.now)}")
+    if (zones := found.following) is not None:
+        done = f"{zones.done} of {zones.total} schedules, {zones.moved} ticks moved"
+        click.echo(f"zones      following time zone data {zones.version}: {done}")
 
 
 @click.command()

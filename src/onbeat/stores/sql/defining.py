@@ -49,6 +49,7 @@ from onbeat.stores.sql.rows import (
     unfinished_of,
 )
 from onbeat.stores.sql.transaction import Transaction, as_json
+from onbeat.stores.sql.zones import follow_held
 
 CREATE = """
 INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, updated_at,
@@ -110,7 +111,9 @@ def upsert(
     """Define schedules. The contract is `Store.upsert`."""
     tx.keep_gate()
     tx.hold_definitions()
-    tx.hold([*(schedule.schedule_id for schedule in schedules), *remove])
+    ids = [*(schedule.schedule_id for schedule in schedules), *remove]
+    tx.hold(ids)
+    follow_held(tx, ids)
     for schedule_id, revision in expected.items():
         _check_revision(tx, schedule_id, revision)
     for schedule_id in remove:
@@ -360,6 +363,7 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
         for begin in range(0, len(waited), REOPENED_AT_ONCE):
             ids = [row[0] for row in waited[begin : begin + REOPENED_AT_ONCE]]
             tx.hold(ids)
+            follow_held(tx, ids)
             live = [known for known in find_all(tx, ids) if not (known.paused or known.deleted)]
             reopen(tx, live, "gate_off")
     else:

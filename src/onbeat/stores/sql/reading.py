@@ -17,6 +17,7 @@ from onbeat.records import (
     Which,
     WhichRuns,
 )
+from onbeat.stores.sql import zones
 from onbeat.stores.sql.outbox import forget as forget_messages
 from onbeat.stores.sql.rows import GROUPS, KEEP, gate_is_open
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value
@@ -300,6 +301,7 @@ def overview(tx: Transaction) -> Overview:
         next_due_at=due[1],
         runs=dict(unfinished),
         nodes=nodes(tx) if tx.only_of is None else [],
+        following=zones.following(tx),
     )
 
 

@@ -35,6 +35,7 @@ from onbeat.records import (
     DocumentRow,
     EventRow,
     Figures,
+    Following,
     GroupRow,
     NodeRow,
     Overview,
@@ -59,6 +60,7 @@ from onbeat.stores.sql import (
     reading,
     restoring,
     tokens,
+    zones,
 )
 from onbeat.stores.sql.transaction import Call, Row, Transaction
 
@@ -236,6 +238,9 @@ class SqlStore(ABC):
         return await self._write(
             lambda tx: planning.plan_due(tx, plan, limit=limit, node=node, slots=slots)
         )
+
+    async def follow_zones(self, *, limit: int = zones.AT_ONCE) -> Following | None:
+        return await self._write(lambda tx: zones.follow(tx, limit=limit))
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
         return await self._write(lambda tx: claiming.claim(tx, node, limit=limit))
