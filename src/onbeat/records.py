@@ -188,7 +188,10 @@ class WhichRuns:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Something that happened, as it is kept: `event_id` is of its transaction, `n` within that."""
+    """Something that happened, as it is kept: `event_id` is of its row, `n` within that.
+
+    A transaction has one row, or several if it has more than a thousand events.
+    """
 
     event_id: int
     n: int

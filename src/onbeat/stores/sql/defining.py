@@ -35,6 +35,7 @@ from onbeat.events import (
 )
 from onbeat.ports import NO_BEGINNINGS, NOTHING_EXPECTED, Beginning, Upserted
 from onbeat.stores.sql.causing import happen, keep_follows
+from onbeat.stores.sql.creation import check_revisions, upsert_plain
 from onbeat.stores.sql.deciding import Decided, carry_out
 from onbeat.stores.sql.known import Known, existing, find, find_all, held, is_foreign, put_to_rest
 from onbeat.stores.sql.rows import (
@@ -114,12 +115,15 @@ def upsert(
     ids = [*(schedule.schedule_id for schedule in schedules), *remove]
     tx.hold(ids)
     follow_held(tx, ids)
-    for schedule_id, revision in expected.items():
-        _check_revision(tx, schedule_id, revision)
+    check_revisions(tx, expected)
     for schedule_id in remove:
         delete(tx, schedule_id)
+    plain = upsert_plain(
+        tx, schedules, source=source, user_id=user_id, but=beginnings.keys() | set(remove)
+    )
     done = [
-        _upsert(tx, schedule, source, user_id, beginnings.get(schedule.schedule_id))
+        plain.get(schedule.schedule_id)
+        or _upsert(tx, schedule, source, user_id, beginnings.get(schedule.schedule_id))
         for schedule in schedules
     ]
     for schedule, each in zip(schedules, done, strict=True):
@@ -131,14 +135,6 @@ def upsert(
     keep_follows(tx, changed)
     _keep_groups(tx, changed)
     return done
-
-
-def _check_revision(tx: Transaction, schedule_id: str, expected: int | None) -> None:
-    known = find(tx, schedule_id)
-    is_there = known is not None and not known.deleted and not is_foreign(tx, known.state.user_id)
-    found = known.state.revision if known is not None and is_there else None
-    if found != expected:
-        raise ChangedSince(schedule_id, expected, found)
 
 
 def _keep_groups(tx: Transaction, schedules: Sequence[Schedule]) -> None:
