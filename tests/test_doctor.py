@@ -17,7 +17,7 @@ from onbeat.doctor.certificates import expires_at
 from onbeat.doctor.seen import length, names, size
 from onbeat.errors import InvalidSettings
 from onbeat.ports import Node
-from onbeat.records import Figures, NodeRow, Overview
+from onbeat.records import Figures, Following, NodeRow, Overview
 from onbeat.settings import Settings
 from onbeat.stores.postgres import PostgresStore
 from onbeat.stores.postgres.examining import look as look_at_server
@@ -149,6 +149,14 @@ def test_due_rows_of_newer_zone_data_fail_since_nothing_is_planned_here():
     finding = found("zones", seen(tz="2026a", standing={"tz": "2026b"}))
     assert finding.level == "fail"
     assert "2026b" in finding.found
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [([], "warn"), (None, "ok")])
+def test_zone_data_that_is_not_followed_yet_needs_a_node(nodes, expected):
+    overview = {"following": Following("2026a", 1000, 5000, 3, NOW)}
+    finding = found("zones", seen(overview=overview | ({} if nodes is None else {"nodes": nodes})))
+    assert finding.level == expected
+    assert "1000 of 5000 schedules" in finding.found
 
 
 def test_nodes_with_other_zone_data_are_told():

@@ -20,7 +20,7 @@ from onbeat.events import (
     RunSucceeded,
 )
 from onbeat.metrics import DRIFTS, Metrics, render, scrape
-from onbeat.records import Figures, GroupRow, NodeRow, Overview
+from onbeat.records import Figures, Following, GroupRow, NodeRow, Overview
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
@@ -245,6 +245,12 @@ def test_nodes_are_told_one_by_one():
     assert of(found, "node_running", node="here:1", node_id="1") == 7
     assert of(found, "node_up", node="there:2", node_id="2") == 0
     assert of(found, "node_lease_left_seconds", node="there:2", node_id="2") == -1.5
+
+
+def test_schedules_that_do_not_follow_newer_zone_data_yet_are_counted():
+    following = Following("2026a", 1000, 5000, 3, NOON * 1000)
+    overview = Overview(NOON * 1000, True, 5, 0, 0, None, {}, [], following)
+    assert of(samples(page(overview=overview)), "zone_data_schedules_left") == 4000
 
 
 def test_the_gate_groups_and_what_waits_are_told():

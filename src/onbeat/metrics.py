@@ -180,6 +180,10 @@ def _write_standing(page: "_Page", standing: Overview, figures: Figures) -> None
     page.gauge("events_to_notify", "Rows of events to be looked at for notices.", figures.to_notify)
     states = _by("state", {state: figures.outbox.get(state, 0) for state in OUTBOX})
     page.gauge("outbox_messages", "Notices on their way out, by state.", states)
+    following = standing.following
+    left = 0 if following is None else following.total - following.done
+    told = "Schedules whose due tick is still to be computed with newer time zone data."
+    page.gauge("zone_data_schedules_left", told, left)
     page.gauge("database_bytes", "What the database takes on disk.", figures.size)
 
 

@@ -134,6 +134,18 @@ class AwaitedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Following:
+    """How far due rows are computed anew with newer time zone data."""
+
+    version: str
+    done: int  # schedules
+    total: int
+    moved: int  # due rows that the newer data has elsewhere
+    since: int  # milliseconds
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """What `status` tells of a store."""
 
@@ -146,6 +158,7 @@ class Overview:
     runs: Mapping[str, int]  # unfinished ones, by status
     nodes: Sequence[NodeRow]
     awaited: Sequence[AwaitedRow] = ()  # those with the next deadlines
+    following: Following | None = None  # None: every due row is of the zone data in use
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +200,10 @@ class WhichRuns:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Something that happened, as it is kept: `event_id` is of its transaction, `n` within that."""
+    """Something that happened, as it is kept: `event_id` is of its row, `n` within that.
+
+    A transaction has one row, or several if it has more than a thousand events.
+    """
 
     event_id: int
     n: int

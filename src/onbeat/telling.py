@@ -13,7 +13,16 @@ from onbeat.core.schedules import from_definition
 from onbeat.core.why import Why
 from onbeat.core.words import words
 from onbeat.errors import InvalidSchedule
-from onbeat.records import EventRow, GroupRow, NodeRow, Overview, RunRow, ScheduleRow, TokenRow
+from onbeat.records import (
+    EventRow,
+    Following,
+    GroupRow,
+    NodeRow,
+    Overview,
+    RunRow,
+    ScheduleRow,
+    TokenRow,
+)
 
 
 class ScheduleFields(msgspec.Struct, frozen=True):
@@ -108,6 +117,16 @@ class AwaitedFields(msgspec.Struct, frozen=True):
     external_id: str
 
 
+class FollowingFields(msgspec.Struct, frozen=True):
+    """How far due ticks are computed anew with newer time zone data."""
+
+    tz: str
+    done: int
+    schedules: int
+    moved: int
+    since: str
+
+
 class OverviewFields(msgspec.Struct, frozen=True):
     """How things stand."""
 
@@ -120,6 +139,7 @@ class OverviewFields(msgspec.Struct, frozen=True):
     runs: dict[str, int]
     nodes: list[NodeFields]
     awaited: list[AwaitedFields]  # up to five, those with the next deadlines
+    following: FollowingFields | None
 
 
 class GroupFields(msgspec.Struct, frozen=True):
@@ -294,7 +314,13 @@ def overview_fields(found: Overview) -> OverviewFields:
             )
             for row in found.awaited
         ],
+        following=None if found.following is None else _following_fields(found.following),
     )
+
+
+def _following_fields(found: Following) -> FollowingFields:
+    since = rfc3339_ms(found.since)
+    return FollowingFields(found.version, found.done, found.total, found.moved, since)
 
 
 def node_fields(row: NodeRow, now: int) -> NodeFields:

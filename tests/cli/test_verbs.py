@@ -65,6 +65,7 @@ NODE_KEYS = {
 STATUS_KEYS = {
     "database", "now", "gate", "schedules", "paused", "due", "next_due_at", "runs", "nodes",
     "awaited",
+    "following",
 }  # fmt: skip
 
 

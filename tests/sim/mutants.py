@@ -34,6 +34,14 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "a due row of older zone data is decided", f"{STORE}/planning.py",
+        "    if known.cursor is not None:", "    if False:", is_out_of_reach=True,
+    ),
+    Mutant(
+        "a program with older zone data leaves no mark", f"{STORE}/rows.py",
+        "    if zone_data(tx) > VERSION:", "    if False:", is_out_of_reach=True,
+    ),
+    Mutant(
         "launch before the announcement", "engine/dispatcher.py",
         "        announced = await self._announced(claimed)\n        self.launch(announced, sent)\n",
         "        self.launch(claimed, sent)\n        announced = await self._announced(claimed)\n",
@@ -55,8 +63,8 @@ MUTANTS = [
     ),
     Mutant(
         "the due row is moved, the runs are written in another transaction", f"{STORE}/planning.py",
-        "    replace_due(tx, due)\n    return Planned(",
-        "    replace_due(tx, due)\n    tx.connection.execute('RELEASE a_call')\n"
+        "    write_due(tx, due)\n    return Planned(",
+        "    write_due(tx, due)\n    tx.connection.execute('RELEASE a_call')\n"
         "    tx.connection.execute('COMMIT')\n    tx.connection.execute('BEGIN IMMEDIATE')\n"
         "    tx.connection.execute('SAVEPOINT a_call')\n    return Planned(",
     ),
@@ -716,7 +724,8 @@ def main(arguments=None):
     given = parser.parse_args(arguments)
     simulation = [*SIMULATION, str(given.seeds)]
     suites = [
-        str(ROOT / "tests" / "stores" / f"test_{name}.py") for name in ("contract", "policies")
+        str(ROOT / "tests" / "stores" / f"test_{name}.py")
+        for name in ("contract", "policies", "zones")
     ]
     suites.append(str(ROOT / "tests" / "engine" / "test_node.py"))
     contract = [*CONTRACT, "-k", "Sqlite or looked_for_again", *suites]

@@ -390,6 +390,9 @@ def status(settings: Settings, as_json: bool) -> None:
         until = f"in flight until it is reported, or {moment(row.deadline_at, found.now)}"
         click.echo(f"accepted   run {row.run_id} of {row.schedule_id}: {until}")
     click.echo(f"due        {found.due} now, next {moment(found.next_due_at, found.now)}")
+    if (zones := found.following) is not None:
+        done = f"{zones.done} of {zones.total} schedules, {zones.moved} ticks moved"
+        click.echo(f"zones      following time zone data {zones.version}: {done}")
 
 
 @click.command()

@@ -5,10 +5,11 @@ spelling for each meaning, defaults left out. A part of `any`, `all` or `minus` 
 whole unless it names its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import msgspec
 
@@ -249,10 +250,21 @@ def _around(inner: Trigger, own: Fields, where: str, outer: str) -> Fields:
 
 def _given(value: Any, *, without: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
     """Return the fields of a frozen value that are not at their default, as plain values."""
-    own = [f for f in fields(value) if not f.name.startswith("_") and f.name not in without]
-    return [
-        (f.name, _plain(getattr(value, f.name))) for f in own if getattr(value, f.name) != f.default
-    ]
+    found, kind = [], cast("Hashable", type(value))
+    for name, default in _fields_of(kind, without):
+        own = getattr(value, name)
+        if own != default:
+            found.append((name, _plain(own)))
+    return found
+
+
+@cache  # bounded by the kinds
+def _fields_of(kind: Hashable, without: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (f.name, f.default)
+        for f in fields(kind)  # type: ignore[arg-type]  # it is a class
+        if not f.name.startswith("_") and f.name not in without
+    )
 
 
 def _plain(value: Any) -> Any:

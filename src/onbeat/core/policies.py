@@ -110,10 +110,10 @@ def read_policy(given: Mapping[str, object]) -> Policy:
 def write_policy(policy: Policy) -> dict[str, object]:
     """Return the fields of a policy that are not at their default."""
     found: dict[str, object] = {}
-    for known in fields(policy):
-        value = getattr(policy, known.name)
-        if known.init and value != known.default:
-            found[known.name] = POLICIES[known.name].write(value)
+    for name, default in DEFAULTS:
+        value = getattr(policy, name)
+        if value != default:
+            found[name] = POLICIES[name].write(value)
     return found
 
 
@@ -280,3 +280,5 @@ POLICIES: dict[str, _Field] = {
     "rate": _Field(_read_rate, str),
     "pause_after": _number(1, 1000),
 }
+# What each is if nothing is said of it.
+DEFAULTS = tuple((known.name, known.default) for known in fields(Policy) if known.init)

@@ -226,6 +226,14 @@ def from_definition(schedule_id: str, text: str) -> Schedule:
     return Schedule(schedule_id, *parts)
 
 
+def read_once(schedule_id: str, text: str) -> Schedule:
+    """Return the same for a text that is not read again soon: it takes no place of another."""
+    read = _decoded.__wrapped__
+    parts = read(text, schedule_id)
+    assert parts is not None, "with a key, a hash has its value"
+    return Schedule(schedule_id, *parts)
+
+
 def _written(target: Target) -> dict[str, object]:
     return dict(target.fields) | ({} if target.is_enabled else {"enabled": False})
 

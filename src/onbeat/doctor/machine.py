@@ -50,6 +50,12 @@ def zone_data(seen: Seen) -> Finding:
     if others:
         hint = "the same package tzdata on every node"
         return warn("zones", f"{told}, and nodes have {names(sorted(others))}", hint)
+    following = standing.overview.following if standing else None
+    if following is not None:
+        done = f"{following.done} of {following.total} schedules follow it"
+        if any(row.alive_until > seen.now for row in standing.overview.nodes):  # type: ignore[union-attr]
+            return ok("zones", f"{told}: {done} so far, and the rest is under way")
+        return warn("zones", f"{told}: {done} so far", "onbeat up follows it for the rest")
     if year - int(seen.tz[:4]) >= OLD_ZONES:
         return warn("zones", f"{told} is old", "pip install --upgrade tzdata")
     return ok("zones", told)

@@ -9,6 +9,7 @@ from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.leases import Lease, in_a_thread
 from onbeat.engine.notifier import Outbox
 from onbeat.engine.planner import BATCH, Planner
+from onbeat.engine.zones import keep_following
 from onbeat.errors import NodeForgotten, StoreFailed
 from onbeat.ports import Clock, Launchers, Node, Rescued, Store
 
@@ -81,6 +82,9 @@ class Engine:
             self._task(self._keep_lease()),
         ]
         self._looking = [self._task(self._watch()), self._task(self._prune())]
+        if "plan" in self._node.roles:
+            following = keep_following(self._store, self._clock, self.planner.wake)
+            self._looking.append(self._task(following))
         if self._store.is_shared:
             self._serving.append(self._task(self._guard_lease()))
             self._looking.append(self._task(self._mind_the_others()))

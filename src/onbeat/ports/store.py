@@ -22,6 +22,7 @@ from onbeat.records import (
     DocumentRow,
     EventRow,
     Figures,
+    Following,
     GroupRow,
     Happened,
     NodeRow,
@@ -338,7 +339,16 @@ class Store(Protocol):
         2. A tick decided before is left as it is, and the due row moves on.
         3. A definition that cannot be planned is parked and hurts no other.
         4. Up to `slots` runs that `node` offers are announced for it at once.
-        5. Nothing is decided where another node has computed due rows with newer zone data.
+        5. Nothing is decided where another node has computed due rows with newer zone data; and by
+           no due row that older data has computed: it is computed anew first.
+        """
+
+    async def follow_zones(self, *, limit: int = 1000) -> Following | None:
+        """Compute the due rows of up to `limit` schedules anew, after newer zone data began.
+
+        Returns how far that is by now, or None: nothing is left to do. Until it is done, whoever
+        decides about a schedule first computes its due row anew. What is followed stays so, through
+        crashes; no due row becomes earlier than the last tick that was decided.
         """
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:

@@ -13,7 +13,7 @@ from onbeat.stores.postgres.database import Address, Threads
 from onbeat.stores.postgres.listening import Ear
 from onbeat.stores.postgres.moving import take_in
 from onbeat.stores.postgres.tables import prepare
-from onbeat.stores.sql import nodes
+from onbeat.stores.sql import nodes, zones
 from onbeat.stores.sql.store import SqlStore, Table
 
 SIZE = 4  # calls at the same time, each with a connection
@@ -67,8 +67,7 @@ class PostgresStore(SqlStore):
         found = await self._threads.write(nodes.end_orphans)
         while (more := await self.rescue(node)) is not None:
             found += more
-        while await self._threads.write(nodes.follow_zone_data):
-            pass
+        await self._threads.write(zones.begin)
         if self._ear is None:
             self._ear = Ear(self.address, self._threads.watch, self._name)
         return await self._threads.write(lambda tx: nodes.register(tx, node, found))

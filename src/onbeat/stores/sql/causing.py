@@ -17,6 +17,7 @@ from onbeat.errors import InvalidSchedule
 from onbeat.stores.sql.known import Known, find_all
 from onbeat.stores.sql.rows import replace_due
 from onbeat.stores.sql.transaction import Transaction, Value
+from onbeat.stores.sql.zones import follow_held
 
 FOLLOWERS = "SELECT DISTINCT schedule_id FROM follows WHERE followed IN (?1[]) ORDER BY schedule_id"
 
@@ -42,7 +43,10 @@ def cause(tx: Transaction, schedule_id: str, status: Status) -> None:
     """Give ticks to what follows a run of this schedule that has ended so. All are held."""
     if status not in ENDINGS:
         return
-    for known in find_all(tx, followers(tx, [schedule_id])):
+    ids = followers(tx, [schedule_id])
+    if ids:
+        follow_held(tx, ids)
+    for known in find_all(tx, ids):
         schedule = known.schedule()
         if schedule is None or known.deleted:
             continue
@@ -58,6 +62,7 @@ def cause_startup(tx: Transaction) -> None:
     """Give ticks to what follows a start of the scheduler."""
     ids = followers(tx, [STARTUP])
     tx.hold(ids)
+    follow_held(tx, ids)
     for known in find_all(tx, ids):
         schedule = known.schedule()
         if schedule is not None and not known.deleted:

@@ -32,6 +32,7 @@ from onbeat.events import (
 )
 from onbeat.ports import NO_BEGINNINGS, NOTHING_EXPECTED, Beginning, Upserted
 from onbeat.stores.sql.causing import happen, keep_follows
+from onbeat.stores.sql.creation import check_revisions, upsert_plain
 from onbeat.stores.sql.deciding import Decided, carry_out
 from onbeat.stores.sql.edits import edit, move_waiting
 from onbeat.stores.sql.known import (
@@ -57,6 +58,7 @@ from onbeat.stores.sql.rows import (
     unfinished_of,
 )
 from onbeat.stores.sql.transaction import Transaction, as_json
+from onbeat.stores.sql.zones import follow_held
 
 CREATE = """
 INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, updated_at,
@@ -106,16 +108,24 @@ def upsert(
     """Define schedules. The contract is `Store.upsert`."""
     tx.keep_gate()
     tx.hold_definitions()
-    tx.hold([*(schedule.schedule_id for schedule in schedules), *remove])
-    for schedule_id, revision in expected.items():
-        _check_revision(tx, schedule_id, revision)
+    ids = [*(schedule.schedule_id for schedule in schedules), *remove]
+    tx.hold(ids)
+    follow_held(tx, ids)
+    check_revisions(tx, expected)
     for schedule_id in remove:
         delete(tx, schedule_id)
+    plain = upsert_plain(
+        tx, schedules, source=source, user_id=user_id, but=beginnings.keys() | set(remove)
+    )
     done: list[Upserted] = []
     for schedule in schedules:
-        beginning = beginnings.get(schedule.schedule_id)
-        about = (schedule, source, user_id, beginning)
-        done.append(_upsert(tx, *about, update_waiting=update_waiting))
+        found = plain.get(schedule.schedule_id)
+        if found is None:
+            beginning = beginnings.get(schedule.schedule_id)
+            found = _upsert(tx, schedule, source, user_id, beginning)
+        if update_waiting and found.change != "created":
+            move_waiting(tx, schedule, found.revision)
+        done.append(found)
     for schedule, each in zip(schedules, done, strict=True):
         beginning = beginnings.get(schedule.schedule_id)
         if beginning is not None and each.change != "created":
@@ -125,14 +135,6 @@ def upsert(
     keep_follows(tx, changed)
     _keep_groups(tx, changed)
     return done
-
-
-def _check_revision(tx: Transaction, schedule_id: str, expected: int | None) -> None:
-    known = find(tx, schedule_id)
-    is_there = known is not None and not known.deleted and not is_foreign(tx, known.state.user_id)
-    found = known.state.revision if known is not None and is_there else None
-    if found != expected:
-        raise ChangedSince(schedule_id, expected, found)
 
 
 def _keep_groups(tx: Transaction, schedules: Sequence[Schedule]) -> None:
@@ -163,8 +165,6 @@ def _upsert(
     source: str | None,
     user_id: str,
     beginning: Beginning | None,
-    *,
-    update_waiting: bool,
 ) -> Upserted:
     known, text = find(tx, schedule.schedule_id), definition(schedule)
     if known is not None and is_foreign(tx, known.state.user_id):
@@ -183,8 +183,6 @@ def _upsert(
         done = edit(tx, known, schedule, text, user_id=user_id)
     if is_new_source:
         tx.run(KEEP_SOURCE, (source, text, schedule.schedule_id))
-    if update_waiting:
-        move_waiting(tx, schedule, done.revision)
     return done
 
 
@@ -316,6 +314,7 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
         for begin in range(0, len(waited), REOPENED_AT_ONCE):
             ids = [row[0] for row in waited[begin : begin + REOPENED_AT_ONCE]]
             tx.hold(ids)
+            follow_held(tx, ids)
             live = [known for known in find_all(tx, ids) if not (known.paused or known.deleted)]
             reopen(tx, live, "gate_off")
     else:

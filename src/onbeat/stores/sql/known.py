@@ -9,6 +9,7 @@ from onbeat.errors import InvalidSchedule, NoSuchSchedule
 from onbeat.events import SchedulePaused
 from onbeat.stores.sql.rows import State, plain, replace_due
 from onbeat.stores.sql.transaction import Row, Transaction
+from onbeat.stores.sql.zones import follow_held
 
 SCHEDULE = """
 SELECT s.schedule_id, s.definition, s.paused, s.pause_note, s.paused_until, s.deleted_at, s.source,
@@ -82,6 +83,7 @@ def find_all(tx: Transaction, schedule_ids: Sequence[str]) -> list[Known]:
 def held(tx: Transaction, schedule_id: str) -> Known:
     """Hold a schedule, which has to be there."""
     tx.hold([schedule_id])
+    follow_held(tx, [schedule_id])
     return existing(tx, schedule_id)
 
 

@@ -2,20 +2,14 @@
 
 from collections.abc import Collection
 
-from onbeat.core.causes import decode_happened
-from onbeat.core.decisions import Due
-from onbeat.core.model import Past
-from onbeat.core.plan import next_due
-from onbeat.core.schedules import from_definition
 from onbeat.core.zones import VERSION
-from onbeat.errors import InvalidSchedule, StoreUnusable
 from onbeat.events import NodeLost, NodeStarted, NodeStopped
 from onbeat.ports import Beat, Node, Rescued
+from onbeat.stores.sql import zones
 from onbeat.stores.sql.causing import cause_startup, hold_with_followers
 from onbeat.stores.sql.ending import end_runs_of, free
 from onbeat.stores.sql.restoring import refuse_half_restored
-from onbeat.stores.sql.rows import KEEP, replace_due, zone_data
-from onbeat.stores.sql.transaction import Row, Transaction, as_json
+from onbeat.stores.sql.transaction import Transaction, as_json
 
 AT_ONCE = 500  # schedules of a silent node that are decided in one transaction
 EVERY = 2**62
@@ -54,16 +48,6 @@ SELECT run_id, fence, schedule_id, status FROM schedule_runs INDEXED BY unfinish
  WHERE finished_at IS NULL AND leased_by = ?1
 """
 
-FOLLOWED = "SELECT value FROM meta WHERE name = 'tz_followed' FOR UPDATE"
-
-ZONED = """
-SELECT d.schedule_id, s.definition, t.decided_until, t.runs_used, s.created_at, t.happened
-  FROM due d JOIN schedules s USING (schedule_id) JOIN schedule_state t USING (schedule_id)
- WHERE d.schedule_id > ?1 AND d.due_at > ?2 AND s.paused = 0 AND s.definition LIKE '%"timezone":%'
- ORDER BY d.schedule_id
- LIMIT ?3
-"""
-
 
 def register(tx: Transaction, node: Node, found: Rescued) -> Rescued:
     """Enter a node. The contract is `Store.register`.
@@ -73,8 +57,7 @@ def register(tx: Transaction, node: Node, found: Rescued) -> Rescued:
     """
     refuse_half_restored(tx)
     if not tx.is_shared:
-        while follow_zone_data(tx):
-            pass
+        zones.begin(tx)
         found = _end_all(tx)
     is_start = "plan" in node.roles and _is_start(tx)
     tx.run(
@@ -185,43 +168,3 @@ def unregister(tx: Transaction, node: Node) -> None:
     if len(claimed) == len(held):  # else whoever looks for silent nodes decides the others
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node.node_id,))
     tx.tell(NodeStopped(node.node_id))
-
-
-def follow_zone_data(tx: Transaction) -> bool:
-    """Compute due rows that are to come anew if the zone data is newer than what made them.
-
-    Those of some schedules at a time; returns whether there are more. Nodes with older data plan
-    nothing from the first time on.
-    """
-    if zone_data(tx) != VERSION:
-        tx.hold_gate()  # until nobody plans with other data any more
-        used = zone_data(tx)
-        if used > VERSION:
-            problem = f"due ticks were computed with time zone data {used}, this node has {VERSION}"
-            raise StoreUnusable(f"{problem}: upgrade the package tzdata")
-        if used != VERSION:  # else another node was faster
-            tx.run(KEEP, ("tz", VERSION))
-            tx.run(KEEP, ("tz_followed", ""))
-    followed = tx.one(FOLLOWED)
-    if followed is None:
-        return False
-    asked = (followed[0], tx.now, AT_ONCE)
-    tx.hold([row[0] for row in tx.all(ZONED, asked)])
-    rows = tx.all(ZONED, asked)
-    replace_due(tx, [due for row in rows if (due := _due_anew(row)) is not None])
-    if len(rows) < AT_ONCE:
-        tx.run("DELETE FROM meta WHERE name = 'tz_followed'")
-        return False
-    tx.run(KEEP, ("tz_followed", rows[-1][0]))
-    return True
-
-
-def _due_anew(row: Row) -> tuple[str, Due | None] | None:
-    schedule_id, text, until, used, created_at, happened = row
-    try:
-        schedule = from_definition(schedule_id, text)
-    except InvalidSchedule:
-        return None  # the planner will say so
-    events = {} if happened is None else decode_happened(happened)
-    past = Past(created_at=created_at // 1000, runs_used=used, happened=events)
-    return schedule_id, next_due(schedule, until, past)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from onbeat.core.decisions import Due, Plan
 from onbeat.core.runs import Run
 from onbeat.core.schedules import Schedule, from_definition
-from onbeat.core.zones import VERSION
 from onbeat.events import RunEndAsked, ScheduleParked
 from onbeat.ports import Node, PlanFunction, Planned
+from onbeat.stores.sql import zones
 from onbeat.stores.sql.deciding import Decided, carry_out
 from onbeat.stores.sql.defining import go_on_after_rest
 from onbeat.stores.sql.ending import settle
@@ -15,9 +15,8 @@ from onbeat.stores.sql.rows import (
     State,
     gate_is_open,
     may_start,
-    replace_due,
     unfinished_of,
-    zone_data,
+    write_due,
 )
 from onbeat.stores.sql.transaction import Row, Transaction
 
@@ -36,9 +35,13 @@ def plan_due(
         tx.keep_gate()
         if not gate_is_open(tx):
             return Planned(0)
-    if zone_data(tx) > VERSION:
+    known = zones.Known(tx)
+    if known.is_newer:
         return Planned(0, is_outdated=True)
     taken = tx.take_due(limit)
+    is_full = len(taken) == limit
+    if known.cursor is not None:  # some due rows may be of older zone data
+        taken = zones.follow_taken(tx, known.cursor, taken)
     resting = [row[0] for row in taken if row[-1]]
     go_on_after_rest(tx, resting)
     rows = [row for row in taken if not row[-1]] if resting else taken
@@ -66,10 +69,10 @@ def plan_due(
         if found.decisions:
             decided.append(Decided(schedule, state, found.decisions, left, found.spread_until))
     done = carry_out(tx, decided, starts_for, slots)
-    replace_due(tx, due)
+    write_due(tx, due)
     return Planned(
         len(rows) + len(resting),
-        len(taken) == limit or bool(resting),  # those that go on may have ticks that are due
+        is_full or bool(resting),  # those that go on may have ticks that are due
         done.attempts,
         done.enqueued,
         frozenset(needed - node.offers) if node is not None else frozenset(),

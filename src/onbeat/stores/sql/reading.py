@@ -18,6 +18,7 @@ from onbeat.records import (
     Which,
     WhichRuns,
 )
+from onbeat.stores.sql import zones
 from onbeat.stores.sql.outbox import forget as forget_messages
 from onbeat.stores.sql.rows import GROUPS, KEEP, gate_is_open
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value
@@ -320,6 +321,7 @@ def overview(tx: Transaction) -> Overview:
                 whose,
             )
         ],
+        following=zones.following(tx),
     )
 
 

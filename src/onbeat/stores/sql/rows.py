@@ -11,6 +11,7 @@ from onbeat.core.decisions import Due
 from onbeat.core.model import Past
 from onbeat.core.runs import Reason, Run, Status, TriggeredBy
 from onbeat.core.schedules import FOUND_AGAIN, Schedule, from_definition
+from onbeat.core.zones import VERSION
 from onbeat.errors import InvalidSchedule
 from onbeat.events import LATE, RunCanceled, RunFailed, RunReleased, RunSkipped
 from onbeat.ports import Node
@@ -212,7 +213,17 @@ def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
 
 
 def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
-    """Give each of these schedules its new due row, or none."""
+    """Give each of these schedules its new due row, or none.
+
+    If others have newer zone data, all due rows are followed again: see `stores/sql/zones.py`.
+    """
+    write_due(tx, due)
+    if zone_data(tx) > VERSION:
+        tx.run("INSERT INTO meta (name, value) VALUES ('tz_stale', '1') ON CONFLICT DO NOTHING")
+
+
+def write_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
+    """Do the same where the zone data is known not to be older."""
     over: list[Value] = []
     rows: list[Value] = []
     for schedule_id, each in due:

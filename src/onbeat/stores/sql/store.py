@@ -37,6 +37,7 @@ from onbeat.records import (
     DocumentRow,
     EventRow,
     Figures,
+    Following,
     GroupRow,
     NodeRow,
     Overview,
@@ -63,6 +64,7 @@ from onbeat.stores.sql import (
     reporting,
     restoring,
     tokens,
+    zones,
 )
 from onbeat.stores.sql.transaction import Call, Row, Transaction
 
@@ -248,6 +250,9 @@ class SqlStore(ABC):
         return await self._write(
             lambda tx: planning.plan_due(tx, plan, limit=limit, node=node, slots=slots)
         )
+
+    async def follow_zones(self, *, limit: int = zones.AT_ONCE) -> Following | None:
+        return await self._write(lambda tx: zones.follow(tx, limit=limit))
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
         return await self._write(lambda tx: claiming.claim(tx, node, limit=limit))

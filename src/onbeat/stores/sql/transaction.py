@@ -28,6 +28,8 @@ Values = Sequence[Value]
 Bindings = Sequence[Value | Sequence[Value]]
 T = TypeVar("T")
 
+MOST_EVENTS = 1000  # in one row: who reads events reads whole rows
+
 
 class Transaction(ABC):
     """What a call may do: read, write, and tell what happened.
@@ -132,20 +134,24 @@ class Transaction(ABC):
         self.events.append(event)
 
     def write_events(self) -> None:
-        """Write what was told, as one row."""
+        """Write what was told: as one row, or as several if that is a lot."""
         if not self.events:
             return
         if self.by:
             self.events = [replace(event, by=self.by) for event in self.events]
-        is_notable = any(event.is_notable for event in self.events) or (
-            self.marks_successes and any(isinstance(each, RunSucceeded) for each in self.events)
+        for begin in range(0, len(self.events), MOST_EVENTS):
+            self._write_row(self.events[begin : begin + MOST_EVENTS])
+
+    def _write_row(self, events: list[Event]) -> None:
+        is_notable = any(event.is_notable for event in events) or (
+            self.marks_successes and any(isinstance(each, RunSucceeded) for each in events)
         )
         # Of when it is written, not of when the transaction began: who follows events takes those
         # of long ago for complete, and no row is to appear among them afterwards.
         self.run(
             "INSERT INTO events (at, body, asked_by, to_notify) "
             f"VALUES ({self.written_at}, ?2, ?3, ?4)",
-            (self.now, encode_events(self.events), self.by or None, 1 if is_notable else None),
+            (self.now, encode_events(events), self.by or None, 1 if is_notable else None),
         )
 
 
