@@ -36,7 +36,16 @@ from onbeat.events import (
 from onbeat.ports import NO_BEGINNINGS, NOTHING_EXPECTED, Beginning, Upserted
 from onbeat.stores.sql.causing import happen, keep_follows
 from onbeat.stores.sql.deciding import Decided, carry_out
-from onbeat.stores.sql.known import Known, existing, find, find_all, held, is_foreign, put_to_rest
+from onbeat.stores.sql.known import (
+    Known,
+    check_change,
+    existing,
+    find,
+    find_all,
+    held,
+    is_foreign,
+    put_to_rest,
+)
 from onbeat.stores.sql.rows import (
     GOES_ON,
     KEEP,
@@ -178,6 +187,7 @@ def _upsert(
         if beginning is not None and beginning.paused:
             put_to_rest(tx, schedule.schedule_id, note="")
         return begun
+    check_change(tx, known)
     is_new_source = source is not None and (known.source, known.base) != (source, text)
     if known.text == text:
         if is_new_source:
@@ -373,6 +383,7 @@ def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) ->
     known = held(tx, schedule_id)
     if expected is not None and expected != known.state.revision:
         raise ChangedSince(schedule_id, expected, known.state.revision)
+    check_change(tx, known)
     schedule = known.schedule()
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     if schedule is not None:
