@@ -55,6 +55,35 @@ def as_allowed(caller: Caller, schedule: Schedule) -> Schedule:
     return replace(schedule, target=target, when=when)
 
 
+def check_change(caller: Caller, schedule_id: str, there: Schedule | None) -> None:
+    """Refuse a caller that may not define what is there with NotAllowed.
+
+    A caller without the scope admin that may not define a schedule may not change, replace, delete
+    or take it over either. `there` is None if the kept definition cannot be read: what it starts
+    is then unknown.
+    """
+    if caller.is_local or caller.may("admin"):
+        return
+    if there is None:
+        problem = f"{schedule_id} cannot be read, so only an admin may change or delete it"
+        raise NotAllowed(problem, hint=OF_AN_ADMIN)
+    for target in (there.target, *((there.when,) if there.when is not None else ())):
+        try:
+            allowed = _as_allowed(caller, target)
+        except NotAllowed as refused:
+            problem = f"{schedule_id} may not be changed or deleted by {caller.name}"
+            raise NotAllowed(f"{problem}: {refused.problem}", hint=OF_AN_ADMIN) from None
+        if allowed.fields != target.fields and _has_own_address(target):
+            problem = f"{schedule_id} may send to private addresses, so only an admin may change it"
+            raise NotAllowed(problem, hint=OF_AN_ADMIN)
+
+
+def _has_own_address(target: Target) -> bool:
+    """Return whether a target says where its requests go: a session has the operator's address."""
+    session = target.fields.get("session")
+    return target.kind != "session" or (isinstance(session, Mapping) and "url" in session)
+
+
 def _as_allowed(caller: Caller, target: Target) -> Target:
     if target.kind == "python" and target.needs == target.kind:
         problem = "what comes from outside names no code to import"
@@ -93,5 +122,6 @@ def _texts(value: object) -> Iterator[str]:
             return
 
 
+OF_AN_ADMIN = "a token with scope admin"
 # The kinds of target that need no admin.
 FOR_DEFINERS = frozenset({"http", "session", "flock", "workflow", "flow"})

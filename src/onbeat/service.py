@@ -5,11 +5,12 @@ Surfaces translate and say who asks; what is allowed and what it means is here, 
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
 
-from onbeat.access import LOCAL, Caller, Scope, as_allowed
+from onbeat.access import LOCAL, Caller, Scope, as_allowed, check_change
 from onbeat.changes import Changes, compare
 from onbeat.core.backfill import Choice
 from onbeat.core.effect import WEEK
@@ -72,7 +73,11 @@ class Service:
         tokens: Tokens | None = None,
     ) -> None:
         self._all, self._launchers, self._new_id, self._wake = store, launchers, new_id, wake
-        self._store = store.asked_by(caller.name, only_of=caller.only_of)
+        self._store = store.asked_by(
+            caller.name,
+            only_of=caller.only_of,
+            check_change=None if caller.may("admin") else partial(check_change, caller),
+        )
         self.caller = caller
         self.tokens = (tokens or Tokens(store)).of(caller)
 
@@ -158,7 +163,7 @@ class Service:
             raise InvalidSchedule("schedules", "the source has too many", hint=hint)
         found += await self._store.schedules(Which(ids=[each.schedule_id for each in allowed]))
         is_edited = any(row.is_edited for row in found)
-        return await asyncio.to_thread(
+        changes = await asyncio.to_thread(
             compare,
             allowed,
             found,
@@ -170,6 +175,9 @@ class Service:
             horizon=horizon,
             work=work,
         )
+        touched = {*(each.schedule_id for each in allowed), *changes.removed}
+        await self.check_changes([row for row in found if row.schedule_id in touched])
+        return changes
 
     async def apply(self, changes: Changes, *, user_id: str = "") -> list[Upserted]:
         """Do what was planned, all or nothing; it is refused if a schedule was changed since."""
@@ -193,6 +201,16 @@ class Service:
                 found.append(as_allowed(self.caller, schedule))
                 self.check(found[-1])
         return found
+
+    async def check_changes(self, rows: Sequence[ScheduleRow]) -> None:
+        """Refuse a caller that may not change or delete some of these; the store checks again."""
+        self._needs("read")
+        if self.caller.may("admin"):
+            return
+        for n, row in enumerate(rows):
+            if n % CHECKED_AT_ONCE == CHECKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            check_change(self.caller, row.schedule_id, _read(row))
 
     async def _check_followed(self, schedules: Sequence[Schedule]) -> None:
         """Refuse to follow schedules that are not there for whoever asks."""
@@ -239,10 +257,13 @@ class Service:
     ) -> tuple[list[str], list[str]]:
         """Do something to many schedules; return to which, and which were so already.
 
-        Each is done by itself. One that is gone in the meantime is left out.
+        Each is done by itself. One that is gone in the meantime is left out. Nothing is deleted if
+        the caller may not delete one of them.
         """
         self._needs("define" if action == "delete" else "operate")
         found = await self._store.schedules(which)
+        if action == "delete":
+            await self.check_changes(found)
         already = {row.schedule_id for row in found if _is_so(action, row)}
         ids = [row.schedule_id for row in found if row.schedule_id not in already]
         if dry_run:
@@ -514,6 +535,13 @@ class Service:
 def _is_so(action: Action, row: ScheduleRow) -> bool:
     """Return whether there is nothing left to do."""
     return action != "delete" and row.paused == (action == "pause")
+
+
+def _read(row: ScheduleRow) -> Schedule | None:
+    try:
+        return from_definition(row.schedule_id, row.definition)
+    except InvalidSchedule:
+        return None
 
 
 def check_launch(schedule: Schedule, launchers: Launchers) -> None:

@@ -112,6 +112,8 @@ class Tokens:
         """Use a link up and open a session; None if the code is used, expired or was none."""
         if not SECRETS["link"].fullmatch(code):
             return None
+        if await self._all.token_of(digest_of(code)) is None:
+            return None  # a guess costs one look-up, and no transaction that writes
         secret = f"{PREFIXES['session']}{self._new_secret()}"
         row = await self._all.open_session(  # as nobody: who comes is known only then
             digest_of(code), digest_of(secret), self._new_id("session"), expires_in=SESSION_LASTS

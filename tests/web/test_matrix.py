@@ -4,12 +4,14 @@ What each operation needs is written here by hand: a route without an entry fail
 """
 
 import itertools
+from urllib.parse import unquote
 
 import httpx
 import pytest
 
 from onbeat.access import Caller
 from onbeat.core.schedules import read_schedule
+from onbeat.errors import NotAllowed
 from tests.web.serving import serving
 
 SCOPES = ["read", "operate", "define", "admin"]
@@ -383,6 +385,113 @@ class TestDefining:
         path = f"/schedules/{next(new)}"
         assert api.put(path, HOOK, token=api.token("define", "ann")).json()["user_id"] == "ann"
         assert api.get(path, token=api.token("read", "ann")).status_code == 200
+
+
+# What an admin has defined and a token of scope define could not.
+OF_AN_ADMIN = {
+    "command": {"run": {"command": ["true"]}},
+    "function": {"run": {"python": "registered"}},
+    "secret header": {"run": {"http": "https://example.com", "headers": {"A": "secret://x"}}},
+    "private address": {"run": {"http": "http://127.0.0.1:9/"}},
+    "private agent": {"run": {"flock": {"url": "http://127.0.0.1:9", "agent": "a"}}},
+    "private session": {"run": {"session": {"prompt": "p", "url": "http://127.0.0.1:9"}}},
+    "command as condition": {"run": HOOK["run"], "when": {"command": ["true"]}},
+    "unreadable": {"run": HOOK["run"]},
+}
+NO_TARGET = dict.fromkeys(("command", "python", "http", "flock", "session", "headers"))
+SOURCES = {"ann/x/t": "workflows-deployed", "ann-x": "sessions"}
+# Each way to change or remove a definition that is there, whichever system it belongs to.
+CHANGES = {
+    "put_schedule": lambda api, there, token: api.put(f"/schedules/{there}", HOOK, token=token),
+    "create_schedule": lambda api, there, token: api.post("/schedules", {"schedule_id": unquote(there), "definition": HOOK}, token=token),
+    "patch_schedule": lambda api, there, token: api.patch(f"/schedules/{there}", {"run": NO_TARGET | HOOK["run"]}, token=token),
+    "patch_replacing_all": lambda api, there, token: api.patch(f"/schedules/{there}", HOOK | {"when": None, "every": None, "run": NO_TARGET | HOOK["run"]}, token=token),
+    "delete_schedule": lambda api, there, token: api.delete(f"/schedules/{there}", token=token),
+    "bulk_ids": lambda api, there, token: api.post("/bulk", {"action": "delete", "which": {"ids": [unquote(there)]}}, token=token),
+    "bulk_all": lambda api, there, token: api.post("/bulk", {"action": "delete", "which": {"all": True}}, token=token),
+    "bulk_dry_run": lambda api, there, token: api.post("/bulk", {"action": "delete", "which": {"ids": [unquote(there)]}, "dry_run": True}, token=token),
+    "apply_replacing": lambda api, there, token: api.post("/apply", {"source": SOURCES[unquote(there)], "schedules": {unquote(there): HOOK}}, token=token),
+    "apply_take_over": lambda api, there, token: api.post("/apply", {"source": "other", "schedules": {unquote(there): HOOK}, "take_over": True}, token=token),
+    "apply_prune": lambda api, there, token: api.post("/apply", {"source": SOURCES[unquote(there)], "schedules": {}, "prune": True}, token=token),
+    "plan_prune": lambda api, there, token: api.post("/plan", {"source": SOURCES[unquote(there)], "schedules": {}, "prune": True}, token=token),
+    "workflow_upsert": lambda api, there, token: api.post("//schedules/upsert", WORKFLOW | YEARLY | {"schedule_id": unquote(there), "user_id": "ann"}, token=token),
+    "workflow_delete": lambda api, there, token: api.delete(f"//schedules/{there}", token=token),
+    "workflow_deploy": lambda api, there, token: api.post("//schedules/deploy", {"dag": {"triggers": [{"id": "t", "type": "schedule_based", "schedule": YEARLY}]}, "workflow_id": unquote(there).rpartition("/")[0], "version": 1, "user_id": "ann"}, token=token),
+    "session_schedule_put": lambda api, there, token: api.put(f"//api/schedule/{there}", DAILY, token=token),
+    "session_schedule_patch": lambda api, there, token: api.patch(f"//api/schedule/{there}", {"prompt": "Other"}, token=token),
+    "session_schedule_delete": lambda api, there, token: api.delete(f"//api/schedule/{there}", token=token),
+}  # fmt: skip
+
+
+class TestWhatAnAdminDefined:
+    """A caller that may not define a thing may not change, replace, remove or take it over."""
+
+    @pytest.mark.parametrize("kind", OF_AN_ADMIN)
+    @pytest.mark.parametrize("owner", ["", "ann"])
+    def test_no_operation_of_a_definer_changes_it(self, tmp_path, owner, kind):
+        with serving(tmp_path, roles=("plan", "api")) as api:
+            self.define(api, kind)
+            api.patch("//api/schedule/ann-x", {"enabled": True})  # its folder is written by now
+            token, before = api.token("define", owner), everything(api)
+            for (change, ask_for), name in itertools.product(CHANGES.items(), SOURCES):
+                answer = ask_for(api, name.replace("/", "%2F"), token)
+                told = (change, name, answer.status_code, answer.text)
+                assert answer.status_code in {400, 403, 404, 409, 422}, told
+                assert "nothing here" not in answer.text, told
+                if not change.startswith(("workflow_", "session_", "patch_", "create_")):
+                    assert answer.status_code == 403, told
+                    assert "admin" in answer.text, told
+                assert everything(api) == before, told
+            admin = api.token("admin", owner)
+            for name in SOURCES:
+                there = f"/schedules/{name.replace('/', '%2F')}"
+                assert api.delete(there, token=admin).status_code == 204
+
+    def define(self, api, kind):
+        """Have schedules of two systems that an admin has edited since."""
+
+        async def made():
+            for name, source in SOURCES.items():
+                found = read_schedule(name, {"every": "1h", **OF_AN_ADMIN[kind]})
+                await api.beat.service.define([found], source=source, user_id="ann")
+            if kind == "unreadable":
+                spoiled = "UPDATE schedules SET definition = '{}'"
+                await api.beat.service._all._write(lambda tx: tx.run(spoiled))
+
+        api.do(made())
+
+    def test_the_transaction_decides_by_what_is_there_then(self, api):
+        """An admin replaces the definition after the service has looked at it."""
+        name = f"race-{next(new)}"
+        definer = Caller("token:d", "define")
+
+        async def raced():
+            service = api.beat.service
+            await service.define([read_schedule(name, HOOK)])
+            mine = service.of(definer)
+            changes = await mine.plan_changes([], source="", prune=False)
+            assert not changes.removed
+            await service.define(
+                [read_schedule(name, {"every": "1h", "run": {"command": ["true"]}})]
+            )
+            for call in (
+                mine.define([read_schedule(name, HOOK)]),
+                mine.define([], remove=[name]),
+                mine.delete(name),
+            ):
+                with pytest.raises(NotAllowed, match="command"):
+                    await call
+            return await service.schedule(name)
+
+        assert "command" in api.do(raced()).definition
+
+    def test_a_session_at_the_operators_address_may_be_edited_and_deleted(self, api):
+        slug = f"mine-{next(new)}"
+        schedule = read_schedule(slug, {"every": "1h", "run": {"session": {"prompt": "p"}}})
+        api.do(api.beat.service.define([schedule], source="s"))
+        token = api.token("define")
+        assert api.patch(f"/schedules/{slug}", {"every": "2h"}, token=token).status_code == 200
+        assert api.delete(f"/schedules/{slug}", token=token).status_code == 204
 
 
 def test_deleting_many_needs_more_than_pausing_many(api):

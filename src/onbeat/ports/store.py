@@ -38,6 +38,8 @@ from onbeat.records import (
 ALL, ALL_RUNS = Which(), WhichRuns()
 NOTHING_EXPECTED: Mapping[str, int | None] = {}
 
+# Called with an id and the definition that is there, or None if that cannot be read.
+CheckChange = Callable[[str, Schedule | None], None]
 PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
 """`(schedule, run_at, unfinished, past, now) -> Plan`: pure, called inside a transaction."""
 Compose = Callable[[Sequence[Happened]], Sequence[tuple[str, Bundle, int]]]
@@ -193,10 +195,14 @@ class Store(Protocol):
     is_shared: bool  # whether several nodes may plan and run on it
     marks_successes: bool  # whether somebody here wants to hear of every run that succeeds
 
-    def asked_by(self, who: str, *, only_of: str | None = None) -> "Store":
+    def asked_by(
+        self, who: str, *, only_of: str | None = None, check_change: CheckChange | None = None
+    ) -> "Store":
         """Return the same store, whose events tell who asked for what they tell of.
 
         With `only_of`, to whoever uses it there are no schedules but those of that owner.
+        `check_change` is called with each schedule that is about to be changed, replaced or
+        deleted, in the transaction that does so, and refuses it by raising NotAllowed.
         """
 
     # -- definitions

@@ -14,16 +14,22 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from onbeat.errors import InvalidSettings
 from onbeat.web.door.asgi import App
+from onbeat.web.framing import StrictConnection
 
 BACKLOG = 1024
 STOP_WITHIN = 3.0  # seconds in which answers that are being given may end
 MOST_CONNECTIONS = 1000
+LONGEST_HEAD = 64 * 1024  # bytes of a line with its headers
+LINGERS = (
+    1.0  # seconds for which what a client still sends is discarded, so that it sees the answer
+)
 ASKS_WITHIN = 10.0  # seconds in which a connection has to be secured, and then a request be whole
 
 
@@ -79,7 +85,7 @@ class Server:
             server_header=False,
             date_header=True,
             proxy_headers=False,  # the door sees to whom it believes
-            h11_max_incomplete_event_size=64 * 1024,
+            h11_max_incomplete_event_size=LONGEST_HEAD,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=STOP_WITHIN,  # type: ignore[arg-type]  # seconds, also of parts
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
@@ -186,14 +192,17 @@ class _Connection(H11Protocol):
         asks_within: float,
     ) -> None:
         super().__init__(config, server_state, app_state)
+        self.conn = StrictConnection(LONGEST_HEAD)
         self._asks_within = asks_within
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(_Lingering(transport, self.conn))  # type: ignore[arg-type]  # it is used like one
         self._be_patient()
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return  # it was answered, and nothing more is
         super().data_received(data)
         # Also what is left of a body that nobody wanted is not waited for any longer than that.
         cycle: RequestResponseCycle | None = self.cycle
@@ -201,6 +210,17 @@ class _Connection(H11Protocol):
             self._be_patient()
         else:
             self._patience_ends()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP and close; what was answered before is not answered again."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # what the application still sends is discarded
+            cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._patience_ends()
@@ -215,3 +235,31 @@ class _Connection(H11Protocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+class _Lingering:
+    """A transport that closes so that the client sees the last answer.
+
+    A socket that is closed while something is unread resets the connection, and the client may
+    lose the answer. So the end of the answer is sent first, and what still comes is discarded.
+    """
+
+    def __init__(self, transport: asyncio.Transport, conn: h11.Connection) -> None:
+        self._transport, self._conn, self._closes = transport, conn, False
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a transport has
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more is read."""
+        return self._closes or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close it: at once if everything was read, else soon."""
+        is_read = self._conn.their_state not in (h11.SEND_BODY, h11.ERROR)
+        if self._closes or is_read or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self._closes = True
+        self._transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGERS, self._transport.close)

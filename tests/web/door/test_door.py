@@ -458,7 +458,7 @@ def test_the_application_gets_the_body_as_it_came(world):
 # -- how often
 
 
-def test_who_guesses_is_not_listened_to_for_a_while(world):
+def test_wrong_tokens_of_an_address_are_throttled(world):
     for _ in range(20):
         assert world.ask(token="onbeat_wrong").status == 401
     found = world.ask(token="onbeat_wrong")
@@ -466,23 +466,74 @@ def test_who_guesses_is_not_listened_to_for_a_while(world):
     world.clock.advance("4s")
     assert world.ask(token="onbeat_wrong").status == 401
     assert world.ask(token="onbeat_wrong").status == 429
+    assert world.ask(token="onbeat_wrong", client="::1").status == 401
 
 
-def test_whoever_was_right_before_is_not_locked_out_by_a_neighbour(world):
-    known, new = world.a_token("known"), world.a_token("new")
-    assert world.ask(token=known).status == 200
-    for _ in range(21):
-        world.ask(token="onbeat_wrong")
-    assert world.ask(token=new).status == 429
-    assert world.ask(token=known).status == 200
-    assert world.ask(token=new, client="::1").status == 200
+def guess(world, times=60):
+    """Have an address send so many wrong credentials of every kind."""
+    kinds = [
+        {"token": f"onbeat_{'x' * 43}"}, {"token": f"onbeat-run.{'a' * 64}.{'0' * 64}"}, {"token": f"onbeat-node.1.{'0' * 64}"},
+        {"token": "a.b.c"}, {"headers": cookie(f"onbeat_session_{'x' * 43}")},
+        {"path": "/login", "query": f"code=onbeat_link_{'x' * 43}"},
+    ]  # fmt: skip
+    return {world.ask(**kinds[n % len(kinds)]).status for n in range(times)}
 
 
-def test_codes_of_links_are_not_guessed_either(world):
-    for _ in range(20):
-        world.ask(path="/login", query="code=x")
-    query = f"code={world.run(world.tokens.link())}"
-    assert world.ask(path="/login", query=query).status == 429
+def test_a_right_token_is_admitted_however_many_wrong_ones_came_from_its_address(world):
+    new, session = world.a_token("new"), world.a_session()
+    assert guess(world) == {401, 403, 429}
+    assert world.ask(token=new).status == 200
+    assert world.ask(headers=cookie(session)).status == 200
+    assert world.ask(token=f"{new[:-1]}_").status == 429
+
+
+def test_a_one_time_link_opens_a_session_however_many_wrong_ones_came_from_its_address(world):
+    code = world.run(world.tokens.link())
+    guess(world)
+    assert world.ask(path="/login", query=f"code={code}").status == 200
+    assert world.ask(path="/login", query=f"code={code}").status == 429, "it is used up"
+
+
+def test_the_token_of_a_run_is_admitted_however_many_wrong_ones_came_from_its_address(world):
+    signer = world.run(world.tokens.signer())
+    token = signer.run_token("a" * 64)
+    guess(world)
+    path = f"/api/v1/runs/{'a' * 64}/status"
+    assert world.ask("POST", path=path, token=token, body=b"{}").status == 200
+
+
+def test_guesses_of_a_throttled_address_are_looked_up_one_at_a_time(world):
+    guess(world)
+    at_once, most, looked_up = 0, 0, world.store.token_of
+
+    async def counted(digest):
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        try:
+            return await looked_up(digest)
+        finally:
+            at_once -= 1
+
+    right = world.a_token("right")
+    world.tokens._store.token_of = counted
+    tokens = [f"onbeat_{n:043d}" for n in range(200)] + [right]
+
+    async def all_at_once():
+        return await asyncio.gather(*(world.asking(token=each) for each in tokens))
+
+    *wrong, found = world.run(all_at_once())
+    assert {each.status for each in wrong} == {429}
+    assert (found.status, most) == (200, 1)
+
+
+def test_guessed_codes_write_nothing(world):
+    before = world.run(world.store.newest_event())
+    written = []
+    world.store.open_session = written.append
+    guess(world, 30)
+    assert (world.run(world.store.newest_event()), written) == (before, [])
 
 
 def test_a_caller_has_so_many_requests_in_a_second(world):

@@ -269,3 +269,13 @@ def test_a_key_that_is_not_there_is_refused(tmp_path):
     made = Settings(jwt_key=str(tmp_path / "none"), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
     with pytest.raises(InvalidSettings, match="No such file"):
         Jwt(made, CLOCK)
+
+
+def test_a_right_token_is_admitted_however_many_wrong_ones_came_from_its_address(world, tmp_path):
+    (tmp_path / "key.pem").write_bytes(public_pem(RSA))
+    world.open(
+        jwt_key=str(tmp_path / "key.pem"), jwt_algorithm="RS256", jwt_issuer=ISSUER, jwt_audience=AUDIENCE
+    )  # fmt: skip
+    forged = signed(key=OTHER_RSA)
+    assert {world.ask(token=forged).status for _ in range(60)} == {401, 429}
+    assert world.ask(token=signed()).status == 200

@@ -38,6 +38,7 @@ from onbeat.stores.sql.edits import edit, move_waiting
 from onbeat.stores.sql.known import (
     KEEP_DEFINITION,
     Known,
+    check_change,
     existing,
     find,
     find_all,
@@ -177,6 +178,7 @@ def _upsert(
         if beginning is not None and beginning.paused:
             put_to_rest(tx, schedule.schedule_id, note="")
         return begun
+    check_change(tx, known)
     is_new_source = source is not None and (known.source, known.base) != (source, text)
     done = Upserted(schedule.schedule_id, "unchanged", known.state.revision)
     if known.text != text:
@@ -328,6 +330,7 @@ def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) ->
     known = held(tx, schedule_id)
     if expected is not None and expected != known.state.revision:
         raise ChangedSince(schedule_id, expected, known.state.revision)
+    check_change(tx, known)
     schedule = known.schedule()
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     if schedule is not None:

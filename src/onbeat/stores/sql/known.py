@@ -100,6 +100,12 @@ def is_foreign(tx: Transaction, user_id: str) -> bool:
     return tx.only_of is not None and tx.only_of != user_id
 
 
+def check_change(tx: Transaction, known: Known) -> None:
+    """Refuse to change or delete a schedule, which is held, if the caller may not define it."""
+    if tx.check_change is not None:
+        tx.check_change(known.schedule_id, known.schedule())
+
+
 def _names_like(tx: Transaction, schedule_id: str) -> set[str]:
     """Return ids that may have been meant: those that begin like this one, and a few more."""
     own = "" if tx.only_of is None else "AND user_id = ?3 "

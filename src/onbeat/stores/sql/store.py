@@ -21,6 +21,7 @@ from onbeat.ports import (
     Attempt,
     Beat,
     Beginning,
+    CheckChange,
     Clock,
     Compose,
     Finished,
@@ -102,11 +103,15 @@ class SqlStore(ABC):
 
         self._by = ""
         self._only_of: str | None = None
+        self._check_change: CheckChange | None = None
         self.marks_successes = False
 
-    def asked_by(self, who: str, *, only_of: str | None = None) -> Self:
+    def asked_by(
+        self, who: str, *, only_of: str | None = None, check_change: CheckChange | None = None
+    ) -> Self:
         same = copy(self)
         same._by, same._only_of = who, only_of  # noqa: SLF001 - it is the same class
+        same._check_change = check_change  # noqa: SLF001 - here, too
         return same
 
     async def _write(self, call: Call[T]) -> T:
@@ -118,11 +123,13 @@ class SqlStore(ABC):
     def _asked(self, call: Call[T]) -> Call[T]:
         """Have a call know who asks for it, if that is anybody."""
         by, only_of, marks_successes = self._by, self._only_of, self.marks_successes
-        if not by and only_of is None and not marks_successes:
+        check_change = self._check_change
+        if not by and only_of is None and check_change is None and not marks_successes:
             return call
 
         def asked(tx: Transaction) -> T:
             tx.by, tx.only_of, tx.marks_successes = by, only_of, marks_successes
+            tx.check_change = check_change
             return call(tx)
 
         return asked

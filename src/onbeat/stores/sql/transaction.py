@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from onbeat.events import Event, RunSucceeded, encode_events
+from onbeat.ports import CheckChange
 
 Row = tuple[Any, ...]  # what a column holds, its statement says
 Value = int | float | str | None
@@ -35,11 +36,12 @@ class Transaction(ABC):
     """What a call may do: read, write, and tell what happened.
 
     `now` is read once, or again when what was to be held was waited for. `by` is who asked for it,
-    and `only_of` whose schedules that is about: to them there are no others. `marks_successes` is
-    whether somebody wants to hear of every run that succeeds.
+    and `only_of` whose schedules that is about: to them there are no others. `check_change` refuses
+    changes of definitions that the caller may not make. `marks_successes` is whether somebody wants
+    to hear of every run that succeeds.
     """
 
-    __slots__ = ("by", "events", "marks_successes", "now", "only_of")
+    __slots__ = ("by", "check_change", "events", "marks_successes", "now", "only_of")
 
     is_shared: ClassVar[bool]  # whether other nodes plan and run on the same database
     SIZE: ClassVar[str]  # the statement that tells what all tables take on disk, in bytes
@@ -49,6 +51,7 @@ class Transaction(ABC):
         self.events: list[Event] = []
         self.by = ""
         self.only_of: str | None = None
+        self.check_change: CheckChange | None = None
         self.marks_successes = False
 
     @property

@@ -136,7 +136,9 @@ class Workflows:
         wanted = {each.schedule_id for each in schedules}
         turn = Turn(self._service, workflow_id, user_id, {"version": version, "asked": asked})
         for _ in range(TRIES):
-            await self.registrar.check_free(schedules)  # before anything is kept
+            there = await self.registrar.check_free(schedules)  # before anything is kept
+            deployed = await self.registrar.deployed(workflow_id, user_id)
+            await self._service.check_changes([*there.values(), *deployed])
             await turn.take()
             there = await self.registrar.check_free(schedules)
             deployed = await self.registrar.deployed(workflow_id, user_id)

@@ -8,7 +8,8 @@ From what costs nothing to what costs something, each may refuse it:
 4. who comes: token, JSON Web Token, session with its CSRF token (401, 403, 429)
 5. how often they come (429)
 6. the body itself: its size, how long it takes, and that it is JSON that can be read in one way
-   (413, 408, 400); nobody who is not known has a body read
+   (413, 408, 400); no body of an unknown caller is read, and none that is sent to an open path:
+   these are answered at once, and the connection is closed
 
 Behind it `scope["state"]` has the `caller`, the `csrf` token of a session, and `still_welcome`,
 which answers that take long await from time to time: whether the caller would still come in.
@@ -26,6 +27,7 @@ from onbeat.web.door.answers import Guarded, Refused, answer, as_refusal, page, 
 from onbeat.web.door.asgi import App, Receive, Scope, Send, is_unsafe, values_of
 from onbeat.web.door.bodies import (
     Disconnected,
+    announces_body,
     check_body,
     check_declared,
     check_json,
@@ -89,7 +91,7 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        guarded = Guarded(send)
+        guarded = Guarded(send, has_unread=announces_body(scope))
         try:
             asked = self._hosts.read(scope)
             guarded.is_tls = asked.is_tls
@@ -105,7 +107,7 @@ class Door:
                 await self._app(*come_in, guarded)
 
     async def _check(
-        self, scope: Scope, receive: Receive, send: Send, asked: Asked
+        self, scope: Scope, receive: Receive, send: Guarded, asked: Asked
     ) -> tuple[Scope, Receive] | None:
         """Return a request as the application is to see it; None if it has been answered."""
         check_line_and_headers(scope)
@@ -116,18 +118,20 @@ class Door:
             await self._login(scope, send, asked)
             return None
         state = {**scope.get("state", {}), "caller": None, "csrf": ""}
-        if scope["path"] not in self._open:
-            come = await self._credentials.who(scope, asked)
-            if wait := self._rate.take(come.caller.name):
-                told = f"{come.caller.name} asks too often"
-                raise Refused(429, told, hint="slow down", headers=retry_after(wait))
-            if scope["path"] == LOGOUT:
-                await self._logout(scope, send, asked, come)
-                return None
-            still_welcome = partial(self._credentials.is_still_welcome, scope, come)
-            state |= {"caller": come.caller, "csrf": come.csrf, "still_welcome": still_welcome}
+        if scope["path"] in self._open:
+            return {**scope, "state": state}, given_again(b"", receive)
+        come = await self._credentials.who(scope, asked)
+        if wait := self._rate.take(come.caller.name):
+            told = f"{come.caller.name} asks too often"
+            raise Refused(429, told, hint="slow down", headers=retry_after(wait))
+        if scope["path"] == LOGOUT:
+            await self._logout(scope, send, asked, come)
+            return None
+        still_welcome = partial(self._credentials.is_still_welcome, scope, come)
+        state |= {"caller": come.caller, "csrf": come.csrf, "still_welcome": still_welcome}
         if has_body or is_unsafe(scope):
             body = await read_body(receive, cap=cap, seconds=self._body_seconds)
+            send.has_unread = False
             await check_body(body)
             receive = given_again(body, receive)
         return {**scope, "state": state}, receive
@@ -137,12 +141,12 @@ class Door:
         if scope["method"] != "GET":
             raise Refused(405, "a link is opened in a browser", headers=((b"allow", b"GET"),))
         code = parse_qs(scope["query_string"].decode("latin-1")).get("code", [""])[-1]
+        session = None
         if code:
-            self._credentials.check_patience(asked)
-        session = await self._tokens.session(code) if code else None
+            session = await self._credentials.looked_up(asked, partial(self._tokens.session, code))
         if session is None:
             if code:
-                self._credentials.was_wrong(asked)
+                self._credentials.refuse_guess(asked)
             await page(send, 403, NO_LINK)
             return
         # A redirect of somebody who comes from elsewhere would not have the cookie; from a page of

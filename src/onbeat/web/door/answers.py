@@ -28,10 +28,13 @@ def as_refusal(failed: OnbeatError) -> Refused:
 
 
 class Guarded:
-    """A `send` that gives every answer its headers; `is_tls` adds what holds for TLS alone."""
+    """A `send` that gives every answer its headers; `is_tls` adds what holds for TLS alone.
 
-    def __init__(self, send: Send) -> None:
-        self._send, self.is_tls = send, False
+    `has_unread` closes the connection: a body was announced, and is not read.
+    """
+
+    def __init__(self, send: Send, *, has_unread: bool = False) -> None:
+        self._send, self.is_tls, self.has_unread = send, False, has_unread
 
     async def __call__(self, message: Message) -> None:
         """Send a message on."""
@@ -44,6 +47,8 @@ class Guarded:
         named = dict(own)
         is_html = named.get(b"content-type", b"").startswith(b"text/html")
         wanted = {**ALWAYS, b"content-security-policy": FOR_HTML if is_html else FOR_OTHERS}
+        if self.has_unread:
+            wanted[b"connection"] = b"close"
         if self.is_tls:
             wanted[b"strict-transport-security"] = b"max-age=31536000"
         return [*own, *((name, value) for name, value in wanted.items() if name not in named)]

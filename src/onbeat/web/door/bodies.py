@@ -42,6 +42,12 @@ def check_line_and_headers(scope: Scope) -> None:
             raise Refused(400, "there is a control character in it", field=told)
 
 
+def announces_body(scope: Scope) -> bool:
+    """Return whether the headers say that a body follows."""
+    lengths = values_of(scope, b"content-length")
+    return any(each.strip("0") for each in lengths) or bool(values_of(scope, b"transfer-encoding"))
+
+
 def check_declared(scope: Scope, *, cap: int) -> bool:
     """Refuse a body that is too large or of another kind than JSON; return whether there is one."""
     lengths = set(values_of(scope, b"content-length"))

@@ -1,9 +1,12 @@
 """Who comes: by a token, a JSON Web Token, the cookie of a session, or a word of our own nodes."""
 
+import asyncio
 import re
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from onbeat.access import Caller
 from onbeat.errors import InvalidSettings
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_FAILURES, IN_SECONDS = 20, 60  # of one address
 MOST_KNOWN = 1000
+T = TypeVar("T")
 NODES = Caller("node", "read")  # no token, session or JSON Web Token has a name such as this
 
 
@@ -35,10 +39,12 @@ class Come:
 
 
 class Credentials:
-    """Knows callers by what they bring, and slows down those who guess.
+    """Knows callers by their credentials, and throttles guesses.
 
-    An address that was wrong too often is not listened to for a while, but for what was right
-    before: whoever shares it is not locked out.
+    Credentials are checked first: right ones are always admitted, whatever else came from the same
+    address. Wrong ones are counted by address; beyond the limit they are answered with 429. Guesses
+    from such addresses are looked up one after another, so that they use one connection to the
+    database at most, however many there are.
     """
 
     def __init__(self, tokens: Tokens, settings: Settings, clock: Clock) -> None:
@@ -46,6 +52,7 @@ class Credentials:
         self._jwt = _jwt(settings, clock) if settings.jwt_key else None
         self._failures = Buckets(clock, rate=MOST_FAILURES / IN_SECONDS, burst=MOST_FAILURES)
         self._known: OrderedDict[str, None] = OrderedDict()  # digests of what was right
+        self._guesses = asyncio.Lock()
 
     async def who(self, scope: Scope, asked: Asked) -> Come:
         """Return who comes, or refuse them."""
@@ -56,12 +63,14 @@ class Credentials:
         if not given and secret is None:
             raise Refused(401, "who asks is not known", hint=HINT, headers=CHALLENGE)
         digest = digest_of(given[0] if given else f"cookie {secret}")
-        if digest not in self._known:
-            self.check_patience(asked)
         if secret is None:
-            come = Come(await self._bearer(given[0], scope, asked))
+            check = partial(self._bearer, given[0], scope)
         else:
-            come = await self._browser(secret, scope, asked)
+            check = partial(self._browser, secret, scope)
+        come = await (check() if digest in self._known else self.looked_up(asked, check))
+        if isinstance(come, Refused):
+            self.refuse_guess(asked)
+            raise come
         self._known[digest] = None
         self._known.move_to_end(digest)
         if len(self._known) > MOST_KNOWN:
@@ -82,22 +91,25 @@ class Credentials:
             found, _ = await self._found(values_of(scope, b"authorization")[0], scope)
         return found == come.caller
 
-    def check_patience(self, asked: Asked) -> None:
-        """Refuse to listen to an address that was wrong too often."""
-        if wait := self._failures.wait(one_house(asked.client)):
-            told = "too many wrong tokens came from this address"
-            raise Refused(429, told, hint="try again later", headers=retry_after(wait))
+    async def looked_up(self, asked: Asked, look_up: Callable[[], Awaitable[T]]) -> T:
+        """Return what a look-up finds; those of addresses that guess wait for each other."""
+        if not self._failures.wait(one_house(asked.client)):
+            return await look_up()
+        async with self._guesses:
+            return await look_up()
 
-    def was_wrong(self, asked: Asked) -> None:
-        """Count one against an address."""
-        self._failures.take(one_house(asked.client))
+    def refuse_guess(self, asked: Asked) -> None:
+        """Count wrong credentials against an address; refuse them with 429 beyond the limit."""
+        if wait := self._failures.take(one_house(asked.client)):
+            told = "too many wrong credentials came from this address"
+            hint = "right ones are still admitted; try others later"
+            raise Refused(429, told, hint=hint, headers=retry_after(wait))
 
-    async def _bearer(self, given: str, scope: Scope, asked: Asked) -> Caller:
+    async def _bearer(self, given: str, scope: Scope) -> Come | Refused:
         found, told = await self._found(given, scope)
         if found is None:
-            self.was_wrong(asked)
-            raise Refused(401, told, field="Authorization", hint=HINT, headers=WRONG)
-        return found
+            return Refused(401, told, field="Authorization", hint=HINT, headers=WRONG)
+        return Come(found)
 
     async def _found(self, given: str, scope: Scope) -> tuple[Caller | None, str]:
         """Return who comes with a header; None, and what they are told, if nobody does."""
@@ -135,12 +147,11 @@ class Credentials:
         except NotAccepted as refused:
             return None, str(refused)
 
-    async def _browser(self, secret: str, scope: Scope, asked: Asked) -> Come:
+    async def _browser(self, secret: str, scope: Scope) -> Come | Refused:
         found = await self._tokens.authenticate(secret, "session")
         if found is None:
-            self.was_wrong(asked)
             told = "this session is over"
-            raise Refused(401, told, field="Cookie", hint=HINT, headers=CHALLENGE)
+            return Refused(401, told, field="Cookie", hint=HINT, headers=CHALLENGE)
         if is_unsafe(scope):
             check_csrf(scope, secret)
         return Come(found, csrf_of(secret), secret)
