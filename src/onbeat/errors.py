@@ -94,13 +94,14 @@ class InvalidSettings(_Refused):
 
 
 class NoSuchSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
-    """No schedule has this id."""
+    """No schedule has this id. `why` is what is wrong with its definition, if there is one."""
 
-    def __init__(self, schedule_id: str, known: Iterable[str] = ()) -> None:
+    def __init__(self, schedule_id: str, known: Iterable[str] = (), *, why: str = "") -> None:
         self.schedule_id = schedule_id
-        near = get_close_matches(schedule_id, list(known), n=1)
+        near = [] if why else get_close_matches(schedule_id, list(known), n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        super().__init__(f"no schedule is called {shown(schedule_id)}{hint}")
+        told = f"{shown(schedule_id)} is not scheduled: {why}" if why else ""
+        super().__init__(told or f"no schedule is called {shown(schedule_id)}{hint}")
 
 
 class NoSuchRun(OnbeatError):  # noqa: N818 - it names what is wrong

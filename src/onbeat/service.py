@@ -50,6 +50,7 @@ from onbeat.records import (
 )
 from onbeat.tokens import Tokens
 
+BROKEN = "broken-definition"  # documents: `why` and `where`, of files that a system cannot use
 Action = Literal["pause", "resume", "delete"]
 AT_ONCE = 64  # schedules, of what is done to many
 MOST_RUNS = 10_000  # in one answer
@@ -433,12 +434,24 @@ class Service:
         self._needs("read")
         found = await self.find(schedule_id)
         if found is None:
+            await self._refuse_broken(schedule_id)
             begin = schedule_id[: len(schedule_id) // 2]
             near = await self._store.schedules(after=begin, limit=MOST_LIKE_IT)
             near += await self._store.schedules(limit=MOST_LIKE_IT)
             known = {row.schedule_id for row in near}
             raise await asyncio.to_thread(NoSuchSchedule, schedule_id, known)
         return found
+
+    async def broken(self) -> dict[str, str]:
+        """Return what is wrong with definitions that a system has and cannot use, by id."""
+        self._needs("read")
+        return {row.name: _why_broken(row) for row in await self._store.kept_all(BROKEN)}
+
+    async def _refuse_broken(self, schedule_id: str) -> None:
+        """Say what is wrong with the definition of a schedule that is not there for it."""
+        kept = await self._store.kept(BROKEN, schedule_id)
+        if kept is not None:
+            raise NoSuchSchedule(schedule_id, why=_why_broken(kept))
 
     async def find(self, schedule_id: str) -> ScheduleRow | None:
         """Return one schedule, if it is there."""
@@ -464,7 +477,11 @@ class Service:
     async def why(self, schedule_id: str, at: int | None = None) -> Why:
         """Say why a schedule ran, or did not, at an instant: by default of its latest tick."""
         self._needs("read")
-        return explain(await self._store.facts(schedule_id, at))
+        try:
+            return explain(await self._store.facts(schedule_id, at))
+        except NoSuchSchedule:
+            await self._refuse_broken(schedule_id)
+            raise
 
     async def ask_to_stop(self, node_ids: Collection[str]) -> int:
         """Have nodes stop in good order; return how many are there to hear of it."""
@@ -530,6 +547,12 @@ class Service:
         if self.caller.only_of is not None:
             problem = f"this is about everybody's schedules, not only {self.caller.only_of}'s"
             raise NotAllowed(problem, hint="a token without an owner")
+
+
+def _why_broken(kept: DocumentRow) -> str:
+    body = kept.body if isinstance(kept.body, Mapping) else {}
+    kind = "refused" if body.get("is_refused") else "corrupt"
+    return f"{body.get('where')} is {kind}: {body.get('why')}"
 
 
 def _is_so(action: Action, row: ScheduleRow) -> bool:

@@ -63,15 +63,18 @@ def init(file: Path, as_json: bool) -> None:
 def list_(settings: Settings, as_json: bool) -> None:
     """Show every schedule, when it runs next, and how it did last."""
 
-    async def look(service: Service) -> tuple[list[ScheduleRow], Overview]:
-        return await service.schedules(), await service.overview()
+    async def look(service: Service) -> tuple[list[ScheduleRow], Overview, dict[str, str]]:
+        return await service.schedules(), await service.overview(), await service.broken()
 
-    found, overview = ask(settings, look)
+    found, overview, broken = ask(settings, look)
     now = overview.now
+    if not as_json:
+        tell_if_closed(overview)
+    for name, why in sorted(broken.items()):
+        click.echo(f"{name} is not scheduled: {why}", err=True)
     if as_json:
         write_json([schedule_fields(row) for row in found])
         return
-    tell_if_closed(overview)
     if not found:
         click.echo("no schedules (onbeat apply FILE defines some)")
         return

@@ -144,11 +144,16 @@ def values_of(
     tick_count: int,
     triggered_by: str,
     last: Ran | None,
+    ran_before: int | None = None,
 ) -> dict[str, object]:
-    """Return what every name stands for in one run."""
+    """Return what every name stands for in one run.
+
+    `ran_before` is when it last ran, in milliseconds, if no run of it is kept.
+    """
     where = zone(timezone)
     planned = rfc3339(run_at, where)
-    ended = None if last is None else rfc3339(last.finished_at // 1000, where)
+    ended_at = ran_before if last is None else last.finished_at
+    ended = None if ended_at is None else rfc3339(ended_at // 1000, where)
     return {
         "date": planned[:10], "time": planned[11:19], "timezone": timezone,
         "run_at": planned, "due_at": rfc3339(due_at // 1000, where),

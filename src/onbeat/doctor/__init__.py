@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onbeat.core.zones import VERSION
-from onbeat.doctor import database, machine, standing
+from onbeat.doctor import database, machine, sessions, standing
 from onbeat.doctor.seen import Check, Finding, Level, Seen
 from onbeat.errors import InvalidSettings
 from onbeat.ports import Clock
@@ -21,7 +21,9 @@ from onbeat.stores.sqlite.examining import look as look_at_file
 
 __all__ = ["CHECKS", "Finding", "Level", "Seen", "judge", "look"]
 
-CHECKS: tuple[Check, ...] = (*machine.CHECKS, *database.CHECKS, *standing.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *machine.CHECKS, *database.CHECKS, *standing.CHECKS, *sessions.CHECKS,
+)  # fmt: skip
 
 
 async def look(

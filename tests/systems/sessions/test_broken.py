@@ -1,7 +1,17 @@
 """What is wrong with a file is told where people look: in the answers, in the log, with its line."""
 
-import pytest
+import contextlib
+import json
+import shutil
 
+import pytest
+from click.testing import CliRunner
+
+from onbeat import Onbeat
+from onbeat.access import Caller
+from onbeat.cli import main
+from onbeat.errors import NoSuchSchedule
+from onbeat.settings import Settings
 from onbeat.systems.sessions import Refused
 
 BROKEN = """{
@@ -110,3 +120,141 @@ def test_names_that_are_not_those_of_folders_are_told_once(world, told):
         f"[SCHEDULER] 'not a slug' is left alone: it is no slug ({slugs})",
         "[SCHEDULER] daily: it calls itself 'weekly', but its folder is what it is called",
     ]
+
+
+FIRST_SIGHT = [
+    (
+        "definition.json",
+        '{"slug": "new", "prompt": ',
+        "definition.json is corrupt: it is not JSON: line 1, column 27: Expecting value",
+    ),
+    (
+        "definition.json",
+        '{"prompt": "Hi", "schedule": {"type": "interval", "intervalMinutes": 5}}',
+        "definition.json is refused: Minimum interval is 60 minutes (1 hour)",
+    ),
+    (
+        "last-run.json",
+        "[1,]",
+        "last-run.json is corrupt: it is not JSON: line 1, column 4: Expecting value",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "told"), FIRST_SIGHT)
+def test_file_that_is_broken_at_first_sight_is_listed_and_answered(world, name, text, told):
+    world.define("new")
+    world.define("other", enabled=False)
+    world.write("new", name, text)
+
+    async def story(world):
+        one, listed = await world.item("new"), await world.sessions.items(world.service)
+        refused = []
+        for call in (
+            world.sessions.patch(world.service, "new", {"enabled": True}),
+            world.sessions.run(world.service, "new"),
+        ):
+            with pytest.raises(Refused) as caught:
+                await call
+            refused.append(caught.value.status)
+        with pytest.raises(NoSuchSchedule) as shown:
+            await world.service.schedule("new")
+        with pytest.raises(NoSuchSchedule) as why:
+            await world.service.why("new")
+        assert str(shown.value) == str(why.value) == f"'new' is not scheduled: {told}"
+        assert await world.service.broken() == {"new": told}
+        assert (world.folder / "new" / name).read_text() == text, "it is left alone"
+        return one, listed, refused
+
+    one, listed, refused = world.play(story)
+    assert [item.slug for item in listed] == ["new", "other"]
+    assert one == listed[0]
+    assert (one.enabled, one.next_run, one.last_error) == (False, None, told)
+    assert refused == [409, 409]
+    assert world.messages == []
+
+
+@pytest.mark.parametrize("how", ["repaired", "put", "deleted", "removed", "repaired while down"])
+def test_file_that_was_broken_at_first_sight_is_forgotten_when_it_is_right(world, how):
+    world.write("new", "definition.json", "{")
+
+    async def story(world):
+        match how:
+            case "repaired":
+                world.define("new", enabled=False)
+            case "put":
+                await world.put("new", enabled=False)
+            case "deleted":
+                await world.sessions.delete(world.service, "new")
+            case "removed":
+                shutil.rmtree(world.folder / "new")
+        return await after(world) if how != "repaired while down" else None
+
+    async def after(world):
+        await world.settled()
+        items = await world.sessions.items(world.service)
+        return [(item.slug, item.last_error) for item in items], await world.service.broken()
+
+    found = world.play(story)
+    if how == "repaired while down":
+        world.define("new", enabled=False)
+        found = world.play(after)
+    is_there = how not in ("deleted", "removed")
+    assert found == ([("new", None)] if is_there else [], {})
+
+
+def test_broken_file_is_not_shown_to_an_owner_of_other_schedules(world):
+    world.write("new", "definition.json", "{")
+
+    async def story(world):
+        service = world.service.of(Caller("ann", scope="define", owner="ann"))
+        with pytest.raises(Refused) as refused:
+            await world.sessions.item(service, "new")
+        return await world.sessions.items(service), refused.value.status
+
+    assert world.play(story) == ([], 404)
+
+
+def test_node_without_the_folder_answers_for_its_broken_files(world):
+    world.write("new", "definition.json", "{")
+
+    async def story(world):
+        given = {
+            "database": world.database,
+            "sessions_url": world.url,
+            "sessions_folder": str(world.folder),
+        }
+        other = Onbeat(settings=Settings(**given), clock=world.clock)
+        service = await other.open()
+        item = await other.systems.sessions.item(service, "new")
+        with pytest.raises(Refused) as refused:
+            await other.systems.sessions.run(service, "new")
+        await other.close()
+        return item == await world.item("new"), refused.value.status
+
+    assert world.play(story) == (True, 409)
+
+
+def test_doctor_and_list_name_broken_files(world, tmp_path):
+    world.define("right", enabled=False)
+    world.write("wrong", "definition.json", "{")
+
+    async def story(world):
+        pass
+
+    world.play(story)
+    (tmp_path / "onbeat.toml").write_text(
+        f'database = "{world.database}"\n[sessions]\nurl = "{world.url}"\nfolder = "schedule"\n'
+    )
+    why = "definition.json is corrupt: it is not JSON: line 1, column 2: "
+    with contextlib.chdir(tmp_path):
+        listed, looked, found = (
+            CliRunner().invoke(main, words)
+            for words in (["list"], ["show", "wrong"], ["doctor", "--json"])
+        )
+    assert f"wrong is not scheduled: {why}" in listed.output
+    assert (looked.exit_code, f"'wrong' is not scheduled: {why}" in looked.output) == (1, True)
+    (check,) = [each for each in json.loads(found.stdout) if each["check"] == "session files"]
+    assert check["level"] == "fail"
+    assert check["found"].startswith(f"wrong: {why}")
+    assert check["hint"] == "repair schedule/wrong, or replace it by PUT /api/schedule/wrong"

@@ -199,9 +199,10 @@ def test_a_next_run_that_is_put_into_the_past_is_a_run_at_once_while_it_is_up(wo
     assert world.messages == ["daily"], "one that is disabled does not run"
 
 
-def test_the_session_and_nothing_else_of_an_edited_last_run_is_taken_over(world):
+def test_the_session_and_no_earlier_last_run_of_an_edited_file_is_taken_over(world):
     async def story(world):
         await world.put("daily")
+        await world.run("daily")
         before = world.last_run("daily")
         edited = {"lastResult": "error", "lastRun": "2026-01-01T00:00:00.000Z"}
         world.edit("daily", "last-run.json", sessionId="mine", **edited)

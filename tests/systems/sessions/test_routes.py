@@ -265,7 +265,10 @@ def test_to_an_owner_what_is_corrupt_of_another_s_is_not_there(served):
     (folder / "ann-broken" / "definition.json").write_text('{"prompt": "secret"')
     (folder / "nobody-s").mkdir()
     (folder / "nobody-s" / "definition.json").write_text("{")
-    eventually(lambda: api.get(f"{AT}/nobody-s").status_code == 409)
+    eventually(lambda: api.get(f"{AT}/nobody-s").status_code == 200)
+    assert api.get(f"{AT}/nobody-s").json()["lastError"].startswith("definition.json is corrupt")
+    listed = [each["slug"] for each in api.get(AT, token=bob).json()["schedules"]]
+    assert not {"ann-broken", "nobody-s"} & set(listed)
     assert api.patch(f"{AT}/ann-broken", {"enabled": True}, token=ann).status_code == 409
     for slug in ("ann-broken", "nobody-s"):
         not_found = (404, f"Schedule not found: {slug}")

@@ -27,6 +27,7 @@ SELECT status, run_at, finished_at, result, error FROM (
 
 def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
     """Return what a run is to start. Inputs that were given by hand are taken as they are."""
+    last = _last(tx, row.schedule_id)
     values = values_of(
         schedule_id=row.schedule_id,
         timezone=schedule.timezone,
@@ -37,7 +38,8 @@ def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
         iteration=row.iteration,
         tick_count=row.tick_count,
         triggered_by=row.triggered_by,
-        last=_last(tx, row.schedule_id),
+        last=last,
+        ran_before=_ran_before(tx, row.schedule_id) if last is None else None,
     )
     target, own = schedule.target, schedule.target.inputs
     fields = {
@@ -84,6 +86,13 @@ def _beside_references(template: Template, values: Values) -> str:
     texts = (Template(template.text, tuple(parts)).render(values) for parts in stretches)
     whole = "".join(map(add, map(harmless, texts), (*references, "")))
     return Template(template.text, (whole,)).render(values)  # cut like any other
+
+
+def _ran_before(tx: Transaction, schedule_id: str) -> int | None:
+    """Return when a schedule last ran, of which no run is kept: it ran elsewhere, or long ago."""
+    sql = "SELECT last_run_at FROM schedule_state WHERE schedule_id = ?1"
+    found = tx.one(sql, (schedule_id,))
+    return None if found is None else found[0]
 
 
 def _last(tx: Transaction, schedule_id: str) -> Ran | None:

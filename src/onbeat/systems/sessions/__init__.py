@@ -32,6 +32,7 @@ from onbeat.ports import Beginning
 from onbeat.records import RunRow, ScheduleRow, Which
 from onbeat.service import Service
 from onbeat.systems.beside import Keeper
+from onbeat.systems.sessions.broken import Unscheduled, broken_in
 from onbeat.systems.sessions.definitions import (
     SLUG,
     SOURCE,
@@ -48,7 +49,7 @@ from onbeat.systems.sessions.mirror import SESSION, Mirror
 from onbeat.systems.sessions.standing import Known
 from onbeat.systems.sessions.waiting import in_hand, make_way
 
-__all__ = ["SLUG", "TIDIED_EVERY", "Defaults", "Item", "Refused", "Sessions"]
+__all__ = ["SLUG", "TIDIED_EVERY", "Defaults", "Item", "Refused", "Sessions", "broken_in"]
 
 log = logging.getLogger("onbeat.sessions")
 
@@ -156,15 +157,23 @@ class Sessions:
 
     async def items(self, service: Service) -> list[Item]:
         """Return all that whoever asks may see, by slug."""
-        return [await self._item(row) for row in await service.schedules(Which(SOURCE))]
+        found = [await self._item(row) for row in await service.schedules(Which(SOURCE))]
+        if service.caller.only_of is None:
+            known = {item.slug for item in found}
+            broken = await self._mirror.broken.all()
+            found += [_broken(slug, why) for slug, why in broken.items() if slug not in known]
+        return sorted(found, key=lambda item: item.slug)
 
     async def item(self, service: Service, slug: str) -> Item:
         """Return one."""
         row = await self._find(service, check_slug(slug))
-        if row is None:
-            self._refuse_corrupt(service, row, slug, "cannot be shown")
+        if row is not None:
+            return await self._item(row)
+        is_for_all = service.caller.only_of is None  # files that say nothing have no owner
+        broken = await self._mirror.broken.one(slug) if is_for_all else None
+        if broken is None:
             raise _not_found(slug)
-        return await self._item(row)
+        return _broken(slug, broken)
 
     async def put(self, service: Service, slug: str, given: Fields) -> Fields:
         """Define a slug, or give it another definition: all of it is replaced."""
@@ -189,13 +198,17 @@ class Sessions:
         async with self._one_at_a_time:
             await self._mirror.refresh(slug)
             row = await self._find(service, slug)
-            self._refuse_corrupt(service, row, slug, "refusing partial update")
+            enabled = is_enabled(given)
+            stays_off = row is not None and not (enabled and "enabled" in given)
+            await self._refuse_corrupt(
+                service,
+                row,
+                slug,
+                definition="refusing partial update",
+                last_run="" if stays_off else "cannot re-enable",
+            )
             if row is None:
                 raise _not_found(slug)
-            enabled = is_enabled(given)
-            if enabled and "enabled" in given and slug in self._mirror.corrupt:
-                state = "Schedule last-run state is corrupt; cannot re-enable"
-                raise Refused(409, f"{state}: {slug}", hint=self._mirror.corrupt[slug].why)
             known = await self._mirror.known(slug)
             if given.keys() - {"enabled"}:
                 now_said = self._mirror.definition(row, known)
@@ -231,10 +244,8 @@ class Sessions:
         async with self._one_at_a_time:
             await self._mirror.refresh(slug)
             row = await self._find(service, slug)
-            self._refuse_corrupt(service, row, slug, "refusing to run")
-            if slug in self._mirror.corrupt:
-                state = "Schedule last-run state is corrupt; refusing to run"
-                raise Refused(409, f"{state}: {slug}", hint=self._mirror.corrupt[slug].why)
+            refusal = "refusing to run"
+            await self._refuse_corrupt(service, row, slug, definition=refusal, last_run=refusal)
             if row is None:
                 raise _not_found(slug)
             run = await in_hand(service, slug)
@@ -316,15 +327,31 @@ class Sessions:
             updated_at=edited if isinstance(edited, str) else None,
         )
 
-    def _refuse_corrupt(
-        self, service: Service, row: ScheduleRow | None, slug: str, what: str
+    async def _refuse_corrupt(
+        self,
+        service: Service,
+        row: ScheduleRow | None,
+        slug: str,
+        *,
+        definition: str,
+        last_run: str,
     ) -> None:
-        """Refuse what is corrupt; to an owner there is nothing but what is theirs."""
+        """Refuse what is corrupt, in these words; to an owner there is nothing but what is theirs.
+
+        An empty text is for a file that does not matter.
+        """
         if row is None and service.caller.only_of is not None:
             raise _not_found(slug)
         corrupt = self._mirror.corrupt.get(slug)
-        if corrupt is not None and corrupt.name == DEFINITION:
-            error = f"Schedule definition is {corrupt.kind}; {what}: {slug}"
+        if corrupt is None and row is None and (kept := await self._mirror.broken.one(slug)):
+            corrupt = kept.corrupt  # the folder is another node's
+        if corrupt is None:
+            return
+        if corrupt.name == DEFINITION:
+            error = f"Schedule definition is {corrupt.kind}; {definition}: {slug}"
+            raise Refused(409, error, hint=corrupt.why)
+        if last_run:
+            error = f"Schedule last-run state is corrupt; {last_run}: {slug}"
             raise Refused(409, error, hint=corrupt.why)
 
     async def _session_of(self, row: ScheduleRow, run: RunRow) -> str | None:
@@ -342,6 +369,31 @@ class Sessions:
         result = run.result if isinstance(run.result, dict) else {}
         told = result.get("sessionId", run.external_id)
         return told if isinstance(told, str) else None
+
+
+def _broken(slug: str, broken: Unscheduled) -> Item:
+    """Return what is shown of a slug whose files were broken when they were first seen."""
+    said, ran = broken.definition, broken.last_run
+    prompt, schedule = said.get("prompt"), said.get("schedule")
+    made, edited = said.get("createdAt"), said.get("updatedAt")
+    return Item(
+        slug=slug,
+        prompt=prompt if isinstance(prompt, str) else "",
+        enabled=False,
+        schedule=schedule if isinstance(schedule, dict) else {},
+        session_config=_config(said),
+        last_run=_text(ran.get("lastRun")),
+        last_result=_text(ran.get("lastResult")),
+        last_error=str(broken.corrupt),
+        next_run=None,
+        session_id=_text(ran.get("sessionId")),
+        created_at=_text(made),
+        updated_at=_text(edited),
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _not_found(slug: str) -> Refused:

@@ -21,6 +21,7 @@ from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError, shown
 from onbeat.ports import Beginning
 from onbeat.records import DocumentRow, ScheduleRow, Which, WhichRuns
 from onbeat.service import Service
+from onbeat.systems.sessions.broken import BrokenFiles
 from onbeat.systems.sessions.definitions import (
     SLUGS,
     SOURCE,
@@ -36,7 +37,7 @@ from onbeat.systems.sessions.definitions import (
     told_of,
 )
 from onbeat.systems.sessions.files import DEFINITION, LAST_RUN, Corrupt, Files, Folder, Stamp
-from onbeat.systems.sessions.standing import Known, Standing, read_last_run, standing
+from onbeat.systems.sessions.standing import Known, Standing, later_of, read_last_run, standing
 from onbeat.systems.sessions.waiting import LATEST, cancel_overtaken, cancel_until, make_way
 
 log = logging.getLogger("onbeat.sessions")
@@ -63,6 +64,8 @@ class Mirror:
         self.is_on = False  # whether the files are this process's to write
         self.slugs: set[str] = set()  # those that there are
         self.corrupt: dict[str, Corrupt] = {}
+        self.broken = BrokenFiles(service, files)
+        self._broken: dict[str, Corrupt] | None = None  # what was kept of these
         self._folder_id: str | None = None
         self._filled: set[str] | None = None  # what this folder has; None: it is kept in step
         self._warned: dict[str, Corrupt | str] = {}
@@ -102,7 +105,7 @@ class Mirror:
         rows = {row.schedule_id: row for row in await self._service.schedules(Which(SOURCE))}
         known = {row.name: row for row in await self._service.kept_all(KIND)}
         self.slugs = set(rows)
-        for slug in sorted({*rows, *known, *stamps}):
+        for slug in sorted({*rows, *known, *stamps, *self.corrupt}):
             row = rows.get(slug)
             is_news = self._service.is_shared or self._seen.get(slug) != row
             is_news = is_news or (row is None and slug in known) or self._is_to_fill(slug, row)
@@ -111,6 +114,7 @@ class Mirror:
         now = self._service.clock.now()
         for _, slug in sorted((at, slug) for slug, at in self._awaited.items() if at <= now):
             await self._try(slug, self._start(slug))
+        await self._keep_broken()
         if self._filled is not None and self._filled >= set(rows):
             await self._claim()
         self._newest, self._stamps = newest, stamps
@@ -122,6 +126,7 @@ class Mirror:
                 await self._one(slug, await self.row(slug), await self.known(slug))
             except OSError as broken:
                 self._put_off(slug, broken)
+            await self._keep_broken()
         return await self.row(slug)
 
     # -- the folder
@@ -218,6 +223,7 @@ class Mirror:
             await self._drop(slug)
         except OSError as broken:
             self._put_off(slug, broken)
+        await self._keep_broken()
 
     async def _tell(
         self, row: ScheduleRow, known: Known | None, there: Folder | None = None
@@ -290,6 +296,9 @@ class Mirror:
             except InvalidSchedule as refused:
                 last_run = Corrupt(LAST_RUN, str(refused))
         if row is not None and self._is_to_fill(slug, row):
+            if isinstance(last_run, dict):
+                known = Known(self.definition(row, None)) if known is None else known
+                row, known = await self._take_last_run(row, known, last_run)
             await self._tell(row, known, there)
         elif isinstance(definition, Corrupt):
             await self._hold(slug, row, definition)
@@ -357,7 +366,7 @@ class Mirror:
         due_at = now if due is None else parse_instant_ms(due)
         first = max(due_at, now) // 1000
         schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
-        begins = {slug: Beginning(paused=not enabled)}
+        begins = {slug: _beginning(last_run, paused=not enabled)}
         await self._service.define([schedule], source=SOURCE, beginnings=begins)
         row = await self._service.schedule(slug)
         known, persists = Known(definition), is_persistent(definition)
@@ -402,12 +411,17 @@ class Mirror:
         return known
 
     async def _read(self, row: ScheduleRow, known: Known, last_run: Fields) -> Known:
-        """Take over what somebody has written to last-run.json: the session, and the next run."""
+        """Take over what somebody has written to last-run.json: the session, and the next run.
+
+        A later `lastRun` is of another scheduler, which had the files meanwhile: it stays, and the
+        ticks up to then are not sent a second time.
+        """
+        slug, now = row.schedule_id, self._service.clock.now()
+        row, known = await self._take_last_run(row, known, last_run)
         seen = {name: last_run[name] for name in ("sessionId", "nextRun")}
         before = [each for each in (known.told, *known.told_before) if each is not None]
         if seen in before:
             return known
-        slug, now = row.schedule_id, self._service.clock.now()
         session_id, next_run = last_run["sessionId"], last_run["nextRun"]
         is_other = all(session_id != each["sessionId"] for each in before)
         if is_other and is_persistent(known.definition):
@@ -421,6 +435,23 @@ class Mirror:
             known = known.awaiting(str(next_run) if first else None, now)
         await self.keep(slug, known)
         return known
+
+    async def _take_last_run(
+        self, row: ScheduleRow, known: Known, last_run: Fields
+    ) -> tuple[ScheduleRow, Known]:
+        """Take over a `lastRun` that is later than ours; ticks up to then are not sent here."""
+        slug = row.schedule_id
+        known, elsewhere = later_of(known, last_run, self._service.clock.now())
+        if elsewhere is None:
+            return row, known
+        await self.keep(slug, known)
+        if not row.paused and row.next_due_at is not None and row.next_due_at <= elsewhere:
+            note = f"another scheduler has run it at {rfc3339_ms(elsewhere)}"
+            log.info("[SCHEDULER] %s: %s", slug, note)
+            await self._service.pause(slug, note=note)  # it records the ticks that are owed
+            await self._service.resume(slug)
+            row = await self._service.schedule(slug)
+        return row, known
 
     async def _keep_session(self, row: ScheduleRow, session_id: object) -> None:
         """Have the next runs of a schedule go to a session: one that is not ours to delete."""
@@ -448,6 +479,7 @@ class Mirror:
         self, slug: str, row: ScheduleRow | None, known: Known | None, there: Folder
     ) -> None:
         if row is None:
+            self._released(slug)
             if known is not None:
                 await self._drop(slug)
             return
@@ -472,6 +504,13 @@ class Mirror:
             await self.keep(slug, replace(known, held=held))
             await self._service.pause(slug, note=held)
         self._seen[slug] = row and await self._service.find(slug)
+
+    async def _keep_broken(self) -> None:
+        """Keep what is wrong with slugs that have no schedule."""
+        found = {slug: why for slug, why in self.corrupt.items() if slug not in self.slugs}
+        if found != self._broken:
+            await self.broken.keep(found)
+            self._broken = found
 
     async def _tell_of_others(self) -> None:
         """Tell once of each folder that is left alone for its name."""
@@ -515,6 +554,20 @@ class Mirror:
         if there.last_run != last_run:
             self._files.write(slug, LAST_RUN, last_run)
         return True
+
+
+def _beginning(last_run: Fields | None, *, paused: bool) -> Beginning:
+    """Return where a schedule begins whose last run is in a file."""
+    if last_run is None or last_run["lastRun"] is None:
+        return Beginning(paused=paused)
+    at = parse_instant_ms(str(last_run["lastRun"]))
+    match last_run["lastResult"]:
+        case "success":
+            return Beginning(paused=paused, last_run_at=at, last_success_at=at)
+        case "error":
+            return Beginning(paused=paused, last_run_at=at, last_failure_at=at)
+        case _:
+            return Beginning(paused=paused, last_run_at=at)
 
 
 def _known(kept: DocumentRow | None) -> Known | None:

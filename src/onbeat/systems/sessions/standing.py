@@ -65,6 +65,24 @@ class Known(msgspec.Struct, frozen=True):
         return row.paused and self.held is not None and row.pause_note == self.held
 
 
+def later_of(known: Known, last_run: Fields, now: int) -> tuple[Known, int | None]:
+    """Return what is known, with the last run of a file if that is later, and when that was.
+
+    Another scheduler has made that run. A time that is to come is not believed.
+    """
+    ours, theirs = _last_run_of(known.ran), _last_run_of(last_run, now)
+    if theirs is None or (ours is not None and ours >= theirs):
+        return known, None
+    return replace(known, ran={name: last_run[name] for name in NOT_RUN}, run=None), theirs
+
+
+def _last_run_of(ran: Fields, now: int | None = None) -> int | None:
+    """Return when the last run began, in milliseconds, unless that is later than `now`."""
+    text = ran["lastRun"]
+    found = None if text is None else parse_instant_ms(str(text))
+    return None if found is None or (now is not None and found > now) else found
+
+
 def digest_of(definition: Fields) -> str:
     """Return what tells a definition from any other."""
     return sha256(msgspec.json.encode(definition, order="sorted")).hexdigest()[:32]
@@ -106,7 +124,7 @@ def standing(
     ran, which, awaited = known.ran, known.run, known.awaited
     tried = [run for run in runs if _was_tried(run)]
     last = max(tried, key=lambda run: (run.started_at or 0, run.run_id), default=None)
-    if last is not None and _is_news(last, known):
+    if last is not None and _is_news(last, known, now):
         ran, which = _told(last), (last.run_id, last.attempt)
         if (last.started_at or 0) > known.awaited_since:
             awaited = None
@@ -119,15 +137,16 @@ def standing(
     return Standing(ran, which, next_run, session_id, awaited)
 
 
-def _is_news(run: RunRow, known: Known) -> bool:
+def _is_news(run: RunRow, known: Known, now: int) -> bool:
     """Return whether nothing is known of a run yet, and of none that began later.
 
-    While a run is tried again it has no end: the one before it is not the latest for that.
+    While a run is tried again it has no end: the one before it is not the latest for that. A last
+    run that another scheduler wrote into the file stays until a later run began here.
     """
-    if known.run is None or known.ran["lastRun"] is None:
+    last = _last_run_of(known.ran, None if known.run is not None else now)
+    if last is None:
         return True
-    is_older = (run.started_at or 0) < parse_instant_ms(str(known.ran["lastRun"]))
-    return not is_older and (run.run_id, run.attempt) != known.run
+    return (run.started_at or 0) >= last and (run.run_id, run.attempt) != known.run
 
 
 def read_last_run(given: Fields) -> Fields:

@@ -1,0 +1,25 @@
+"""Checks of the files of scheduled prompts."""
+
+from pathlib import Path
+
+from onbeat.doctor.seen import Check, Finding, Seen, fail, ok
+from onbeat.systems.sessions import Defaults, broken_in
+
+
+def session_files(seen: Seen) -> Finding | None:
+    """Judge whether every definition.json and last-run.json can be used."""
+    settings = seen.known
+    if seen.is_refused or not settings.sessions_url:
+        return None
+    folder = Path(settings.sessions_folder).expanduser()
+    defaults = Defaults(settings.sessions_check, settings.sessions_minimum)
+    broken = broken_in(folder, defaults, now=seen.now)
+    if not broken:
+        return ok("session files", f"all in {folder} can be used")
+    slug, why = next(iter(broken.items()))
+    more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
+    hint = f"repair {folder / slug}, or replace it by PUT /api/schedule/{slug}"
+    return fail("session files", f"{slug}: {why}{more}", hint)
+
+
+CHECKS: tuple[Check, ...] = (session_files,)
