@@ -112,7 +112,7 @@ def _flows(settings: Settings, opened: Opened) -> Timer | None:
     return Timer(
         opened.service,
         Exposes(Path(settings.flows_exposes).expanduser()),
-        user=settings.flows_timer_user,
+        user=settings.flows_user,
         interval=settings.flows_interval,
         pid=os.getpid(),
         timer_log=TimerLog(

@@ -25,7 +25,13 @@ from onbeat.cli.session import JSON, ask, caller, with_settings, write_json, wri
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
 from onbeat.cli.watch import kept_applied
-from onbeat.errors import ChangedSince, InvalidSettings, StoreUnusable
+from onbeat.errors import (
+    ApiUnavailable,
+    ChangedSince,
+    InvalidSettings,
+    OnbeatError,
+    StoreUnusable,
+)
 from onbeat.opened import check_target, holder
 from onbeat.records import NodeRow, Overview
 from onbeat.service import Service
@@ -103,7 +109,6 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--flows-user", metavar="NAME", hidden=True)
 @click.option("--flows-password", metavar="REFERENCE", hidden=True)
 @click.option("--flows-interval", metavar="LENGTH", hidden=True)
-@click.option("--flows-timer-user", metavar="NAME", hidden=True)
 @click.option("--flows-log-file", metavar="FILE", hidden=True)
 @click.option("--flows-log-file-level", metavar="LEVEL", hidden=True)
 @click.option("--flows-std-level", metavar="LEVEL", hidden=True)
@@ -199,16 +204,23 @@ async def _apply(service: Service, file: File, wish: Wish) -> None:
 
 def _front(settings: Settings) -> "Front | None":
     """Return the API, bound; or say why there is none: schedules run without it, too."""
+    refused: OnbeatError
     try:
         from onbeat.web.front import Front  # noqa: PLC0415 - an extra, and half a second
 
-        return Front(settings)
+        front = Front(settings)
     except ModuleNotFoundError as missing:
         refused = StoreUnusable(f"the API needs {missing.name} (pip install 'onbeat[server]')")
-    except InvalidSettings as wrong:
-        if settings.is_exposed or settings.listen != Settings().listen:
-            raise  # somebody has asked for it: to be there, and safe
+    except (ApiUnavailable, InvalidSettings) as wrong:
+        if settings.is_exposed or settings.listen or settings.public_url:
+            raise  # the operator asked for it: to be there, and safe
         refused = StoreUnusable(f"there is no API: {wrong}")
+    else:
+        if front.in_use:
+            there = front.settings.listen
+            told = f"{front.in_use}: the API is at {there} (--listen HOST:PORT chooses another)"
+            click.echo(f"onbeat: {told}", err=True)
+        return front
     if set(settings.roles) == {"api"}:
         raise refused
     click.echo(f"onbeat: {refused}", err=True)

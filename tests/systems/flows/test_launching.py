@@ -81,7 +81,7 @@ def test_a_wrong_password_is_a_failed_launch_and_told_nowhere(world, told):
     world.panel.users["timer"] = "another"
     run = played(world)
     assert (run.status, run.reason) == ("FAILED", "launch_failed")
-    assert "does not let timer in: HTTP 401: Unauthorized: Invalid name or password" in run.error
+    assert "does not let 'timer' in: HTTP 401: Unauthorized: Invalid name or password" in run.error
     assert "sesame" not in f"{run}{told()}"
 
 
