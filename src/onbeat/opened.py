@@ -64,6 +64,7 @@ from onbeat.systems.workflows import (
 from onbeat.tokens import Tokens
 
 if TYPE_CHECKING:
+    from onbeat.peers import Peer
     from onbeat.stores.postgres import PostgresStore
 
 log = logging.getLogger("onbeat.engine")
@@ -448,6 +449,13 @@ def _executor(
         feedback=settings.workflows_feedback,
         callback=tokens.callback(there) if there else None,
     )
+
+
+async def peers_of(settings: Settings, *, is_start: bool = False) -> "Sequence[Peer]":
+    """Return what the peers answer that settings name: see `peers`."""
+    from onbeat.peers import ask_peers  # noqa: PLC0415 - it loads a client for each kind of them
+
+    return await ask_peers(settings, os.environ, version=onbeat.__version__, is_start=is_start)
 
 
 def zone_of_machine() -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -43,6 +44,8 @@ from onbeat.web.door.first import link_of
 
 if TYPE_CHECKING:
     from onbeat.web.front import Front, Welcome
+
+log = logging.getLogger("onbeat.doctor")
 
 FILE = Path("onbeat.yaml")
 NO_FLAGS = {"database", "notify"}  # one that every verb has, and one that only a file can say
@@ -157,6 +160,7 @@ async def _serve(
     stopped = beat.catch_signals()
     watched = None if file is None else Watched(file)
     definitions = None if file is None else read_file(file, check_target)  # nothing is touched yet
+    checking: asyncio.Task[None] | None = None
     service = (await beat.open()).of(caller())  # who starts it has its file applied
     try:
 
@@ -182,12 +186,30 @@ async def _serve(
             n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
             click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
         sys.stdout.flush()
+        checking = asyncio.create_task(_warn_of(settings, beat))
         async with kept_applied(service, watched, wish), supervised():
             await beat.until(stopped)
     finally:
+        if checking is not None:
+            checking.cancel()
         if front is not None:
             await front.stop()
         await beat.close()
+
+
+async def _warn_of(settings: Settings, beat: Onbeat) -> None:
+    """Log a warning for each peer that does not answer, and for definitions that are corrupt.
+
+    It runs beside the node, which neither waits for it nor fails because of it.
+    """
+    from onbeat.doctor import look_at_start  # noqa: PLC0415 - it loads a client for each peer
+
+    try:
+        for each in await look_at_start(settings, beat.service.clock):
+            hint = f" ({each.hint})" if each.hint else ""
+            log.warning("%s: %s%s", each.check, each.found, hint)
+    except Exception:
+        log.exception("the check at the start failed: this is a defect")
 
 
 async def _apply(service: Service, file: File, wish: Wish) -> None:

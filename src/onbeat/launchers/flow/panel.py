@@ -61,6 +61,14 @@ class Panel:
         assert answer is not None, "it was asked"
         raise PanelRefuses(f"{self.url} lets {self.user!r} in and then does not: {told(answer)}")
 
+    async def check(self) -> None:
+        """Log in, and ask for a list of flows; raise PanelAway, PanelRefuses if that fails."""
+        answer = await self.ask("GET", "/flow?pp=1")
+        if isinstance(answer, Failed):
+            raise PanelAway(answer.error)
+        if answer.status >= 500:
+            raise PanelAway(told(answer))
+
     async def _log_in(self) -> str:
         async with self._one_at_a_time:
             if self._key:
