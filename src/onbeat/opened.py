@@ -272,6 +272,11 @@ class Opened:
         if isinstance(launcher, RayLauncher):
             await launcher.tidy()
 
+    async def look_at_panel(self) -> str:
+        """Return why the panel of flows does not let the timer in, or nothing if it does."""
+        launcher = self._launchers["flow"]
+        return await launcher.look() if isinstance(launcher, FlowLauncher) else ""
+
     async def show_on_cluster(self, name: str, namespace: str, meta: Mapping[str, object]) -> None:
         """Have an actor of this name on the Ray cluster tell this."""
         launcher = self._launchers["ray"]

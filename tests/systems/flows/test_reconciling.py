@@ -324,7 +324,7 @@ def test_the_log_file_has_more_than_the_console(world, told, caplog):
         await its.let_pass("1h")
 
     world.play(story)
-    assert {level for level, _ in told()} == {"INFO", "WARNING"}
+    assert {level for level, _ in told()} == {"DEBUG", "INFO", "WARNING"}
     console = [each.levelname for each in caplog.records if each.name == timer_logger().name]
     assert set(console) == {"WARNING"}
     assert timer_logger().handlers == []  # nothing is left behind

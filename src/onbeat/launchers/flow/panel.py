@@ -61,6 +61,10 @@ class Panel:
         assert answer is not None, "it was asked"
         raise PanelRefuses(f"{self.url} lets {self.user!r} in and then does not: {told(answer)}")
 
+    def again(self) -> "Panel":
+        """Return the same panel with a login of its own."""
+        return Panel(self._ask, self.url, user=self.user, password=self._password)
+
     async def check(self) -> None:
         """Log in, and ask for a list of flows; raise PanelAway, PanelRefuses if that fails."""
         answer = await self.ask("GET", "/flow?pp=1")
