@@ -45,6 +45,7 @@ LAYERS = [
         "systems",
     },
     {"notify"},
+    {"peers"},
     {"opened"},
     {"hosting"},
     {"app", "doctor"},

@@ -92,6 +92,22 @@ def test_where_all_is_well_nothing_is_found():
     assert {each.level for each in judge(on_postgres())} == {"ok"}
 
 
+@pytest.mark.parametrize(
+    ("given", "expected", "told"),
+    [
+        ({"in_recovery": "true"}, "fail", "the server only reads"),
+        ({"default_transaction_read_only": "on"}, "fail", "the server only reads"),
+        ({"fsync": "off"}, "warn", "fsync is off"),
+        ({"full_page_writes": "off"}, "warn", "full_page_writes is off"),
+        ({"synchronous_commit": "off"}, "ok", "on for what Onbeat commits"),
+        ({"fsync": "on"}, "ok", "keep what is committed"),
+    ],
+)
+def test_settings_of_the_server_that_promises_depend_on_are_judged(given, expected, told):
+    finding = found("server", on_postgres({"settings": given}))
+    assert (finding.level, told in finding.found) == (expected, True)
+
+
 def test_whatever_is_not_well_says_what_would_be_right():
     broken = seen(
         overview={"gate_open": False},

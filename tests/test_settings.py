@@ -71,7 +71,6 @@ SAMPLES = {
             "flows_exposes",
             "flows_user",
             "flows_password",
-            "flows_timer_user",
             "flows_log_file",
         )
     },

@@ -13,6 +13,7 @@
     ├── AlreadyThere       a schedule of this id says something else: take another, or edit it
     ├── OfAnotherSource    a schedule is another source's: take it over, or let it be
     ├── NotAllowed         the caller may not do this: somebody else can
+    ├── ApiUnavailable     the API cannot be had at an address: choose another, or start a node
     ├── StoreHeld          another node has this store: stop that one, or join as a client
     ├── StoreUnusable      the store cannot be opened as it is: an operator has to look
     ├── NodeForgotten      others took this node for dead: it ends what it runs and joins anew
@@ -178,6 +179,10 @@ class NotAllowed(OnbeatError):  # noqa: N818 - it names what is wrong
     def __init__(self, problem: str, *, hint: str = "") -> None:
         self.problem, self.hint = problem, hint
         super().__init__(f"{problem} ({hint})" if hint else problem)
+
+
+class ApiUnavailable(OnbeatError):  # noqa: N818 - it names what is wrong
+    """The address of the API is in use by another process, or no node of the database serves it."""
 
 
 class StoreHeld(OnbeatError):  # noqa: N818 - it names what is wrong

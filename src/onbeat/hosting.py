@@ -112,13 +112,14 @@ def _flows(settings: Settings, opened: Opened) -> Timer | None:
     return Timer(
         opened.service,
         Exposes(Path(settings.flows_exposes).expanduser()),
-        user=settings.flows_timer_user,
+        user=settings.flows_user,
         interval=settings.flows_interval,
         pid=os.getpid(),
         timer_log=TimerLog(
             path, file_level=settings.flows_log_file_level, std_level=settings.flows_std_level
         ),
-        has_panel=bool(settings.flows_panel),
+        panel=settings.flows_panel,
+        look_at_panel=opened.look_at_panel if settings.flows_panel else None,
         mirrors=[OnCluster(opened)] if settings.ray_address else (),
     )
 

@@ -48,11 +48,15 @@ def wire(
     channel: Channel, settings: Settings, environment: Mapping[str, str] = os.environ
 ) -> Wired:
     """Return a channel with its adapter, or refuse one whose references lead nowhere."""
+    return Wired(channel, _notifier(filled(channel, settings, environment)))
+
+
+def filled(channel: Channel, settings: Settings, environment: Mapping[str, str]) -> Channel:
+    """Return a channel with what its references stand for, or refuse one that lead nowhere."""
     try:
-        filled = channel.filled(_filler(settings, environment))
+        return channel.filled(_filler(settings, environment))
     except InvalidSchedule as refused:
         raise InvalidSettings(refused.field, refused.problem, hint=refused.hint) from None
-    return Wired(channel, _notifier(filled))
 
 
 def _notifier(channel: Channel) -> Notifier:

@@ -64,6 +64,7 @@ from onbeat.systems.workflows import (
 from onbeat.tokens import Tokens
 
 if TYPE_CHECKING:
+    from onbeat.peers import Peer
     from onbeat.stores.postgres import PostgresStore
 
 log = logging.getLogger("onbeat.engine")
@@ -274,6 +275,11 @@ class Opened:
         if isinstance(launcher, RayLauncher):
             await launcher.tidy()
 
+    async def look_at_panel(self) -> str:
+        """Return why the panel of flows does not let the timer in, or nothing if it does."""
+        launcher = self._launchers["flow"]
+        return await launcher.look() if isinstance(launcher, FlowLauncher) else ""
+
     async def show_on_cluster(self, name: str, namespace: str, meta: Mapping[str, object]) -> None:
         """Have an actor of this name on the Ray cluster tell this."""
         launcher = self._launchers["ray"]
@@ -451,6 +457,13 @@ def _executor(
         feedback=settings.workflows_feedback,
         callback=tokens.callback(there) if there else None,
     )
+
+
+async def peers_of(settings: Settings, *, is_start: bool = False) -> "Sequence[Peer]":
+    """Return what the peers answer that settings name: see `peers`."""
+    from onbeat.peers import ask_peers  # noqa: PLC0415 - it loads a client for each kind of them
+
+    return await ask_peers(settings, os.environ, version=onbeat.__version__, is_start=is_start)
 
 
 def zone_of_machine() -> str:

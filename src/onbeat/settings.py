@@ -31,6 +31,7 @@ JwtAlgorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
 Reader = Callable[[object], object]
 
 FILE = "onbeat.toml"
+LISTEN = "127.0.0.1:8585"
 PREFIX = "ONBEAT_"
 CONFIG = "ONBEAT_CONFIG"  # names another file than FILE
 # Onbeat gives these to the commands it starts, which may call `onbeat` themselves.
@@ -61,7 +62,7 @@ class Settings:
     http_targets: HttpTargets = "any"  # whether requests may go to private addresses
     pass_env: tuple[str, ...] = ()  # variables that commands get besides the usual ones
     secrets: str = ""  # the folder whose files `secret://name` names
-    listen: str = "127.0.0.1:8585"  # where the API is
+    listen: str = ""  # where the API is; empty: LISTEN, or the next free port on loopback
     public_url: str = ""  # where others find it; empty: where it listens
     hosts: tuple[str, ...] = ()  # names under which it answers, besides those of this machine
     trusted_proxies: tuple[str, ...] = ()  # who may say for whom they ask
@@ -97,10 +98,9 @@ class Settings:
     ray_working_dir: str = ""  # the folder whose code the cluster gets; empty: it has it
     flows_exposes: str = ""  # expose.db, or a folder of exposes; empty: there are none
     flows_panel: str = ""  # the URL of the panel that launches flows
-    flows_user: str = "timer"  # as whom to log in there
+    flows_user: str = "timer"  # the user of the panel that flows run as
     flows_password: str = ""  # a reference
     flows_interval: int = 60_000  # between two looks at exposes, and at a panel that was away
-    flows_timer_user: str = "timer"  # as whom runs are kept
     flows_log_file: str = "./data/timer.log"  # what the timer did; empty: there is no such file
     flows_log_file_level: TimerLevel = "DEBUG"
     flows_std_level: TimerLevel = "INFO"  # of the same on the console
@@ -139,7 +139,7 @@ class Settings:
     @property
     def listen_at(self) -> tuple[str, int]:
         """The host and the port where the API is."""
-        host, _, port = self.listen.rpartition(":")
+        host, _, port = (self.listen or LISTEN).rpartition(":")
         return host.strip("[]"), int(port)
 
     @property
@@ -454,6 +454,8 @@ def _names(value: object) -> tuple[str, ...]:
 def _listen(value: object) -> str:
     hint = "such as 127.0.0.1:8585, [::1]:8585 or 0.0.0.0:443"
     text = _text(value)
+    if not text:
+        return text
     match = re.fullmatch(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", text)
     if match is None or int(match[2]) > 65_535:
         raise InvalidSettings("", f"{shown(text)} is no address with a port", hint=hint)
@@ -564,7 +566,6 @@ _READERS: dict[str, Reader] = {
     "flows_user": _name,
     "flows_password": _text,
     "flows_interval": _length("1s", "1d"),
-    "flows_timer_user": _name,
     "flows_log_file": _text,
     "flows_log_file_level": _timer_level,
     "flows_std_level": _timer_level,
@@ -591,6 +592,6 @@ FLOWS_NAMES: dict[str, tuple[str, Reader]] = {
     "KODO_TIMER_LOG_FILE_LEVEL": ("flows_log_file_level", _timer_level),
     "KODO_TIMER_STD_LEVEL": ("flows_std_level", _timer_level),
     "KODO_TIMER_INTERVAL": ("flows_interval", _seconds),
-    "KODO_TIMER_USER": ("flows_timer_user", _name),
+    "KODO_TIMER_USER": ("flows_user", _name),
 }
 _LISTS = {"hosts", "pass_env", "roles", "trusted_proxies"}

@@ -32,6 +32,10 @@ class Signer:
         match = NODE_TOKEN.fullmatch(token)
         return match is not None and self._is_own(token) and now < int(match[1]) <= now + LONGEST
 
+    def proof(self, challenge: str, address: str) -> str:
+        """Return what proves that a node of this database serves an address, `host:port`."""
+        return self._signed(f"{HERE}.{challenge}.{address}").rpartition(".")[2]
+
     def _signed(self, text: str) -> str:
         return f"{text}.{new(self._key, text.encode(), 'sha256').hexdigest()}"
 
@@ -39,7 +43,7 @@ class Signer:
         return compare_digest(self._signed(token.rpartition(".")[0]), token)
 
 
-RUN, NODE = "onbeat-run", "onbeat-node"
+RUN, NODE, HERE = "onbeat-run", "onbeat-node", "onbeat-here"
 LONGEST = 60_000  # milliseconds that a node's may last: one that says more is none of ours
 RUN_TOKEN = re.compile(rf"{RUN}\.([0-9a-f]{{64}})\.[0-9a-f]{{64}}")
 NODE_TOKEN = re.compile(rf"{NODE}\.([0-9]{{1,15}})\.[0-9a-f]{{64}}")

@@ -104,6 +104,7 @@ def test_a_real_server_is_looked_at(postgres_url):
     assert found["postgresql"]["level"] == found["rights"]["level"] == "ok"
     assert found["database"]["found"] == "there is no schema 'onbeat' yet"
     assert found["clock"]["level"] == "ok"
+    assert "fsync is off" in found["server"]["found"]  # as servers of tests have it
 
 
 def test_a_quick_look_does_not_read_the_whole_file(database):

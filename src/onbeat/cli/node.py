@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -25,7 +26,13 @@ from onbeat.cli.session import JSON, ask, caller, with_settings, write_json, wri
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
 from onbeat.cli.watch import kept_applied
-from onbeat.errors import ChangedSince, InvalidSettings, StoreUnusable
+from onbeat.errors import (
+    ApiUnavailable,
+    ChangedSince,
+    InvalidSettings,
+    OnbeatError,
+    StoreUnusable,
+)
 from onbeat.opened import check_target, holder
 from onbeat.records import NodeRow, Overview
 from onbeat.service import Service
@@ -37,6 +44,8 @@ from onbeat.web.door.first import link_of
 
 if TYPE_CHECKING:
     from onbeat.web.front import Front, Welcome
+
+log = logging.getLogger("onbeat.doctor")
 
 FILE = Path("onbeat.yaml")
 NO_FLAGS = {"database", "notify"}  # one that every verb has, and one that only a file can say
@@ -103,7 +112,6 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--flows-user", metavar="NAME", hidden=True)
 @click.option("--flows-password", metavar="REFERENCE", hidden=True)
 @click.option("--flows-interval", metavar="LENGTH", hidden=True)
-@click.option("--flows-timer-user", metavar="NAME", hidden=True)
 @click.option("--flows-log-file", metavar="FILE", hidden=True)
 @click.option("--flows-log-file-level", metavar="LEVEL", hidden=True)
 @click.option("--flows-std-level", metavar="LEVEL", hidden=True)
@@ -152,6 +160,7 @@ async def _serve(
     stopped = beat.catch_signals()
     watched = None if file is None else Watched(file)
     definitions = None if file is None else read_file(file, check_target)  # nothing is touched yet
+    checking: asyncio.Task[None] | None = None
     service = (await beat.open()).of(caller())  # who starts it has its file applied
     try:
 
@@ -177,12 +186,30 @@ async def _serve(
             n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
             click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
         sys.stdout.flush()
+        checking = asyncio.create_task(_warn_of(settings, beat))
         async with kept_applied(service, watched, wish), supervised():
             await beat.until(stopped)
     finally:
+        if checking is not None:
+            checking.cancel()
         if front is not None:
             await front.stop()
         await beat.close()
+
+
+async def _warn_of(settings: Settings, beat: Onbeat) -> None:
+    """Log a warning for each peer that does not answer, and for definitions that are corrupt.
+
+    It runs beside the node, which neither waits for it nor fails because of it.
+    """
+    from onbeat.doctor import look_at_start  # noqa: PLC0415 - it loads a client for each peer
+
+    try:
+        for each in await look_at_start(settings, beat.service.clock):
+            hint = f" ({each.hint})" if each.hint else ""
+            log.warning("%s: %s%s", each.check, each.found, hint)
+    except Exception:
+        log.exception("the check at the start failed: this is a defect")
 
 
 async def _apply(service: Service, file: File, wish: Wish) -> None:
@@ -199,16 +226,23 @@ async def _apply(service: Service, file: File, wish: Wish) -> None:
 
 def _front(settings: Settings) -> "Front | None":
     """Return the API, bound; or say why there is none: schedules run without it, too."""
+    refused: OnbeatError
     try:
         from onbeat.web.front import Front  # noqa: PLC0415 - an extra, and half a second
 
-        return Front(settings)
+        front = Front(settings)
     except ModuleNotFoundError as missing:
         refused = StoreUnusable(f"the API needs {missing.name} (pip install 'onbeat[server]')")
-    except InvalidSettings as wrong:
-        if settings.is_exposed or settings.listen != Settings().listen:
-            raise  # somebody has asked for it: to be there, and safe
+    except (ApiUnavailable, InvalidSettings) as wrong:
+        if settings.is_exposed or settings.listen or settings.public_url:
+            raise  # the operator asked for it: to be there, and safe
         refused = StoreUnusable(f"there is no API: {wrong}")
+    else:
+        if front.in_use:
+            there = front.settings.listen
+            told = f"{front.in_use}: the API is at {there} (--listen HOST:PORT chooses another)"
+            click.echo(f"onbeat: {told}", err=True)
+        return front
     if set(settings.roles) == {"api"}:
         raise refused
     click.echo(f"onbeat: {refused}", err=True)

@@ -17,6 +17,7 @@ from onbeat.access import Caller
 from onbeat.app import client
 from onbeat.cli import FAILED, INVALID_DEFINITION, UNAVAILABLE, USAGE
 from onbeat.errors import (
+    ApiUnavailable,
     InvalidFile,
     InvalidSchedule,
     InvalidSettings,
@@ -123,7 +124,7 @@ def fail(refused: OnbeatError) -> NoReturn:
             sys.exit(INVALID_DEFINITION)
         case InvalidSettings():
             sys.exit(USAGE)
-        case StoreHeld() | StoreUnusable() | StoreFailed():
+        case ApiUnavailable() | StoreHeld() | StoreUnusable() | StoreFailed():
             sys.exit(UNAVAILABLE)
         case _:
             sys.exit(FAILED)

@@ -116,7 +116,9 @@ def _tell_status(settings: Settings, *, as_json: bool) -> None:
         click.echo(f"active flows: {found.active}, total flows: {found.total}")
         for key, why in found.invalid.items():
             click.echo(f"left out: {key}: {why}")
-    if found.pid is None:
+        for problem in found.problems:
+            click.echo(f"problem: {problem}")
+    if found.pid is None or found.problems:
         sys.exit(FAILED)
 
 
@@ -138,4 +140,4 @@ def _look(settings: Settings) -> tuple[TimerStatus, str]:
     for name in up:
         if name.rpartition(":")[2] == str(found.pid):
             return found, name
-    return replace(found, pid=None, running=False), ""
+    return replace(found, pid=None, running=False, problems=[]), ""

@@ -1,5 +1,11 @@
 """`onbeat token create`, `list`, `revoke` and `link`: who may come in over HTTP."""
 
+import asyncio
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import click
 from msgspec.structs import asdict
 
@@ -8,13 +14,16 @@ from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment
 from onbeat.core.durations import parse_duration
 from onbeat.core.instants import rfc3339_ms
-from onbeat.errors import InvalidSchedule, InvalidSettings
-from onbeat.records import TokenRow
+from onbeat.errors import ApiUnavailable, InvalidSchedule, InvalidSettings
+from onbeat.opened import holder
+from onbeat.records import Overview, TokenRow
 from onbeat.service import Service
 from onbeat.settings import Settings
+from onbeat.signing import Signer
 from onbeat.telling import token_fields
 from onbeat.tokens import LINK_LASTS
 from onbeat.web.door.first import link_of
+from onbeat.web.identity import not_certified, not_served
 
 
 @click.group()
@@ -93,12 +102,15 @@ def revoke(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
 @JSON
 @with_settings()
 def link(settings: Settings, scope: Scope | None, as_json: bool) -> None:
-    """Print a link that opens the dashboard, once, within ten minutes."""
+    """Print a link that opens the dashboard, once, within ten minutes.
+
+    The link names an address that a node of this database serves: that is checked first.
+    """
 
     async def work(service: Service) -> tuple[str, str, int]:
         found = await service.overview()
-        up = [row.address for row in found.nodes if row.alive_until > found.now and row.address]
-        where = settings.public_url or (up[-1] if up else settings.api_url)
+        signer = await service.tokens.signer()
+        where = await asyncio.to_thread(_where, settings, _addresses(settings, found), signer)
         return where, await service.tokens.link(scope), found.now + LINK_LASTS
 
     where, code, until = ask(settings, work)
@@ -107,6 +119,45 @@ def link(settings: Settings, scope: Scope | None, as_json: bool) -> None:
         write_json({"link": told, "expires_at": rfc3339_ms(until)})
     else:
         click.echo(told)
+
+
+def _addresses(settings: Settings, found: Overview) -> list[str]:
+    """Return where nodes that are up have the API, those of this machine first."""
+    up = [row for row in found.nodes if row.alive_until > found.now and row.address]
+    if not settings.is_postgres:
+        held = holder(settings)
+        up = [row for row in up if held is not None and held.node_id == row.node_id]
+    here = f"{socket.gethostname()}:"
+    up.sort(key=lambda row: (not row.name.startswith(here), -row.started_at))
+    return [row.address for row in up]
+
+
+def _where(settings: Settings, addresses: Sequence[str], signer: Signer) -> str:
+    """Return the URL of an API that a node of this database serves, or refuse to name one."""
+    own = replace(settings, public_url="").api_url  # of a process that is no node, with roles=api
+    refused = []
+    for url in dict.fromkeys((*addresses, own)):
+        if settings.tls_client_ca and url.startswith("https:"):
+            found = not_certified(url, Path(settings.tls_cert))
+        else:
+            found = not_served(url, signer)
+        if found is None:
+            return _public(settings.public_url, signer) if settings.public_url else url
+        refused.append(found.why)
+    if settings.public_url and addresses:  # it is up, and cannot be reached from here
+        return _public(settings.public_url, signer)
+    hint = "onbeat up starts a node; onbeat status shows those that are up"
+    raise ApiUnavailable(f"no link: no node of this database serves the API: {refused[0]} ({hint})")
+
+
+def _public(url: str, signer: Signer) -> str:
+    """Return the public URL, unless it leads to something else than a node of this database."""
+    found = not_served(url, signer, is_proxied=True)
+    if found is not None and found.answers:
+        raise ApiUnavailable(f"no link: {found.why} (public_url has to lead to the API)")
+    if found is not None:
+        click.echo(f"onbeat: not checked from here: {found.why}", err=True)
+    return url
 
 
 def _cells(row: TokenRow, now: int) -> tuple[str, ...]:

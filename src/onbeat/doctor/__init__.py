@@ -1,17 +1,22 @@
 """`onbeat doctor`: looks at everything, changes nothing, and says what would be right.
 
+It asks the peers that settings name as well: see `peers`. A start does some of this, too.
+
 Looking and judging are apart: `look` returns what there is, whatever state it is in, and each check
 is a function of that. A check that breaks is a finding as well, and the others go on.
 """
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from onbeat.core.zones import VERSION
-from onbeat.doctor import database, machine, sessions, standing
+from onbeat.doctor import database, files, machine, sessions, standing
 from onbeat.doctor.seen import Check, Finding, Level, Seen
 from onbeat.errors import InvalidSettings
+from onbeat.opened import peers_of
+from onbeat.peers import Peer
 from onbeat.ports import Clock
 from onbeat.settings import Settings
 from onbeat.stores.sql.examining import Looked
@@ -19,11 +24,12 @@ from onbeat.stores.sqlite import who_holds
 from onbeat.stores.sqlite.examining import LIBRARY
 from onbeat.stores.sqlite.examining import look as look_at_file
 
-__all__ = ["CHECKS", "Finding", "Level", "Seen", "judge", "look"]
+__all__ = ["CHECKS", "Finding", "Level", "Seen", "judge", "look", "look_at_start"]
 
 CHECKS: tuple[Check, ...] = (
-    *machine.CHECKS, *database.CHECKS, *standing.CHECKS, *sessions.CHECKS,
+    *machine.CHECKS, *database.CHECKS, *standing.CHECKS, *files.CHECKS, *sessions.CHECKS,
 )  # fmt: skip
+AT_START: tuple[Check, ...] = (standing.definitions, *files.CHECKS, *sessions.CHECKS)
 
 
 async def look(
@@ -33,11 +39,12 @@ async def look(
     clock: Clock,
     quick: bool = False,
 ) -> Seen:
-    """Look at the machine and at the database, without changing anything.
+    """Look at the machine, the database and the peers, without changing anything.
 
     A database in a file is read as a whole, to see whether it is damaged, unless it is to be quick.
     """
     path = settings.database_path if isinstance(settings, Settings) else None
+    asking = asyncio.ensure_future(_ask_peers(settings, is_start=False))
     return Seen(
         clock.now(),
         tuple(sys.version_info[:3]),
@@ -47,13 +54,37 @@ async def look(
         settings_file,
         await _look_at_database(settings, clock, quick=quick),
         None if path is None else who_holds(path),
+        await asking,
     )
 
 
-def judge(seen: Seen) -> Sequence[Finding]:
-    """Return what each check finds, in their order."""
-    found = [_find(check, seen) for check in CHECKS]
-    return [each for each in found if each is not None]
+async def look_at_start(settings: Settings, clock: Clock) -> Sequence[Finding]:
+    """Return what is wrong with definitions, files and peers, for the log of a node that starts.
+
+    Nothing waits for it: what takes long is done in threads, and peers have a few seconds.
+    """
+    asking = asyncio.ensure_future(_ask_peers(settings, is_start=True))
+    looked = Looked(is_there=False)
+    if settings.is_postgres:
+        looked = await _look_at_database(settings, clock, quick=True)
+    elif (path := settings.database_path) is not None:
+        looked = await asyncio.to_thread(look_at_file, path, clock, quick=True)
+    version = tuple(sys.version_info[:3])
+    seen = Seen(clock.now(), version, LIBRARY, VERSION, settings, None, looked, None, await asking)
+    return await asyncio.to_thread(lambda: [e for e in judge(seen, AT_START) if e.level != "ok"])
+
+
+def judge(seen: Seen, checks: Sequence[Check] | None = None) -> Sequence[Finding]:
+    """Return what each check finds, in their order, and then what the peers answered."""
+    found = [_find(check, seen) for check in (CHECKS if checks is None else checks)]
+    asked = [Finding(each.name, each.level, each.found, each.hint) for each in seen.peers]
+    return [*(each for each in found if each is not None), *asked]
+
+
+async def _ask_peers(settings: Settings | InvalidSettings, *, is_start: bool) -> Sequence[Peer]:
+    if isinstance(settings, InvalidSettings):
+        return ()
+    return await peers_of(settings, is_start=is_start)
 
 
 def _find(check: Check, seen: Seen) -> Finding | None:

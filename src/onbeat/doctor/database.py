@@ -119,6 +119,27 @@ def postgres_rights(seen: Seen) -> Finding | None:
     return ok("rights", "the database user may do what it has to")
 
 
+def postgres_settings(seen: Seen) -> Finding | None:
+    """Judge the settings of the server that what is promised depends on."""
+    server = seen.looked.postgres
+    if server is None or not server.settings:
+        return None
+    given = server.settings
+    if given.get("in_recovery") == "true" or given.get("default_transaction_read_only") == "on":
+        told = "the server only reads: it is a standby, or default_transaction_read_only is on"
+        return fail("server", told, "name the primary, with target_session_attrs=read-write")
+    if given.get("fsync") == "off":
+        told = "fsync is off: after a power failure the database may be damaged"
+        return warn("server", told, "fsync = on")
+    if given.get("full_page_writes") == "off":
+        told = "full_page_writes is off: after a power failure the database may be damaged"
+        return warn("server", told, "full_page_writes = on, unless the file system is atomic")
+    if given.get("synchronous_commit") == "off":
+        told = "synchronous_commit is off, and on for what Onbeat commits"
+        return ok("server", told)
+    return ok("server", "its settings keep what is committed")
+
+
 def postgres_connections(seen: Seen) -> Finding | None:
     """Judge whether there is room for another node."""
     server = seen.looked.postgres
@@ -157,6 +178,6 @@ def postgres_clock(seen: Seen) -> Finding | None:
 
 
 CHECKS: tuple[Check, ...] = (
-    database, integrity, wal, postgres_version, postgres_rights, postgres_connections,
-    postgres_pooler, postgres_clock, nodes, silent_nodes, stopping_nodes,
+    database, integrity, wal, postgres_version, postgres_rights, postgres_settings,
+    postgres_connections, postgres_pooler, postgres_clock, nodes, silent_nodes, stopping_nodes,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from onbeat.errors import InvalidSettings
+from onbeat.peers import Peer
 from onbeat.settings import Settings
 from onbeat.stores.sql.examining import Looked
 from onbeat.stores.sqlite import Holder
@@ -35,6 +36,7 @@ class Seen:
     settings_file: Path | None  # that was read
     looked: Looked
     holder: Holder | None = None  # of the file
+    peers: Sequence[Peer] = ()  # what those answered that settings name
     search: str | None = None  # where programs are looked for; None: as ever
 
     @property

@@ -39,9 +39,15 @@ class SmtpNotifier:
 
     async def send(self, letter: Letter) -> Delivery:
         """Send it from a thread of its own, which nothing has to wait for."""
+        return await self._in_thread(_Post(self._channel, self._server, letter, self._longest))
+
+    async def reach(self) -> Delivery:
+        """Connect and log in as for a message, send none, and return what came of that."""
+        return await self._in_thread(_Post(self._channel, self._server, None, self._longest))
+
+    async def _in_thread(self, post: "_Post") -> Delivery:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Delivery] = loop.create_future()
-        post = _Post(self._channel, self._server, letter, self._longest)
 
         def work() -> None:
             delivery = post.deliver()
@@ -61,9 +67,11 @@ def _resolve(done: "asyncio.Future[Delivery]", delivery: Delivery) -> None:
 
 
 class _Post:
-    """One message on its way to a server."""
+    """One message on its way to a server; without a letter, the way alone."""
 
-    def __init__(self, channel: Channel, server: Server, letter: Letter, longest: float) -> None:
+    def __init__(
+        self, channel: Channel, server: Server, letter: Letter | None, longest: float
+    ) -> None:
         self._channel, self._server = channel, server
         self._letter, self._longest = letter, longest
         self._lock = threading.Lock()
@@ -75,7 +83,7 @@ class _Post:
         """Hand it over, and return what is known."""
         try:
             with _leaving(self._connect()) as smtp:
-                return self._hand_over(smtp)
+                return Sent() if self._letter is None else self._hand_over(smtp, self._letter)
         except smtplib.SMTPResponseException as refused:
             return _refused(refused.smtp_code, refused.smtp_error)
         except _GivenUp:
@@ -136,7 +144,7 @@ class _Post:
             raise smtplib.SMTPResponseException(530, problem)
         smtp.login(self._server.user, self._channel.password)
 
-    def _hand_over(self, smtp: smtplib.SMTP) -> Delivery:
+    def _hand_over(self, smtp: smtplib.SMTP, letter: Letter) -> Delivery:
         _expect(smtp.mail(self._channel.sender))
         refused: list[tuple[str, int, str]] = []
         for address in self._channel.to:
@@ -144,14 +152,14 @@ class _Post:
             if not 200 <= code < 300:
                 refused.append((address, code, _text(said)))
         later = [each for each in refused if each[1] < 500]
-        if len(refused) == len(self._channel.to) or (later and not self._letter.is_last_try):
+        if len(refused) == len(self._channel.to) or (later and not letter.is_last_try):
             address, code, problem = (later or refused)[0]  # nobody has it: all get it later
             smtp.rset()
             return _refused(code, f"{address}: {problem}")
         code, said = smtp.docmd("DATA")
         if code != 354:
             return _refused(code, said)
-        body = re.sub(rb"(?m)^\.", b"..", self._mail().as_bytes(policy=SMTP))
+        body = re.sub(rb"(?m)^\.", b"..", self._mail(letter).as_bytes(policy=SMTP))
         with self._lock:
             if self._is_given_up:
                 raise _GivenUp
@@ -162,9 +170,9 @@ class _Post:
             return _refused(code, said)
         return Sent(", ".join(f"{address}: {code} {said}" for address, code, said in refused))
 
-    def _mail(self) -> EmailMessage:
+    def _mail(self, letter: Letter) -> EmailMessage:
         """Return it as mail. A header that could hold another is refused by `EmailMessage`."""
-        channel, letter, mail = self._channel, self._letter, EmailMessage(policy=SMTP)
+        channel, mail = self._channel, EmailMessage(policy=SMTP)
         mail["From"], mail["To"] = channel.sender, ", ".join(channel.to)
         mail["Subject"] = first_line(subject(letter.bundle))
         mail["Date"] = format_datetime(datetime.fromtimestamp(letter.created_at / 1000, UTC))

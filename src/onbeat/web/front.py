@@ -1,12 +1,14 @@
 """The API of a node, put together: the door, the routes behind it, and the server before it."""
 
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 
 import onbeat
 from onbeat.app import Onbeat
+from onbeat.errors import ApiUnavailable
 from onbeat.metrics import scrape
 from onbeat.opened import output_file
 from onbeat.records import RunRow
@@ -14,6 +16,7 @@ from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.web.api import Behind, make_api
 from onbeat.web.door import Door, check_exposure, check_jwt, ensure_first_token, ssl_context
+from onbeat.web.identity import identified
 from onbeat.web.live import Live
 from onbeat.web.output import Output
 from onbeat.web.routes.definitions import LARGE_PATHS
@@ -21,6 +24,7 @@ from onbeat.web.server import Server, bind
 from onbeat.web.turns import in_turns
 
 NODE_TOKEN_LASTS = 30_000  # milliseconds
+NEXT_PORTS = 20  # ports after the default one that are tried before any free one is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,30 @@ class Front:
         check_jwt(settings)
         self._tls = ssl_context(settings)
         host, port = settings.listen_at
-        self._socket: socket.socket = bind("127.0.0.1" if host == "localhost" else host, port)
-        if port == 0:
+        self.in_use: str = ""  # why the default port is not the one that was bound, if so
+        self._socket = self._bound(settings)
+        bound: int = self._socket.getsockname()[1]
+        if port != bound:
             there = f"[{host}]" if ":" in host else host
-            settings = replace(settings, listen=f"{there}:{self._socket.getsockname()[1]}")
+            settings = replace(settings, listen=f"{there}:{bound}")
         self.settings = settings
         self._live: Live | None = None
         self._server: Server | None = None
+
+    def _bound(self, settings: Settings) -> socket.socket:
+        """Return a listening socket: on the port that was chosen, or else on the next free one."""
+        host, port = settings.listen_at
+        host = "127.0.0.1" if host == "localhost" else host
+        try:
+            return bind(host, port)
+        except ApiUnavailable as in_use:
+            if settings.listen or settings.public_url:  # which lead to this port
+                raise
+            self.in_use = f"{host}:{port} is in use by another process"
+            for each in (*range(port + 1, port + NEXT_PORTS), 0):
+                with suppress(ApiUnavailable):
+                    return bind(host, each)
+            raise in_use from None
 
     @property
     def address(self) -> str:
@@ -84,7 +105,7 @@ class Front:
             clock=beat.service.clock,
             large_paths=LARGE_PATHS,
         )
-        self._server = Server(door, self._socket, self._tls)
+        self._server = Server(identified(door, tokens.signer), self._socket, self._tls)
         token_file = await ensure_first_token(tokens, self.settings)
         await self._server.start()
         return Welcome(self.settings.api_url, token_file)

@@ -5,6 +5,7 @@ many connections are open at most, and one on which nothing is asked is closed.
 """
 
 import asyncio
+import errno
 import resource
 import socket
 import ssl
@@ -19,7 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from onbeat.errors import InvalidSettings
+from onbeat.errors import ApiUnavailable, InvalidSettings
 from onbeat.web.door.asgi import App
 from onbeat.web.framing import StrictConnection
 
@@ -42,7 +43,7 @@ def most_connections() -> int:
 
 
 def bind(host: str, port: int, *, most: int | None = None) -> socket.socket:
-    """Return a socket that listens there, or refuse the address.
+    """Return a socket that listens there; refuse an address that is wrong or in use.
 
     Of connections beyond `most`, or as many as are good for the machine, each is closed at once.
     """
@@ -54,7 +55,11 @@ def bind(host: str, port: int, *, most: int | None = None) -> socket.socket:
         listening.listen(BACKLOG)
     except OSError as broken:
         listening.close()
-        problem = f"{host}:{port} cannot be listened on: {broken.strerror}"
+        there = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if broken.errno == errno.EADDRINUSE:
+            hint = f"--listen {there.removesuffix(str(port))}0 takes a free port; or name another"
+            raise ApiUnavailable(f"{there} is in use by another process ({hint})") from None
+        problem = f"{there} cannot be listened on: {broken.strerror}"
         raise InvalidSettings("listen", problem, hint="another --listen HOST:PORT") from None
     listening.setblocking(False)  # noqa: FBT003 - it has no name
     return listening

@@ -47,6 +47,9 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
     async def _login(self, request):
         return self._failure(request) or await super()._login(request)
 
+    async def _list(self, request):
+        return self._failure(request) or await super()._list(request)
+
     async def _form(self, request):
         return self._failure(request) or await super()._form(request)
 
@@ -82,6 +85,11 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
             if request.path.startswith(path) and method in ("", request.method):
                 return web.json_response({"detail": "broken"}, status=status)
         return None
+
+    @property
+    def asked_of_runs(self):
+        """What was asked, but for logging in and looking whether it is there."""
+        return [each for each in self.asked if each[1] not in ("/api/login", "/flow")]
 
     def count(self, method, path=None):
         """Return how often something was asked."""

@@ -140,7 +140,7 @@ def test_what_was_launched_on_another_panel_is_not_asked_of_this_one(world):
     (found,) = launched(world, an_attempt(7, 2, may_run=True), book=begun(1, fid="abc", url=there))
     assert (found.reason, found.retryable) == ("lost", False)
     assert found.error.startswith(f"it was launched as abc on {there}, and flows_panel is http")
-    assert world.panel.asked == []
+    assert world.panel.asked_of_runs == []
 
 
 # -- endings
@@ -162,7 +162,7 @@ def test_a_run_that_is_only_to_be_found_is_ended(world):
 def test_a_run_that_is_to_be_ended_and_was_not_launched_is_canceled(world):
     found = launched(world, an_attempt(7, 2, may_run=True, is_to_end=True))
     assert found == [Canceled("ended because it was asked to")]
-    assert world.panel.asked == []
+    assert world.panel.asked_of_runs == []
 
 
 def test_one_in_doubt_that_is_to_be_ended_is_told_as_lost(world):

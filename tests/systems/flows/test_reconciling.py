@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, nullcontext
 import pytest
 
 from onbeat.core.schedules import read_schedule
+from onbeat.errors import InvalidSettings
 from onbeat.settings import Settings
 from onbeat.sources.exposes import Exposes
 from onbeat.systems.flows import Mirror, Timer, TimerLog, timer_logger
@@ -247,7 +248,7 @@ def test_the_settings_have_the_defaults_that_the_timer_is_known_for():
     found = Settings()
     assert found.flows_log_file == "./data/timer.log"
     assert (found.flows_log_file_level, found.flows_std_level) == ("DEBUG", "INFO")
-    assert (found.flows_interval, found.flows_timer_user) == (60_000, "timer")
+    assert (found.flows_interval, found.flows_user) == (60_000, "timer")
 
 
 @pytest.mark.req("K37", "K43", "K44", "K45", "K46", "K47")
@@ -262,15 +263,17 @@ def test_the_names_that_the_timer_is_used_to_count_where_it_is_in_use(tmp_path):
     found = Settings.load(environment={"ONBEAT_FLOWS_EXPOSES": "x", **theirs}, folder=tmp_path)
     assert (found.flows_log_file, found.flows_log_file_level) == ("t.log", "INFO")
     assert (found.flows_std_level, found.flows_interval) == ("ERROR", 30_000)
-    assert found.flows_timer_user == "cronos"
+    assert found.flows_user == "cronos"
     ours = {"ONBEAT_FLOWS_EXPOSES": "x", "ONBEAT_FLOWS_INTERVAL": "5s", **theirs}
     assert Settings.load(environment=ours, folder=tmp_path).flows_interval == 5000
     assert Settings.load(environment=theirs, folder=tmp_path) == Settings()
 
 
 @pytest.mark.req("K47", "K8", "K61")
-def test_runs_are_of_the_user_that_the_settings_name(world):
-    world.settings = {"flows_timer_user": "cronos"}
+def test_the_panel_and_the_row_of_a_run_name_the_same_user(world):
+    """`KODO_TIMER_USER` sets `flows_user`: see above."""
+    world.settings = {"flows_user": "cronos"}
+    world.panel.users["cronos"] = "sesame"
     world.hourly()
 
     async def story(its):
@@ -279,6 +282,36 @@ def test_runs_are_of_the_user_that_the_settings_name(world):
         return run.user, (await its.listed())[KEY].user
 
     assert world.play(story) == ("cronos", "cronos")
+    assert [each["username"] for each in world.panel.launched] == ["cronos"]
+
+
+@pytest.mark.req("K47")
+def test_a_user_without_a_password_is_refused_with_how_to_give_it(world):
+    world.settings = {"flows_user": "cronos", "flows_password": ""}
+    with pytest.raises(InvalidSettings) as refused:
+        world.play(lambda _: None)
+    assert refused.value.field == "flows_password"
+    assert refused.value.problem == f"it is missing: flows run as 'cronos' on {world.url}"
+    assert "secret://NAME" in refused.value.hint
+    assert "${env:NAME}" in refused.value.hint
+
+
+@pytest.mark.req("K47")
+def test_a_user_that_the_panel_does_not_know_fails_the_run_and_is_named(world):
+    world.settings = {"flows_user": "cronos"}
+    world.hourly()
+
+    async def story(its):
+        await its.let_pass("1h")
+        (run,) = await its.beat.runs()
+        return run
+
+    run = world.play(story)
+    assert (run.status, run.reason) == ("FAILED", "launch_failed")
+    assert run.error == (
+        f"{world.url} does not let 'cronos' in: HTTP 401: Unauthorized: Invalid name or password"
+        " (flows_user and flows_password, or KODO_TIMER_USER)"
+    )
 
 
 @pytest.mark.req("K41", "K44", "K45")
@@ -291,7 +324,7 @@ def test_the_log_file_has_more_than_the_console(world, told, caplog):
         await its.let_pass("1h")
 
     world.play(story)
-    assert {level for level, _ in told()} == {"INFO", "WARNING"}
+    assert {level for level, _ in told()} == {"DEBUG", "INFO", "WARNING"}
     console = [each.levelname for each in caplog.records if each.name == timer_logger().name]
     assert set(console) == {"WARNING"}
     assert timer_logger().handlers == []  # nothing is left behind

@@ -87,8 +87,31 @@ def test_a_start_by_hand_is_always_allowed_and_is_in_no_tick_s_way(world, told):
     by = [each["extra"]["triggered_by"] for each in world.panel.launched]
     assert by == ["timer", "manual", "manual", "timer"]
     lines = [line for _, line in told()]
-    assert any(line.endswith("is launched as timer, triggered by manual") for line in lines)
-    assert any(line.endswith("is launched as timer, triggered by timer") for line in lines)
+    fids = [each["fid"] for each in world.panel.launched]
+    said = [line.partition(" is launched as timer, triggered by ")[2] for line in lines]
+    assert list(filter(None, said)) == [f"{by}: {fid}" for by, fid in zip(by, fids, strict=True)]
+
+
+@pytest.mark.parametrize("broken", ["/api/login", f"GET {URL}", f"POST {URL}"])
+@pytest.mark.parametrize("status", [404, 503])
+def test_the_log_says_launched_only_of_launches_that_happened(world, told, broken, status):
+    world.hourly()
+
+    async def story(its):
+        its.panel.fails = {broken: status}
+        await its.let_pass("1h")
+        before = [line for _, line in told() if " is launched " in line]
+        its.panel.fails = {}
+        await its.let_pass("1h")
+        return before
+
+    before = world.play(story)
+    after = [line for _, line in told() if " is launched " in line]
+    assert (before, len(after)) == ([], len(world.panel.launched))
+    assert len(after) > 0
+    assert after[0].endswith(
+        f"is launched as timer, triggered by timer: {world.panel.launched[0]['fid']}"
+    )
 
 
 @pytest.mark.req("K17", "K18")

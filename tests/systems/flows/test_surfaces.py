@@ -155,10 +155,12 @@ def test_the_timer_is_started_looked_at_and_stopped_in_the_words_it_is_known_for
         pid = int(re.fullmatch(r"timer started \(pid=(\d+)\)\.", told)[1])
         assert code == 0
         running = f"timer (pid={pid}) is running\nactive flows: 0, total flows: 1"
-        assert onbeat(tmp_path, "--status") == (0, running, "")
+        no_panel = "flows_panel names no panel: flows wait for a node that has one"
+        assert onbeat(tmp_path, "--status") == (1, f"{running}\nproblem: {no_panel}", "")
         code, told, _ = onbeat(tmp_path, "--status", "--json")
         found = json.loads(told)
         assert (found["interval"], found["pid"], found["schedules"][0]["key"]) == (30.0, pid, KEY)
+        assert (code, found["problems"]) == (1, [no_panel])
         again = onbeat(tmp_path, *exposes)
         assert again == (69, "", f"timer already running, pid={pid}. Exiting.")
     finally:
@@ -188,9 +190,54 @@ def test_it_runs_in_the_foreground_and_reads_expose_db_where_the_panel_has_it(tm
     finally:
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) == 0
-    assert (code, found["pid"], found["interval"]) == (0, running.pid, 7.0)
+    assert (code, found["pid"], found["interval"]) == (1, running.pid, 7.0)
     assert found["exposes"] == "data/expose.db"
+    unread, no_panel = found["problems"]
+    assert unread.startswith("exposes: data/expose.db does not exist")
+    assert no_panel.startswith("flows_panel names no panel")
     assert "data/expose.db does not exist" in (tmp_path / "told").read_text()
+
+
+@pytest.mark.req("K51")
+def test_the_status_is_green_only_while_the_panel_lets_the_timer_in(world):
+    world.hourly()
+    world.settings = {"flows_interval": 100}
+
+    async def story(its):
+        async def problems():
+            return (await its.timer.status(its.service)).problems
+
+        async def until_there_are(n):
+            async with asyncio.timeout(10):
+                while True:
+                    if len(found := await problems()) == n:
+                        return found
+                    await asyncio.sleep(0.02)
+
+        found = [await until_there_are(0)]
+        its.panel.fails = {"/flow": 502}
+        found += await until_there_are(1)
+        its.panel.fails = {}
+        found.append(await until_there_are(0))
+        its.panel.users["timer"] = "another"
+        its.panel.forget_keys()
+        found += await until_there_are(1)
+        its.exposes.write_text("no database")
+        found.append(await until_there_are(2))
+        return found
+
+    green, away, again, refused, both = world.play(story)
+    assert (green, again) == ([], [])
+    assert away == f"panel: {world.url} does not answer: HTTP 502: Bad Gateway: broken"
+    assert refused.startswith(f"panel: {world.url} does not let 'timer' in: HTTP 401")
+    assert both[0].startswith("exposes: ")
+    assert both[1] == refused
+
+
+def test_a_timer_whose_flows_all_have_entry_points_needs_no_panel(tmp_path):
+    expose(tmp_path / "exposes", entry_point="reports:build")
+    with serving(tmp_path, flows_exposes=str(tmp_path / "exposes"), roles=("plan", "api")) as found:
+        assert found.get("//timer").json()["problems"] == []
 
 
 @pytest.mark.req("K39")

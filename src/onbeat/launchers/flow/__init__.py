@@ -54,6 +54,8 @@ class FlowLauncher:
     ) -> None:
         self._panel, self._store, self._interval = panel, store, interval
         self._endings = Endings(panel, store) if panel is not None and store is not None else None
+        # With a login of its own: one that has expired is noticed by who looks, too.
+        self._looked_at = None if panel is None else panel.again()
         self._followed: dict[int, UnderWay] = {}  # what is launched or found here
         self._left: set[int] = set()  # those of them that go on without this node
         self._told: set[int] = set()  # whose outcome was told and is not recorded yet
@@ -68,6 +70,17 @@ class FlowLauncher:
     def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
         """Return that it can: a panel ends what it is asked to."""
         return True
+
+    async def look(self) -> str:
+        """Return why the panel cannot be used, or nothing if it can."""
+        assert self._looked_at is not None, "there is one"
+        try:
+            await self._looked_at.check()
+        except PanelAway as away:
+            return f"{self._looked_at.url} does not answer: {away}"
+        except PanelRefuses as refused:
+            return str(refused)
+        return ""
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         assert self._panel is not None, "what offers nothing is asked for nothing"

@@ -14,6 +14,7 @@ from onbeat.ports import NO_HEADERS, Answer, Ask
 LONGEST_ANSWER = 60_000  # milliseconds: a panel waits itself until a launch has an id
 LONGEST_ERROR = 500
 KEY = "KODOSUMI_API_KEY"
+WHO = "flows_user and flows_password, or KODO_TIMER_USER"
 VISIBLE = re.compile(r"[!-~]{1,8000}")
 
 
@@ -29,8 +30,8 @@ class Panel:
     """One panel, as one of its users sees it. `password` is the name of a secret, not itself."""
 
     def __init__(self, ask: Ask, url: str, *, user: str, password: str) -> None:
-        self._ask, self.url, self._user = ask, url.rstrip("/"), user
-        self._password = check_password(password)
+        self._ask, self.url, self.user = ask, url.rstrip("/"), user
+        self._password = check_password(password, user=user, url=self.url)
         self._key = ""
         self._one_at_a_time = asyncio.Lock()
 
@@ -58,7 +59,19 @@ class Panel:
             if self._key == key:
                 self._key = ""
         assert answer is not None, "it was asked"
-        raise PanelRefuses(f"{self.url} lets {self._user} in and then does not: {told(answer)}")
+        raise PanelRefuses(f"{self.url} lets {self.user!r} in and then does not: {told(answer)}")
+
+    def again(self) -> "Panel":
+        """Return the same panel with a login of its own."""
+        return Panel(self._ask, self.url, user=self.user, password=self._password)
+
+    async def check(self) -> None:
+        """Log in, and ask for a list of flows; raise PanelAway, PanelRefuses if that fails."""
+        answer = await self.ask("GET", "/flow?pp=1")
+        if isinstance(answer, Failed):
+            raise PanelAway(answer.error)
+        if answer.status >= 500:
+            raise PanelAway(told(answer))
 
     async def _log_in(self) -> str:
         async with self._one_at_a_time:
@@ -67,7 +80,7 @@ class Panel:
             answer = await self._ask(
                 "POST",
                 f"{self.url}/api/login",
-                body={"name": self._user},
+                body={"name": self.user},
                 secrets={"password": self._password},
                 timeout=LONGEST_ANSWER,
             )
@@ -79,15 +92,21 @@ class Panel:
                 raise PanelAway(f"{self.url}: {told(answer)}")
             found = answer.body.get(KEY) if isinstance(answer.body, Mapping) else None
             if not 200 <= answer.status < 300 or not isinstance(found, str):
-                raise PanelRefuses(f"{self.url} does not let {self._user} in: {told(answer)}")
+                raise PanelRefuses(
+                    f"{self.url} does not let {self.user!r} in: {told(answer)} ({WHO})"
+                )
             if VISIBLE.fullmatch(found) is None:
                 raise PanelRefuses(f"{self.url} gave a key that cannot be sent")
             self._key = found
             return found
 
 
-def check_password(password: str) -> str:
+def check_password(password: str, *, user: str, url: str) -> str:
     """Return the name of the secret that is the password, or refuse what is none."""
+    if not password:
+        problem = f"it is missing: flows run as {user!r} on {url}"
+        hint = f"the password of {user!r} there: secret://NAME, or ${{env:NAME}} with pass_env"
+        raise InvalidSettings("flows_password", problem, hint=hint)
     if not password.startswith(("${env:", "secret://")):
         hint = "secret://name, whose file has it in it, or ${env:NAME}"
         raise InvalidSettings("flows_password", "it is no reference to a secret", hint=hint)

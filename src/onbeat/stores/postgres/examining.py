@@ -13,6 +13,12 @@ SELECT current_setting('max_connections')::int
        - (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
 """
 
+SETTINGS = """
+SELECT name, setting FROM pg_settings
+ WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'default_transaction_read_only')
+UNION ALL SELECT 'in_recovery', pg_is_in_recovery()::text
+"""
+
 # What is there, and what of that the user may not do.
 LACKS = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -56,7 +62,8 @@ def _look(connection: Connection, clock: Clock) -> tuple[Server, int]:
     ((left,),) = connection.execute(LEFT).fetchall()
     lacks, schema = _rights(connection)
     version = connection.info.server_version // 10_000
-    server = Server(version, int(now), asked_at, connection.is_pooled, int(left), lacks)
+    settings = {name: str(value) for name, value in connection.execute(SETTINGS).fetchall()}
+    server = Server(version, int(now), asked_at, connection.is_pooled, int(left), lacks, settings)
     return server, schema
 
 

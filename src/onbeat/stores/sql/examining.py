@@ -1,6 +1,6 @@
 """What a doctor reads of a store: plain facts, from tables that may be of another program's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onbeat.events import ScheduleParked, decode_events
@@ -85,6 +85,7 @@ class Server:
     is_pooled: bool
     connections_left: int
     lacks: Sequence[str] = field(default_factory=tuple)  # what the user may not do
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the server, as it names them
 
 
 def examine(tx: Transaction) -> Standing:

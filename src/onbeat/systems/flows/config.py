@@ -71,6 +71,8 @@ class TimerStatus(msgspec.Struct, frozen=True):
     active: int  # flows that run
     total: int  # flows that are scheduled
     invalid: dict[str, str]  # why, by key
+    panel: str = ""  # its URL
+    problems: list[str] = msgspec.field(default_factory=list)  # what keeps flows from running
 
 
 def read_config(block: object) -> ScheduleConfig:

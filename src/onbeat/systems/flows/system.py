@@ -5,7 +5,7 @@ was edited is changed, what has vanished is taken away, and what cannot be read 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from onbeat.events import (
     Event,
     RunCanceled,
     RunFailed,
+    RunNamed,
     RunRetrying,
     RunSkipped,
     RunStarted,
@@ -43,6 +44,7 @@ log = timer_logger()
 KEPT, NAME = "flows-timer", "timer"  # what is kept of the timer itself, for whoever asks elsewhere
 LAUNCHES = "flow-launch"  # what the launcher of flows keeps of each
 MOST_RUNNING = 1000  # runs that are told of
+NO_PANEL = "flows_panel names no panel: flows wait for a node that has one"
 
 
 class Mirror(Protocol):
@@ -60,6 +62,13 @@ class Kept(msgspec.Struct, frozen=True):
     user: str
     exposes: str
     invalid: dict[str, str]
+    panel: str = ""  # its URL; empty: this process has none
+    panel_problem: str = ""
+    unread: str = ""  # why the exposes cannot be read
+
+
+LookAtPanel = Callable[[], Awaitable[str]]
+"""Return why the panel does not let the timer in, or nothing if it does."""
 
 
 class Timer:
@@ -74,14 +83,19 @@ class Timer:
         interval: int,
         pid: int,
         timer_log: TimerLog,
-        has_panel: bool = True,
+        panel: str = "",
+        look_at_panel: LookAtPanel | None = None,
         mirrors: Sequence[Mirror] = (),
     ) -> None:
+        """`panel` is its URL: without one, flows wait for a node that has one."""
         self._service, self._source, self._user = service, source, user
         self._interval, self._pid, self._log = interval, pid, timer_log
-        self._has_panel, self._mirrors = has_panel, mirrors
+        self._panel, self._look_at_panel, self._mirrors = panel, look_at_panel, mirrors
         self._keeper = Keeper("flows", self.reconcile, every=interval / 1000)
         self._showing = Keeper("the mirror of the timer", self._show, every=interval / 1000)
+        self._looking = Keeper("the panel of flows", self._see_panel, every=interval / 1000)
+        self._panel_problem = ""
+        self._triggers: dict[int, str] = {}  # by what runs were triggered that are being launched
         self._found = Found()
         self._keys: dict[str, str] = {}  # of schedules that are there, by id
         self._told: dict[str, str] = {}
@@ -96,11 +110,14 @@ class Timer:
             self._log.open()
         except OSError as broken:
             log.warning("the log file of the timer cannot be written: %s", broken)
-        if not self._has_panel:
-            log.warning("flows_panel names no panel: flows wait for a node that has one")
+        if not self._panel:
+            log.warning("%s", NO_PANEL)
         await self.reconcile()
         self._keeper.begin()
         self._showing.begin()
+        if self._look_at_panel is not None:
+            self._looking.begin()
+            self._looking.wake()
 
     def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - the events say when
         """Tell of what became of flows, and have it shown elsewhere."""
@@ -113,6 +130,7 @@ class Timer:
     async def end(self) -> None:
         """Stop. What was scheduled stays in the store, for the next start."""
         await self._keeper.end()
+        await self._looking.abandon()
         await self._showing.abandon()
         await self._service.forget(KEPT, NAME)
         log.info("timer stopped with pid=%d", self._pid)
@@ -177,11 +195,28 @@ class Timer:
 
     async def _keep(self) -> None:
         invalid = dict(self._told)
-        kept = Kept(self._pid, self._interval, self._user, str(self._source.path), invalid)
+        kept = Kept(
+            self._pid, self._interval, self._user, str(self._source.path), invalid,
+            self._panel, self._panel_problem, self._unread,
+        )  # fmt: skip
         body = msgspec.to_builtins(kept)
         row = await self._service.kept(KEPT, NAME)
         if row is None or row.body != body:
             await self._service.keep(KEPT, NAME, body)
+
+    async def _see_panel(self) -> None:
+        """Log in to the panel, and keep what came of that for `status`."""
+        assert self._look_at_panel is not None, "it was begun"
+        problem = await self._look_at_panel()
+        if problem == self._panel_problem:
+            return
+        if problem:
+            log.warning("the panel cannot be used: %s", problem)
+        else:
+            log.info("the panel at %s can be used again", self._panel)
+        self._panel_problem = problem
+        async with self._alone:
+            await self._keep()
 
     async def _tidy(self) -> None:
         """Forget launches whose runs are over, however they came to be."""
@@ -225,10 +260,17 @@ class Timer:
 
     def _tell_of(self, event: Event) -> None:
         key = self._keys[str(getattr(event, "schedule_id", ""))]
+        if isinstance(event, (RunSucceeded, RunCanceled, RunRetrying, RunFailed)):
+            self._triggers.pop(event.run_id, None)
         match event:
             case RunStarted():
-                told = "%s: run %d is launched as %s, triggered by %s"
-                log.info(told, key, event.run_id, self._user, event.triggered_by)
+                self._triggers[event.run_id] = event.triggered_by
+                told = "%s: run %d is being launched, triggered by %s"
+                log.debug(told, key, event.run_id, event.triggered_by)
+            case RunNamed():  # the panel, or the cluster, has begun it
+                told = "%s: run %d is launched as %s, triggered by %s: %s"
+                by = self._triggers.get(event.run_id, "timer")
+                log.info(told, key, event.run_id, self._user, by, event.external_id)
             case RunSucceeded():
                 log.info("%s: run %d has finished", key, event.run_id)
             case RunCanceled():
@@ -307,7 +349,28 @@ async def status_of(
         active,
         total,
         {} if kept is None or not sees_all else kept.invalid,
+        "" if kept is None or not sees_all else kept.panel,
+        [] if kept is None else await _problems(service, kept),
     )
+
+
+async def _problems(service: Service, kept: Kept) -> list[str]:
+    """Return what keeps flows from running, or from being read."""
+    found = [f"exposes: {kept.unread}"] if kept.unread else []
+    if kept.panel_problem:
+        found.append(f"panel: {kept.panel_problem}")
+    elif not kept.panel and not await _needs_no_panel(service):
+        found.append(NO_PANEL)
+    return found
+
+
+async def _needs_no_panel(service: Service) -> bool:
+    """Return whether another node has a panel, or every flow has an entry point."""
+    seen = await service.overview()
+    if any("flow" in node.offers for node in seen.nodes if node.alive_until > seen.now):
+        return True
+    targets = [_fields_of(row).get("run") for row in await service.schedules(Which(source=SOURCE))]
+    return bool(targets) and all(isinstance(each, dict) and "python" in each for each in targets)
 
 
 async def schedules_of(service: Service) -> list[ScheduleStatus]:

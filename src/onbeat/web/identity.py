@@ -1,0 +1,151 @@
+"""Proof that a node of a database serves an address, for a caller that has the same database.
+
+The caller sends a challenge to `WHERE`; the node signs it together with the address at which it was
+reached. No other process can: the key is in the database. A process that passes the challenge on to
+a node is found out by the address. The answer needs no token, and reveals nothing.
+"""
+
+import http.client
+import re
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable
+from hmac import compare_digest
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from onbeat.errors import OnbeatError
+from onbeat.signing import Signer
+from onbeat.web.door.asgi import App, Receive, Scope, Send
+
+WHERE = "/.well-known/onbeat"
+CHALLENGE = re.compile(r"[A-Za-z0-9_-]{16,64}")
+ANSWERS_WITHIN = 2.0  # seconds
+LONGEST_ANSWER = 1000  # bytes
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What a node answers: the address at which it was reached, and the proof."""
+
+    server: str
+    proof: str
+
+
+def identified(app: App, signer: Callable[[], Awaitable[Signer]]) -> App:
+    """Return an application that proves who serves it, and is otherwise the same."""
+
+    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == WHERE:
+            status, body = await _answer(scope, signer)
+            headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+            headers.append((b"content-length", str(len(body)).encode()))
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+        else:
+            await app(scope, receive, send)
+
+    return answering
+
+
+async def _answer(scope: Scope, signer: Callable[[], Awaitable[Signer]]) -> tuple[int, bytes]:
+    given = parse_qs(scope["query_string"].decode("latin-1")).get("challenge", [""])[-1]
+    if scope["method"] != "GET" or CHALLENGE.fullmatch(given) is None:
+        return 400, b'{"error": "GET with ?challenge=, 16 to 64 letters and digits"}'
+    server = _host_and_port(*scope["server"])
+    try:
+        proof = (await signer()).proof(given, server)
+    except OnbeatError:
+        return 503, b'{"error": "the database does not answer"}'
+    return 200, msgspec.json.encode(Proof(server, proof))
+
+
+class NotServed(NamedTuple):
+    """Why a URL cannot be taken for one of a node of this database."""
+
+    why: str
+    answers: bool  # whether something answers there
+
+
+def not_served(url: str, signer: Signer, *, is_proxied: bool = False) -> NotServed | None:
+    """Return why a URL cannot be taken for one of a node of this database, or None if it can.
+
+    A proxy in between reaches the node at another address than the caller reaches the proxy.
+    """
+    challenge = secrets.token_urlsafe(24)
+    try:
+        status, body, peer = _asked(url, challenge)
+    except (OSError, http.client.HTTPException) as broken:
+        return NotServed(f"{url} does not answer ({_reason(broken)})", answers=False)
+    try:
+        found = msgspec.json.decode(body, type=Proof) if status == 200 else Proof("", "")
+    except msgspec.MsgspecError:
+        found = Proof("", "")
+    if not compare_digest(signer.proof(challenge, found.server).encode(), found.proof.encode()):
+        return NotServed(f"{url} is served by another process", answers=True)
+    if not is_proxied and not _is_same(found.server, peer):
+        told = f"{url} is served by another process, which passes requests on to a node"
+        return NotServed(told, answers=True)
+    return None
+
+
+def not_certified(url: str, certificate: Path) -> NotServed | None:
+    """Return why the server at a URL does not have this certificate, or None if it has.
+
+    For servers that want a certificate of the caller too, and so answer no challenge.
+    """
+    parts = urlsplit(url)
+    try:
+        own = ssl.PEM_cert_to_DER_cert(_first_certificate(certificate.read_text()))
+        there = (parts.hostname or "", parts.port or 443)
+        found = ssl.get_server_certificate(there, timeout=ANSWERS_WITHIN)
+    except (OSError, ValueError) as broken:
+        return NotServed(f"{url} does not answer ({_reason(broken)})", answers=False)
+    if ssl.PEM_cert_to_DER_cert(found) != own:
+        return NotServed(f"{url} is served by another process", answers=True)
+    return None
+
+
+def _asked(url: str, challenge: str) -> tuple[int, bytes, tuple[str, int]]:
+    parts = urlsplit(url)
+    host, path = parts.hostname or "", f"{parts.path.rstrip('/')}{WHERE}?challenge={challenge}"
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        # The challenge is the proof. The caller's browser checks the certificate.
+        context = ssl._create_unverified_context()  # noqa: SLF001, S323
+        connection = http.client.HTTPSConnection(
+            host, parts.port, timeout=ANSWERS_WITHIN, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(host, parts.port, timeout=ANSWERS_WITHIN)
+    try:
+        connection.connect()
+        peer = connection.sock.getpeername()
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read(LONGEST_ANSWER), (peer[0], peer[1])
+    finally:
+        connection.close()
+
+
+def _is_same(server: str, peer: tuple[str, int]) -> bool:
+    """Return whether both name one socket; between machines, an address may be translated."""
+    if ip_address(peer[0]).is_loopback:
+        return server == _host_and_port(*peer)
+    return server.rpartition(":")[2] == str(peer[1])
+
+
+def _host_and_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _first_certificate(text: str) -> str:
+    end = "-----END CERTIFICATE-----"
+    return text[text.index("-----BEGIN CERTIFICATE-----") : text.index(end) + len(end)]
+
+
+def _reason(broken: Exception) -> str:
+    return (broken.strerror if isinstance(broken, OSError) else None) or str(broken) or "no answer"
