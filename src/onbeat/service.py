@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from onbeat.access import LOCAL, Caller, Scope, as_allowed
-from onbeat.changes import Changes, compare
+from onbeat.changes import Changes, compare, touched
 from onbeat.core.backfill import Choice
 from onbeat.core.effect import WEEK
 from onbeat.core.instants import rfc3339_ms
@@ -114,6 +114,7 @@ class Service:
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
         beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
+        update_waiting: bool = False,
     ) -> list[Upserted]:
         """Define schedules and take others away, all or none; what changes nothing writes nothing.
 
@@ -129,6 +130,7 @@ class Service:
             remove=remove,
             expected=expected,
             beginnings=beginnings,
+            update_waiting=update_waiting,
         )
         self._wake()
         return done
@@ -143,11 +145,13 @@ class Service:
         horizon: int = WEEK,
         most: int | None = None,
         work: int | None = None,
+        update_waiting: bool = False,
     ) -> Changes:
         """Return what applying these definitions of a source would do; nothing is touched.
 
-        It is refused if the source has, or would have, more schedules than `most`. The contract of
-        the rest is `compare`.
+        It is refused if the source has, or would have, more schedules than `most`. With a `horizon`
+        of 0 nothing is counted, and nothing of the past is foreseen. The contract of the rest is
+        `compare`.
         """
         self._needs("read")
         allowed = await self._allowed(schedules)
@@ -158,6 +162,9 @@ class Service:
             raise InvalidSchedule("schedules", "the source has too many", hint=hint)
         found += await self._store.schedules(Which(ids=[each.schedule_id for each in allowed]))
         is_edited = any(row.is_edited for row in found)
+        ids: list[str] = []
+        if horizon:
+            ids = await asyncio.to_thread(touched, allowed, found, moves=update_waiting)
         return await asyncio.to_thread(
             compare,
             allowed,
@@ -169,6 +176,8 @@ class Service:
             told=await self._store.audit(limit=MOST_RUNS) if is_edited else (),
             horizon=horizon,
             work=work,
+            owed=await self._store.found_by_edits(ids) if ids else {},
+            update_waiting=update_waiting,
         )
 
     async def apply(self, changes: Changes, *, user_id: str = "") -> list[Upserted]:
@@ -181,6 +190,7 @@ class Service:
             user_id=user_id,
             remove=changes.removed,
             expected=changes.expected,
+            update_waiting=changes.update_waiting,
         )
 
     async def _allowed(self, schedules: Sequence[Schedule]) -> list[Schedule]:
