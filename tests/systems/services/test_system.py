@@ -282,15 +282,19 @@ class TestAfterASuccess:
         assert len(world.started) == 2
 
     @pytest.mark.req("S31")
-    def test_with_a_shorter_one_that_is_past_it_starts_at_once(self, world):
+    def test_a_shorter_length_that_is_past_counts_from_the_edit(self, world):
         async def story(world):
             await self.first(world)
+            world.commands.attempts.clear()
             await world.let_pass("50m")
             await world.edit(UNIT | {"on_unit_active_sec": 60})
+            await world.let_pass("59s")
+            at_once = list(world.started)
             await world.let_pass("1s")
+            return at_once
 
         world.write(UNIT)
-        world.play(story)
+        assert world.play(story) == [], "an edit starts nothing of the past"
         assert world.started == ["unit"]
 
     @pytest.mark.req("S31", "S91")
