@@ -131,7 +131,7 @@ def foreseen_words(foreseen: Foreseen) -> list[str]:
         more = ", and more of them after that" if foreseen.has_more else ""
         lines.append(f"{who} {_ticks(starts)}, as revision {foreseen.revision} says{more}")
     if foreseen.ends:
-        lines.append(f"ends {_runs(foreseen.ends)}: a tick takes its place")
+        lines.append(f"ends {_runs(foreseen.ends)}: superseded by a tick")
     for revision, n in sorted(foreseen.keeps.items()):
         lines.append(f"keeps {_runs(n)} of revision {revision} (--update-waiting moves them)")
     for revision, n in sorted(foreseen.moves.items()):
