@@ -110,6 +110,29 @@ def test_everything_is_as_it_was_and_goes_on(path, postgres_url):
     assert len({(row.schedule_id, row.run_at, row.request_id) for row in rows}) == len(rows)
 
 
+def test_a_waiting_run_of_an_earlier_revision_starts_by_it_after_the_move(path, postgres_url):
+    clock = ManualClock()
+
+    async def leave():
+        store = await SqliteStore.open(path, clock=clock, inline=True)
+        await store.upsert([a_schedule("report", run={"command": ["old"]})])
+        clock.advance("1h")
+        await store.plan_due(planned, limit=9)
+        await store.upsert([a_schedule("report", run={"command": ["new"]})])
+        await store.close()
+
+    async def start():
+        store = await PostgresStore.open(postgres_url, clock=clock)
+        await store.register(NODE)
+        found = await store.claim(NODE, limit=9)
+        await store.close()
+        return [(each.target.fields["command"], each.revision) for each in found]
+
+    asyncio.run(leave())
+    moved(path, postgres_url)
+    assert asyncio.run(start()) == [(["old"], 1)]
+
+
 def test_the_file_is_refused_from_then_on(path, postgres_url):
     asyncio.run(live(path, ManualClock()))
     moved(path, postgres_url)

@@ -272,9 +272,13 @@ class Onbeat:
             self._hosted = self._open = None
             await opened.close()
 
-    async def define(self, *schedules: Schedule) -> list[Upserted]:
-        """Define schedules; what changes nothing writes nothing."""
-        return await self.service.define(schedules)
+    async def define(self, *schedules: Schedule, update_waiting: bool = False) -> list[Upserted]:
+        """Define schedules; what changes nothing writes nothing.
+
+        Runs that wait start by the revision they were decided under, unless `update_waiting` moves
+        them to the new one.
+        """
+        return await self.service.define(schedules, update_waiting=update_waiting)
 
     async def start(
         self, schedule_id: str, *, request_id: str | None = None, **inputs: object

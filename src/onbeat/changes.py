@@ -5,12 +5,20 @@ source said when it was last applied, what is there now, and what it says today.
 somebody made elsewhere in between is seen before it is overwritten.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
 
+from onbeat.core.edits import (
+    NOTHING_FORESEEN,
+    Foreseen,
+    Found,
+    foresee,
+    foresee_move,
+    foreseen_words,
+)
 from onbeat.core.effect import WEEK, Difference, Effect, differing, effect_of
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import Past
@@ -26,6 +34,7 @@ Kind = Literal["create", "change", "unchanged", "remove", "keep", "taken"]
 MOST_NAMED = 5  # schedules in one refusal
 PAUSED = "paused, and stays so"
 NOT_COUNTED = "its ticks were not counted: too much changes at once"
+NOTHING_OWED: Mapping[str, Found] = {}
 NO_EFFECT, UNCOUNTED = Effect(), Effect(is_known=False)
 
 
@@ -43,6 +52,7 @@ class Change:
     edited_by: str = ""
     effect: Effect = NO_EFFECT
     notes: Sequence[str] = ()
+    foreseen: Foreseen = NOTHING_FORESEEN  # of the past, and of runs that wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,7 @@ class Changes:
     source: str
     changes: Sequence[Change]
     schedules: Sequence[Schedule]  # all that the source defines
+    update_waiting: bool = False  # runs that wait are moved to the new definitions
 
     def of(self, *kinds: Kind) -> list[Change]:
         """Return the changes of these kinds."""
@@ -60,7 +71,8 @@ class Changes:
     @property
     def is_nothing(self) -> bool:
         """Whether there is nothing to do."""
-        return not self.of("create", "change", "remove", "taken")
+        moves = any(each.foreseen.moves for each in self.changes)
+        return not (moves or self.of("create", "change", "remove", "taken"))
 
     @property
     def removed(self) -> list[str]:
@@ -113,13 +125,16 @@ def compare(
     told: Iterable[EventRow] = (),
     horizon: int = WEEK,
     work: int | None = None,
+    owed: Mapping[str, Found] = NOTHING_OWED,
+    update_waiting: bool = False,
 ) -> Changes:
     """Return what defining these schedules as those of a source would do at `now`.
 
     `rows` has what is there of these ids and of the source, `told` what somebody had done, the
     latest first. What is there of the source and not among the schedules is kept, unless `prune`
     removes it. Ticks gained and lost are counted up to the `horizon` of seconds, and only until so
-    much `work` was done for it: a day of a plain trigger is 1.
+    much `work` was done for it: a day of a plain trigger is 1. `owed` has what edits find of the
+    past and of waiting runs: of schedules that are not in it, nothing is foreseen.
     """
     edits = [row.event for row in told if isinstance(row.event, ScheduleChanged)]
     editors = {(edit.schedule_id, edit.revision): edit.by for edit in edits}
@@ -132,7 +147,54 @@ def compare(
         found.append(_change(schedule, row, source, by, counting, take_over=take_over))
     gone = [row for row in there.values() if row.source == source]
     found += [_gone(row, counting, prune=prune) for row in gone]
-    return Changes(source, found, schedules)
+    by_id = {schedule.schedule_id: schedule for schedule in schedules}
+    found = [
+        replace(
+            each,
+            foreseen=_foreseen(
+                each,
+                by_id.get(each.schedule_id),
+                owed.get(each.schedule_id),
+                now=now,
+                update_waiting=update_waiting,
+            ),
+        )
+        for each in found
+    ]
+    return Changes(source, found, schedules, update_waiting)
+
+
+def touched(
+    schedules: Sequence[Schedule], rows: Iterable[ScheduleRow], *, moves: bool = False
+) -> list[str]:
+    """Return what is there and would be changed or removed; all of it, if waiting runs move."""
+    texts = {schedule.schedule_id: definition(schedule) for schedule in schedules}
+    return [
+        row.schedule_id for row in rows if moves or texts.get(row.schedule_id) != row.definition
+    ]
+
+
+def _foreseen(
+    change: Change,
+    new: Schedule | None,
+    found: Found | None,
+    *,
+    now: int,
+    update_waiting: bool,
+) -> Foreseen:
+    """Return what a change would do with the past of a schedule and with its waiting runs."""
+    if change.kind == "create" and new is not None:
+        return foresee(None, new, now=now)
+    if found is None:
+        return NOTHING_FORESEEN
+    if change.kind == "remove":
+        return foresee(found, None, now=now)
+    is_same = change.kind == "unchanged" or not change.fields
+    if change.kind in ("change", "unchanged") and is_same:
+        return foresee_move(found) if update_waiting else NOTHING_FORESEEN
+    if change.kind == "change" and new is not None:
+        return foresee(found, new, now=now, update_waiting=update_waiting)
+    return NOTHING_FORESEEN
 
 
 def _change(
@@ -230,6 +292,47 @@ class DifferenceFields(msgspec.Struct, frozen=True):
     new: object = msgspec.UNSET
 
 
+class TicksFields(msgspec.Struct, frozen=True):
+    """Ticks: how many, the first and the last of them."""
+
+    count: int
+    first: str
+    last: str
+
+
+class RecordFields(TicksFields, frozen=True):
+    """Ticks that get one row, which starts nothing, and why."""
+
+    reason: str
+
+
+class WaitingFields(msgspec.Struct, frozen=True):
+    """Waiting runs, and the revision of the schedule that they start by."""
+
+    revision: int
+    runs: int
+
+
+class PastFields(msgspec.Struct, frozen=True):
+    """What becomes of ticks that are owed and of runs that wait.
+
+    `starts` begin, or wait for their turn, as `revision` says; if `by_planner`, right after the
+    definition was applied and not by that. `records` start nothing. `keeps` are waiting runs that
+    keep their revision, `moves` those that are given the new one, `cancels` those of what is
+    removed, and `ends` those whose place a tick takes. `words` says the same.
+    """
+
+    starts: TicksFields | None
+    revision: int
+    by_planner: bool
+    records: Sequence[RecordFields]
+    keeps: Sequence[WaitingFields]
+    moves: Sequence[WaitingFields]
+    ends: int
+    cancels: int
+    words: Sequence[str]
+
+
 class ChangeFields(msgspec.Struct, frozen=True):
     """What would become of one schedule, as JSON tells it."""
 
@@ -242,6 +345,7 @@ class ChangeFields(msgspec.Struct, frozen=True):
     edited_by: str
     effect: EffectFields
     notes: Sequence[str]
+    past: PastFields
 
 
 def change_fields(change: Change) -> ChangeFields:
@@ -263,4 +367,23 @@ def change_fields(change: Change) -> ChangeFields:
             effect.is_known,
         ),
         change.notes,
+        _past_fields(change.foreseen),
+    )
+
+
+def _past_fields(foreseen: Foreseen) -> PastFields:
+    starts = foreseen.starts
+    return PastFields(
+        TicksFields(len(starts), rfc3339(starts[0]), rfc3339(starts[-1])) if starts else None,
+        foreseen.revision,
+        foreseen.by_planner,
+        [
+            RecordFields(each.count, rfc3339(each.first), rfc3339(each.last), each.reason)
+            for each in foreseen.records
+        ],
+        [WaitingFields(revision, n) for revision, n in sorted(foreseen.keeps.items())],
+        [WaitingFields(revision, n) for revision, n in sorted(foreseen.moves.items())],
+        foreseen.ends,
+        foreseen.cancels,
+        foreseen_words(foreseen),
     )

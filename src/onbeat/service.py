@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from onbeat.access import LOCAL, Caller, Scope, as_allowed, check_change
-from onbeat.changes import Changes, compare
+from onbeat.changes import Changes, compare, touched
 from onbeat.core.backfill import Choice
 from onbeat.core.effect import WEEK
 from onbeat.core.instants import rfc3339_ms
@@ -120,6 +120,7 @@ class Service:
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
         beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
+        update_waiting: bool = False,
     ) -> list[Upserted]:
         """Define schedules and take others away, all or none; what changes nothing writes nothing.
 
@@ -135,6 +136,7 @@ class Service:
             remove=remove,
             expected=expected,
             beginnings=beginnings,
+            update_waiting=update_waiting,
         )
         self._wake()
         return done
@@ -149,11 +151,13 @@ class Service:
         horizon: int = WEEK,
         most: int | None = None,
         work: int | None = None,
+        update_waiting: bool = False,
     ) -> Changes:
         """Return what applying these definitions of a source would do; nothing is touched.
 
-        It is refused if the source has, or would have, more schedules than `most`. The contract of
-        the rest is `compare`.
+        It is refused if the source has, or would have, more schedules than `most`. With a `horizon`
+        of 0 nothing is counted, and nothing of the past is foreseen. The contract of the rest is
+        `compare`.
         """
         self._needs("read")
         allowed = await self._allowed(schedules)
@@ -164,6 +168,9 @@ class Service:
             raise InvalidSchedule("schedules", "the source has too many", hint=hint)
         found += await self._store.schedules(Which(ids=[each.schedule_id for each in allowed]))
         is_edited = any(row.is_edited for row in found)
+        ids: list[str] = []
+        if horizon:
+            ids = await asyncio.to_thread(touched, allowed, found, moves=update_waiting)
         changes = await asyncio.to_thread(
             compare,
             allowed,
@@ -175,9 +182,11 @@ class Service:
             told=await self._store.audit(limit=MOST_RUNS) if is_edited else (),
             horizon=horizon,
             work=work,
+            owed=await self._store.found_by_edits(ids) if ids else {},
+            update_waiting=update_waiting,
         )
-        touched = {*(each.schedule_id for each in allowed), *changes.removed}
-        await self.check_changes([row for row in found if row.schedule_id in touched])
+        given = {*(each.schedule_id for each in allowed), *changes.removed}
+        await self.check_changes([row for row in found if row.schedule_id in given])
         return changes
 
     async def apply(self, changes: Changes, *, user_id: str = "") -> list[Upserted]:
@@ -190,6 +199,7 @@ class Service:
             user_id=user_id,
             remove=changes.removed,
             expected=changes.expected,
+            update_waiting=changes.update_waiting,
         )
 
     async def _allowed(self, schedules: Sequence[Schedule]) -> list[Schedule]:

@@ -121,6 +121,61 @@ def test_plan_says_with_its_exit_code_whether_there_is_something_to_do_if_asked(
     assert ok("plan", "--exit-code") == "= 2 unchanged\nnothing to do\n"
 
 
+MINUTELY = "schedules: {job: {cron: '* * * * *', run: {command: [echo, OLD]}}}"
+YEARLY = "schedules: {job: {cron: '0 3 1 1 *', run: {command: [echo, NEW]}}}"
+
+
+def defined_a_while_ago():
+    """Have a file been applied an hour ago, and nothing been up since."""
+
+    async def define():
+        clock = ManualClock((int(time.time()) - 3600) * 1000)
+        beat = Onbeat("sqlite:///onbeat.db", clock=clock)
+        service = await beat.open()
+        file = read_file(Path(write(MINUTELY)), check_target)
+        await apply_definitions(service, file, Wish(source="onbeat.yaml"))
+        await beat.close()
+
+    asyncio.run(define())
+
+
+def test_plan_names_what_an_edit_records_and_apply_starts_nothing_of_it():
+    defined_a_while_ago()
+    write(YEARLY)
+    lines = [line.strip() for line in ok("plan").splitlines()]
+    (recorded,) = [line for line in lines if line.startswith("records")]
+    assert re.fullmatch(r"records (58|59) ticks \(.* to .*\) as missed \(edited\)", recorded)
+    (on_time,) = [line for line in lines if line.startswith("starts")]
+    assert re.fullmatch(r"starts [12] ticks? \(.*\), as revision 1 says", on_time)
+    assert ok("apply") == "changed job, revision 2\n"
+    found = as_json("runs")
+    assert {(run["status"], run["reason"], run["revision"]) for run in found} <= {
+        ("SKIPPED", "edited", 1), ("ENQUEUED", None, 1), ("SKIPPED", "overlap", 1),
+    }  # fmt: skip
+    assert sum(run["tick_count"] for run in found if run["reason"] == "edited") in (58, 59)
+
+
+def test_plan_names_what_keeps_waiting_and_what_would_be_moved_or_canceled():
+    ok("apply", write(MINUTELY))
+    onbeat("run", "job", "--request-id", "one")
+    write(MINUTELY.replace("OLD", "NEW"))
+    kept = "    keeps 1 waiting run of revision 1 (--update-waiting moves them)"
+    assert kept in ok("plan").splitlines()
+    moves = "    moves 1 waiting run of revision 1 to the new one"
+    assert moves in ok("plan", "--update-waiting").splitlines()
+    (change,) = as_json("plan")["changes"]
+    assert change["past"]["keeps"] == [{"revision": 1, "runs": 1}]
+    ok("apply")
+    assert [run["revision"] for run in as_json("runs")] == [1]
+    assert ok("plan", "--exit-code").endswith("nothing to do\n")
+    done = onbeat("plan", "--update-waiting", "--exit-code")
+    assert (done.exit_code, done.stdout.splitlines()[1]) == (3, moves)
+    ok("apply", "--update-waiting")
+    assert [run["revision"] for run in as_json("runs")] == [2]
+    write("schedules: {}")
+    assert "    cancels 1 waiting run" in ok("plan", "--prune").splitlines()
+
+
 def test_a_broken_file_is_refused_by_plan_as_by_apply():
     done = onbeat("plan", write(BROKEN))
     assert (done.exit_code, done.stdout) == (4, "")

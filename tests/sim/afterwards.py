@@ -161,8 +161,8 @@ class Afterwards:
         told = f"{launched} by revision {revision}: {text}"
         target = from_definition(run.schedule_id, text).target
         said = target.fields["command"]
-        same = launched.revision == revision
-        same = same and all(a == b or "{{" in b for a, b in zip(launched.argv, said, strict=True))
+        same = launched.revision == revision and len(launched.argv) == len(said)
+        same = same and all(a == b or "{{" in b for a, b in zip(launched.argv, said, strict=False))
         life.require(same, "a run starts as its revision says", told)
 
     def _conditions(self):

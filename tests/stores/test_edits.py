@@ -1,13 +1,21 @@
 """The edit rule as stores keep it: nothing of the past starts, and a run starts by one revision."""
 
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+
 import pytest
 
-from onbeat.core.edits import Record, foresee
+from onbeat.core.edits import Foreseen, Record, foresee, foreseen_words, is_retimed
 from onbeat.core.instants import parse_instant
 from onbeat.core.runs import Accepted, Busy, Failed, Succeeded
+from onbeat.core.schedules import Schedule, definition
 from onbeat.core.why import explain
+from onbeat.errors import InvalidSchedule
 from onbeat.events import RunMoved
 from onbeat.testing import a_schedule
+from tests.sim.drawing import Drawing
 
 BROKEN = Failed("exit code 1", "exit", exit_code=1)
 OLD, NEW = {"command": ["old"], "inputs": {"n": 1}}, {"command": ["new"], "inputs": {"n": 2}}
@@ -332,6 +340,106 @@ class TestForeseeing:
     async def test_what_is_not_there_has_nothing_to_foresee(self, world):
         assert (await self.foreseen(world, a_schedule("report"))).is_nothing
         assert await world.store.found_by_edits(["report"]) == {}
+
+
+NAMES = tuple(f"s{n:02}" for n in range(40))
+
+
+class TestPlanAndApplyAgree:
+    """What a plan says of random edits is what applying them does, word for word."""
+
+    @pytest.mark.parametrize("seed", range(6))
+    async def test_what_a_plan_foresees_is_what_applying_does(self, world, seed):
+        rng = Random(seed)
+        seen = Counter()
+        for name in NAMES:
+            await self.define(world, rng, name)
+        for _ in range(4):
+            world.clock.advance(rng.choice([1_000, 20_000, 70_000, 400_000]))
+            if rng.random() < 0.7:
+                await world.plan(limit=1000)
+                await self.run_some(world, rng)
+        for name in rng.sample(NAMES, 5):
+            await world.store.pause(name)
+        if seed == 5:
+            await world.store.set_gate(is_open=False)
+        for name in NAMES:
+            world.clock.advance(rng.choice([0, 0, 300, 5_000, 90_000]))
+            seen += await self.edit(world, rng, name)
+        assert seen["keeps"]
+        assert seen["records"]
+        assert seed == 5 or seen["starts"]
+        assert seed == 5 or seen["moves"]
+
+    async def define(self, world, rng, name):
+        with suppress(InvalidSchedule):
+            now = world.clock.now() // 1000
+            await world.store.upsert([Drawing(rng, [name]).schedule(name, now=now)])
+            await world.store.enqueue(name, request_id="by hand")
+
+    async def run_some(self, world, rng):
+        for attempt in await world.start():
+            outcome = rng.choice([Succeeded(), BROKEN, BROKEN, Busy("no time", 50_000), None])
+            if outcome is not None:  # else it is still going
+                await world.end(attempt, outcome)
+
+    async def edit(self, world, rng, name):
+        """Edit a schedule; return what was seen, if all of it was foreseen."""
+        found = (await world.store.found_by_edits([name])).get(name)
+        now, moves = world.clock.now(), rng.random() < 0.3
+        try:
+            new = Drawing(rng, [name]).schedule(name, now=now // 1000)
+        except InvalidSchedule:
+            return Counter()
+        if found is None or definition(new) == definition(found.schedule):
+            return Counter()
+        if rng.random() < 0.4:  # when it ticks is left alone
+            policy = replace(
+                new.policy,
+                jitter=found.schedule.policy.jitter,
+                jitter_around=found.schedule.policy.jitter_around,
+            )
+            trigger = found.schedule.trigger
+            new = Schedule(name, trigger, new.target, policy, when=new.when)
+        row = await world.schedule(name)
+        is_put_off = (row.next_due_at or 0) > now >= (row.next_run_at or 0) * 1000
+        if is_put_off and not is_retimed(found.schedule, new):
+            return Counter()  # the planner decides it when its turn comes
+        said = foresee(found, new, now=now, update_waiting=moves)
+        before = {row.run_id: row for row in await world.rows(name)}
+        await world.store.upsert([new], update_waiting=moves)
+        if said.by_planner:
+            await world.plan(limit=1000)
+        did = await self.done(world, name, before, said)
+        assert foreseen_words(did) == foreseen_words(said)
+        assert did == said
+        return Counter({what: bool(getattr(said, what)) for what in ("starts", "records", "keeps",
+                                                                     "moves", "ends")})  # fmt: skip
+
+    async def done(self, world, name, before, said):
+        """Return what was done, as the rows tell it."""
+        rows = await world.rows(name)
+        new = [row for row in rows if row.run_id not in before]
+        started = [row for row in new if row.status == "ENQUEUED"]
+        skipped = [row for row in new if row.status == "SKIPPED"]
+        waited = [row for row in rows if row.run_id in before and self.waits(before[row.run_id])]
+        kept = [row for row in waited if row.status == "ENQUEUED"]
+        moved = [row for row in kept if row.revision != before[row.run_id].revision]
+        assert {row.revision for row in started} <= {said.revision}
+        return Foreseen(
+            [row.run_at for row in started],
+            said.revision,
+            [Record(row.reason, row.tick_count, row.first_run_at or row.run_at, row.run_at)
+             for row in skipped],
+            dict(Counter(row.revision for row in kept if row not in moved)),
+            dict(Counter(before[row.run_id].revision for row in moved)),
+            ends=len(waited) - len(kept),
+            by_planner=said.by_planner,
+            has_more=said.has_more,
+        )  # fmt: skip
+
+    def waits(self, row):
+        return row.status == "ENQUEUED" and row.leased_by is None
 
 
 async def test_a_schedule_made_anew_leaves_its_old_runs_their_revision(world):

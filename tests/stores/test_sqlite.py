@@ -130,6 +130,38 @@ class TestTheFile:
         assert new.pragma("user_version") == len(MIGRATIONS)
         new.close()
 
+    def test_runs_that_waited_under_an_older_version_start_by_the_current_revision(self, path):
+        old = apsw.Connection(str(path))
+        for script in MIGRATIONS[:7]:
+            old.execute(script)
+        old.pragma("application_id", APPLICATION)
+        old.pragma("user_version", 7)
+        old.execute(
+            "INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, "
+            "updated_at) VALUES ('report', '', '', ?, 3, 0, 0)",
+            (definition(a_schedule("report")),),
+        )
+        old.execute("INSERT INTO schedule_state (schedule_id, decided_until) VALUES ('report', 0)")
+        columns = "run_id, schedule_id, run_at, request_id, due_at, status, triggered_by, needs, "
+        columns += "revision, reason, created_at, updated_at"
+        rows = [(1, "ENQUEUED", "command", None), (2, "ENQUEUED", "ray", "lost"),
+                (3, "STARTED", "command", None)]  # fmt: skip
+        for run_id, status, needs, reason in rows:
+            old.execute(
+                f"INSERT INTO schedule_runs ({columns}) VALUES "
+                "(?, 'report', ?, '', 0, ?, 'timer', ?, 2, ?, 0, 0)",
+                (run_id, run_id, status, needs, reason),
+            )
+        old.close()
+
+        async def revisions():
+            store = await opened(path)
+            found = {run.run_id: run.revision for run in await store.runs()}
+            await store.close()
+            return found
+
+        assert asyncio.run(revisions()) == {1: 3, 2: 2, 3: 2}
+
     @pytest.mark.req("W12", "W13", "W25")
     def test_its_tables_are_those_of_the_design(self, path):
         asyncio.run(self.make(path))

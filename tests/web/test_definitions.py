@@ -43,6 +43,31 @@ def test_a_change_is_told_with_the_ticks_it_gains_and_loses(api, name):
     assert change["effect"]["lost"] == 84
 
 
+def test_waiting_runs_keep_their_revision_unless_they_are_to_be_moved(api, name):
+    nobody = {"every": "1h", "run": {"python": f"nobody-offers-{name}"}}
+    api.put(f"/schedules/{name}", nobody)
+    run_id = api.post(f"/schedules/{name}/run").json()["run_id"]
+    edited = {**nobody, "timeout": "5m"}
+    asked = {"source": name, "schedules": {name: edited}, "take_over": True}
+    (planned,) = api.post("/plan", asked).json()["changes"]
+    assert planned["past"]["keeps"] == [{"revision": 1, "runs": 1}]
+    assert planned["past"]["words"] == [
+        "keeps 1 waiting run of revision 1 (--update-waiting moves them)"
+    ]
+    api.post("/apply", asked)
+    assert api.get(f"/runs/{run_id}").json()["revision"] == 1
+    (moved,) = api.post("/apply", {**asked, "update_waiting": True}).json()["changes"]
+    assert moved["past"]["moves"] == [{"revision": 1, "runs": 1}]
+    assert api.get(f"/runs/{run_id}").json()["revision"] == 2
+    api.put(f"/schedules/{name}", {**edited, "timeout": "6m"})
+    assert api.get(f"/runs/{run_id}").json()["revision"] == 2
+    where = f"/schedules/{name}?update_waiting=true"
+    assert api.put(where, {**edited, "timeout": "7m"}).json()["revision"] == 4
+    assert api.get(f"/runs/{run_id}").json()["revision"] == 4
+    api.patch(where, {"timeout": "8m"})
+    assert api.get(f"/runs/{run_id}").json()["revision"] == 5
+
+
 def test_what_a_source_does_not_define_any_more_goes_only_if_it_is_asked_to(api, name):
     api.post("/apply", {"source": name, "schedules": {f"{name}/a": HOURLY, f"{name}/b": HOURLY}})
     api.put(f"/schedules/{name}%2Fby-hand", HOURLY)

@@ -12,6 +12,7 @@ import msgspec
 from onbeat.changes import Change, Changes, change_fields, compare
 from onbeat.cli import DIFFERENT
 from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.core.edits import foreseen_words
 from onbeat.core.effect import LEFT_OUT, WEEK, Effect
 from onbeat.core.instants import rfc3339
 from onbeat.core.schema import schema_of_file, schema_of_schedule
@@ -34,6 +35,7 @@ class Wish(NamedTuple):
     prune: bool = False
     take_over: bool = False
     source: str | None = None
+    update_waiting: bool = False
 
     def source_of(self, file: File) -> str:
         """Return what the schedules of a file are known by."""
@@ -47,6 +49,7 @@ class Wish(NamedTuple):
             prune=self.prune,
             take_over=self.take_over,
             horizon=horizon,
+            update_waiting=self.update_waiting,
         )
 
 
@@ -71,9 +74,15 @@ def with_wish(verb: Callable[..., None]) -> Callable[..., None]:
     return click.option("--prune", is_flag=True, help=prune)(verb)
 
 
+UPDATE_WAITING = click.option(
+    "--update-waiting", is_flag=True, help="Move runs that wait to the new definitions."
+)
+
+
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), default=FILE)
 @with_wish
+@UPDATE_WAITING
 @click.option("--exit-code", is_flag=True, help=f"Exit with {DIFFERENT} if there is work to do.")
 @JSON
 @with_settings()
@@ -83,11 +92,16 @@ def plan(
     prune: bool,
     take_over: bool,
     source: str | None,
+    update_waiting: bool,
     exit_code: bool,
     as_json: bool,
 ) -> None:
-    """Show what applying a file would do, and which ticks that gains and loses."""
-    wish = Wish(prune, take_over, source or source_of(file, settings.database_path))
+    """Show what applying a file would do, and which ticks that gains and loses.
+
+    Of each schedule it names what would start, be recorded as missed, keep waiting and be canceled.
+    """
+    source = source or source_of(file, settings.database_path)
+    wish = Wish(prune, take_over, source, update_waiting)
     found = _planned(settings, read_file(file, check_target), wish)
     write_changes(found, as_json=as_json)
     if exit_code and not found.is_nothing:
@@ -97,6 +111,7 @@ def plan(
 @click.command("apply")
 @click.argument("file", type=click.Path(path_type=Path), default=FILE)
 @with_wish
+@UPDATE_WAITING
 @click.option("--dry-run", is_flag=True, help="Only show what it would do, as `onbeat plan` does.")
 @JSON
 @with_settings()
@@ -106,15 +121,18 @@ def apply_(
     prune: bool,
     take_over: bool,
     source: str | None,
+    update_waiting: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Define the schedules of a file: all of them, or none if one is wrong.
 
-    Those that are paused stay so, and nothing of the past is started.
+    Those that are paused stay so. An edit starts nothing of the past: if the ticks change, those
+    owed beyond their grace are recorded as missed. Runs that wait keep their revision.
     """
     definitions = read_file(file, check_target)  # before anything is touched
-    wish = Wish(prune, take_over, source or source_of(file, settings.database_path))
+    source = source or source_of(file, settings.database_path)
+    wish = Wish(prune, take_over, source, update_waiting)
     if dry_run:
         write_changes(_planned(settings, definitions, wish), as_json=as_json)
         return
@@ -179,10 +197,11 @@ def write_changes(changes: Changes, *, as_json: bool) -> None:
         told = [change_fields(each) for each in changes.changes]
         write_json({"source": changes.source, "changes": told})
         return
-    shown_kinds = [each for each in changes.changes if each.kind in MARKS]
+    shown_kinds = [each for each in changes.changes if each.kind in MARKS or each.foreseen.moves]
     width = max((len(each.schedule_id) for each in shown_kinds), default=0)
     for each in shown_kinds:
-        click.echo(f"{MARKS[each.kind]} {each.schedule_id:{width}}  {each.words}".rstrip())
+        mark = MARKS.get(each.kind, "=")
+        click.echo(f"{mark} {each.schedule_id:{width}}  {each.words}".rstrip())
         for line in _details(each):
             click.echo(f"    {line}")
     counted = Counter(each.kind for each in changes.changes)
@@ -204,6 +223,7 @@ def _details(change: Change) -> Iterator[str]:
         yield f"{told} in the next week"
     if not change.effect.is_known:
         yield "ticks that follow runs are not counted"
+    yield from foreseen_words(change.foreseen)
     yield from change.notes
     if change.kind == "keep":
         yield "no longer in the file, and goes on (--prune removes it)"

@@ -1,7 +1,7 @@
 """What an edit does with ticks that are owed and with runs that wait: decided once, for all.
 
 The store carries out what `decide` returns in the transaction of the edit. `foresee` says the same
-beforehand, by the same function, for whoever asks what applying a definition would do.
+beforehand, by the same function: it is what `onbeat plan` names.
 
 Ticks are in seconds, everything else is in milliseconds.
 """
@@ -11,11 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from onbeat.core.decisions import Decision, Launch, Queue, Skip, Tick
+from onbeat.core.decisions import Decision, Drop, Launch, Queue, Skip, Tick
+from onbeat.core.instants import rfc3339
 from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import decide_edit, defined_late, due_at, next_due, plan, set_aside
 from onbeat.core.runs import Reason, Run, Status
 from onbeat.core.schedules import Schedule
+
+MOST_LISTED = 1000  # single times of a new schedule that are looked at
+NONE: Mapping[int, int] = {}
+MISSED: Mapping[Reason, str] = {"edited": "missed (edited)", "missed": "missed"}
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -44,18 +49,24 @@ class Foreseen(msgspec.Struct, frozen=True):
     starts: Sequence[int] = ()  # ticks that would start, or wait for their turn
     revision: int = 0  # that these would start by
     records: Sequence[Record] = ()
-    keeps: Mapping[int, int] = {}  # how many waiting runs keep which revision
-    cancels: int = 0  # waiting runs
-    by_planner: bool = False  # ticks are left as they are: the planner decides them right after
+    keeps: Mapping[int, int] = NONE  # how many waiting runs keep which revision
+    moves: Mapping[int, int] = NONE  # how many of which revision are moved to the new one
+    ends: int = 0  # waiting runs whose place a tick takes
+    cancels: int = 0  # waiting runs of a schedule that is deleted
+    by_planner: bool = False  # the edit leaves ticks as they are: the planner decides them next
+    has_more: bool = False  # the planner decides further ones after those
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there is nothing to say."""
-        return not (self.starts or self.records or self.keeps or self.cancels)
+        """Whether there is nothing to name."""
+        return not (self.starts or self.records or self.keeps or self.moves or self.cancels)
+
+
+NOTHING_FORESEEN = Foreseen()
 
 
 def is_retimed(old: Schedule | None, new: Schedule) -> bool:
-    """Return whether an edit changes when a schedule ticks, so that it goes on from now."""
+    """Return whether an edit changes when a schedule ticks: the new one then plans from now on."""
     return old is None or not new.is_timed_like(old)
 
 
@@ -73,46 +84,90 @@ def decide(found: Found, new: Schedule, *, now: int) -> tuple[Decision, ...]:
     return decide_edit(old, run_at, found.unfinished, found.past, now=now)
 
 
-def can_be_moved(run: Run) -> bool:
-    """Return whether a run waits, so that it can be given another revision."""
-    return run.status is Status.ENQUEUED and not (run.leased or run.goes_on)
-
-
 def foresee(
     found: Found | None, new: Schedule | None, *, now: int, update_waiting: bool = False
 ) -> Foreseen:
     """Say what defining `new` now, or deleting what is there if it is None, would do."""
     if found is None:
-        return Foreseen() if new is None else _foresee_new(new, now)
-    waiting = [run for run in found.unfinished if can_be_moved(run)]
+        return NOTHING_FORESEEN if new is None else _foresee_new(new, now)
     if new is None:
-        aside = None
-        if found.schedule is not None and found.run_at is not None:
-            aside = set_aside(found.schedule, found.run_at, found.past, now=now, reason="canceled")
-        records = _records([] if aside is None else [aside])
-        return Foreseen(records=records, cancels=len(waiting))
-    decisions = decide(found, new, now=now)
-    revision, by_planner = found.revision, not is_retimed(found.schedule, new)
+        return _foresee_deletion(found, now)
+    decisions, has_more = decide(found, new, now=now), False
+    by_planner = not is_retimed(found.schedule, new)
     if by_planner and found.held is None and found.run_at is not None:
-        decisions = plan(new, found.run_at, found.unfinished, found.past, now=now).decisions
-        revision += 1
-    if update_waiting:
-        revision = found.revision + 1
-    keeps = Counter() if update_waiting else Counter(run.revision for run in waiting)
-    return Foreseen(_started(decisions), revision, _records(decisions), dict(keeps), 0, by_planner)
+        planned = plan(new, found.run_at, found.unfinished, found.past, now=now)
+        decisions = planned.decisions
+        has_more = planned.due is not None and planned.due.run_at * 1000 <= now
+    ended = {each.run.run_id for each in decisions if isinstance(each, Drop)}
+    waiting = Counter(run.revision for run in _waiting(found) if run.run_id not in ended)
+    return Foreseen(
+        _started(decisions),
+        found.revision + 1 if by_planner or update_waiting else found.revision,
+        _records(decisions),
+        NONE if update_waiting else dict(waiting),
+        dict(waiting) if update_waiting else NONE,
+        ends=len(ended),
+        by_planner=by_planner,
+        has_more=has_more,
+    )
+
+
+def foresee_move(found: Found) -> Foreseen:
+    """Say what moving the waiting runs would do of a schedule whose definition stays as it is."""
+    runs = (run.revision for run in _waiting(found))
+    moves = Counter(revision for revision in runs if revision != found.revision)
+    return Foreseen(revision=found.revision - 1, moves=dict(moves)) if moves else NOTHING_FORESEEN
+
+
+def foreseen_words(foreseen: Foreseen) -> list[str]:
+    """Return what is foreseen, a line for each thing."""
+    lines = [f"records {_ticks(each)} as {MISSED[each.reason]}" for each in foreseen.records
+             if each.reason in MISSED]  # fmt: skip
+    lines += [f"skips {_ticks(each)}: {each.reason}" for each in foreseen.records
+              if each.reason not in MISSED]  # fmt: skip
+    if foreseen.starts:
+        starts = Record("missed", len(foreseen.starts), foreseen.starts[0], foreseen.starts[-1])
+        who = "the planner then starts" if foreseen.by_planner else "starts"
+        more = ", and more of them after that" if foreseen.has_more else ""
+        lines.append(f"{who} {_ticks(starts)}, as revision {foreseen.revision} says{more}")
+    if foreseen.ends:
+        lines.append(f"ends {_runs(foreseen.ends)}: superseded by a tick")
+    for revision, n in sorted(foreseen.keeps.items()):
+        lines.append(f"keeps {_runs(n)} of revision {revision} (--update-waiting moves them)")
+    for revision, n in sorted(foreseen.moves.items()):
+        lines.append(f"moves {_runs(n)} of revision {revision} to the new one")
+    if foreseen.cancels:
+        lines.append(f"cancels {_runs(foreseen.cancels)}")
+    return lines
 
 
 def _foresee_new(new: Schedule, now: int) -> Foreseen:
     """Say what becomes of single times that are past when they are defined."""
     if not new.ticks_once:
-        return Foreseen()
+        return NOTHING_FORESEEN
     past = Past(created_at=now // 1000)
     missed, until = defined_late(new, past, now=now)
     due, starts = next_due(new, until, past), list[int]()
-    while due is not None and due_at(new, due.run_at, past) <= now:
+    while due is not None and len(starts) < MOST_LISTED and due_at(new, due.run_at, past) <= now:
         starts.append(due.run_at)
         due = next_due(new, due.run_at, past)
-    return Foreseen(starts, 1, _records([] if missed is None else [missed]), by_planner=True)
+    records = _records([] if missed is None else [missed])
+    return Foreseen(starts, 1, records, by_planner=True)
+
+
+def _foresee_deletion(found: Found, now: int) -> Foreseen:
+    aside = None
+    if found.schedule is not None and found.run_at is not None:
+        aside = set_aside(found.schedule, found.run_at, found.past, now=now, reason="canceled")
+    records = _records([] if aside is None else [aside])
+    waiting = [run for run in found.unfinished if run.status is Status.ENQUEUED]
+    return Foreseen(records=records, cancels=sum(not run.goes_on for run in waiting))
+
+
+def _waiting(found: Found) -> list[Run]:
+    """Return the runs that can be given another revision."""
+    waiting = [run for run in found.unfinished if run.status is Status.ENQUEUED]
+    return [run for run in waiting if not (run.leased or run.goes_on)]
 
 
 def _started(decisions: Iterable[Decision]) -> list[int]:
@@ -126,3 +181,13 @@ def _records(decisions: Iterable[Decision]) -> list[Record]:
 def _record(tick: Tick, reason: Reason) -> Record:
     first = tick.run_at if tick.first_run_at is None else tick.first_run_at
     return Record(reason, tick.count, first, tick.run_at)
+
+
+def _ticks(record: Record) -> str:
+    if record.first == record.last:
+        return f"1 tick ({rfc3339(record.first)})"
+    return f"{record.count} ticks ({rfc3339(record.first)} to {rfc3339(record.last)})"
+
+
+def _runs(n: int) -> str:
+    return f"{n} waiting run{'s' * (n != 1)}"

@@ -70,6 +70,12 @@ IfMatch = Annotated[
         schema_extra={"pattern": '^(\\*|"[0-9]{1,18}")$'},
     ),
 ]
+UpdateWaiting = Annotated[
+    bool,
+    QueryParameter(
+        description="Move runs that wait to the new revision. Else they start by their own."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

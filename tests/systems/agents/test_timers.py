@@ -324,6 +324,20 @@ def test_what_was_missed_while_nothing_was_up_fires_once(lasting):
     assert [(ctx.timer_iteration, f"{ctx.fire_time:%H:%M:%S}") for ctx in lasting.seen] == [(1, "15:00:01")]  # fmt: skip
 
 
+def test_a_timer_edited_while_nothing_was_up_fires_nothing_of_the_past(lasting):
+    async def story(its):
+        await its.passes("1s")
+        return [(run.status, run.reason, run.tick_count) for run in await its.runs()]
+
+    lasting.agent().schedule(at=time(12, 30))
+    lasting.play(story)
+    lasting.clock.advance("3h")
+    lasting.reborn()
+    lasting.agent().schedule(at=time(3))
+    assert lasting.play(story) == [("SKIPPED", "edited", 1)]
+    assert lasting.seen == []
+
+
 def test_max_repeats_counts_over_restarts(lasting):
     fired = []
     for _ in range(3):

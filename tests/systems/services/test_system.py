@@ -282,15 +282,38 @@ class TestAfterASuccess:
         assert len(world.started) == 2
 
     @pytest.mark.req("S31")
-    def test_with_a_shorter_one_that_is_past_it_starts_at_once(self, world):
+    def test_a_length_edited_while_nothing_was_up_counts_from_the_start(self, world):
+        world.write(UNIT)
+        world.play(self.first)
+        world.commands.attempts.clear()
+        world.clock.advance("5h")  # what was due by the old length is not started
+        world.write(UNIT | {"on_startup_sec": 86_400, "on_unit_active_sec": 7200})
+
+        async def story(world):
+            await world.let_pass("1s", "1h")
+            at_once = list(world.started)
+            await world.let_pass("1h")
+            return at_once, await world.statuses("unit")
+
+        at_once, statuses = world.play(story)
+        assert at_once == []
+        assert world.started == ["unit"]
+        assert ("SKIPPED", "edited") in statuses
+
+    @pytest.mark.req("S31")
+    def test_a_shorter_length_that_is_past_counts_from_the_edit(self, world):
         async def story(world):
             await self.first(world)
+            world.commands.attempts.clear()
             await world.let_pass("50m")
             await world.edit(UNIT | {"on_unit_active_sec": 60})
+            await world.let_pass("59s")
+            at_once = list(world.started)
             await world.let_pass("1s")
+            return at_once
 
         world.write(UNIT)
-        world.play(story)
+        assert world.play(story) == [], "an edit starts nothing of the past"
         assert world.started == ["unit"]
 
     @pytest.mark.req("S31", "S91")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from onbeat.core.causes import encode_happened, ended
 from onbeat.core.decisions import Decision, Due
+from onbeat.core.edits import is_retimed
 from onbeat.core.endings import to_release
 from onbeat.core.plan import (
     catch_up,
@@ -118,6 +119,7 @@ def upsert(
     plain = upsert_plain(
         tx, schedules, source=source, user_id=user_id, but=beginnings.keys() | set(remove)
     )
+    retimed = _retimed(tx, [each for each in schedules if each.schedule_id in beginnings])
     done: list[Upserted] = []
     for schedule in schedules:
         found = plain.get(schedule.schedule_id)
@@ -130,7 +132,7 @@ def upsert(
     for schedule, each in zip(schedules, done, strict=True):
         beginning = beginnings.get(schedule.schedule_id)
         if beginning is not None and each.change != "created":
-            _arm_anew(tx, schedule, beginning)
+            _arm_anew(tx, schedule, beginning, from_now=schedule.schedule_id in retimed)
     pairs = zip(schedules, done, strict=True)
     changed = [schedule for schedule, each in pairs if each.change != "unchanged"]
     keep_follows(tx, changed)
@@ -240,8 +242,22 @@ def _begin_with(tx: Transaction, schedule: Schedule, state: State, beginning: Be
     return replace(state, happened=happened)
 
 
-def _arm_anew(tx: Transaction, schedule: Schedule, beginning: Beginning) -> None:
-    """Give a schedule that has come to rest the tick that follows its last success."""
+def _retimed(tx: Transaction, schedules: Sequence[Schedule]) -> set[str]:
+    """Return which of these schedules are there, and would tick at other times than they do."""
+    given = {schedule.schedule_id: schedule for schedule in schedules}
+    return {
+        known.schedule_id
+        for known in (find_all(tx, list(given)) if given else ())
+        if is_retimed(known.schedule(), given[known.schedule_id])
+    }
+
+
+def _arm_anew(tx: Transaction, schedule: Schedule, beginning: Beginning, *, from_now: bool) -> None:
+    """Give a schedule that has come to rest the tick that follows its last success.
+
+    If that tick is past, it is due at once; or `from_now` its delay is counted from now: an edit
+    that changes when a schedule ticks starts nothing of the past.
+    """
     known, succeeded = existing(tx, schedule.schedule_id), beginning.last_success_at
     if known.paused or known.run_at is not None or succeeded is None:
         return
@@ -250,6 +266,9 @@ def _arm_anew(tx: Transaction, schedule: Schedule, beginning: Beginning) -> None
     until = max(known.state.decided_until, tx.now // 1000)  # what is past by now is due at once
     trigger, past = schedule.trigger, known.state.past
     happened = ended(trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
+    first = trigger.next_after(until, replace(past, happened=happened))
+    if from_now and first == until + 1:
+        happened = ended(trigger, past, "", Status.SUCCESS, now=tx.now, until=until)
     happen(tx, known, schedule, happened)
     armed = existing(tx, schedule.schedule_id)
     if armed.run_at is not None:

@@ -37,7 +37,8 @@ class Definitions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All the schedules of a source, as a file would have them.
 
     `calendars` are lists of dates, by the names that `exclude` has for them. The source owns
-    definitions: with `prune`, what it defined before and does not any more goes.
+    definitions: with `prune`, what it defined before and does not any more goes. Runs that wait
+    start by the revision they were decided under, unless `update_waiting` moves them.
     """
 
     source: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
@@ -46,6 +47,7 @@ class Definitions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calendars: dict[str, list[str]] = {}
     prune: bool = False
     take_over: bool = False
+    update_waiting: bool = False  # runs that wait are moved to the new definitions
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -69,7 +71,10 @@ class Forecasting(
 
 @post("/plan", operation_id="plan", status_code=200, responses=told("schedule", 422))
 async def plan(service: NamedDependency[Service], data: JSONBody[Definitions]) -> Planned:
-    """Return what applying definitions would do: the difference, and ticks gained and lost."""
+    """Return what applying definitions would do: the difference, and ticks gained and lost.
+
+    `past` names what it would start, record as missed, keep waiting and cancel.
+    """
     return (await _planned(service, data))[1]
 
 
@@ -98,6 +103,7 @@ async def _planned(service: Service, data: Definitions) -> tuple[Changes, Planne
         take_over=data.take_over,
         most=MOST_SCHEDULES,
         work=MOST_WORK,
+        update_waiting=data.update_waiting,
     )
     told = await asyncio.to_thread(lambda: [change_fields(each) for each in changes.changes])
     return changes, Planned(data.source, told)

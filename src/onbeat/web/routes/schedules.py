@@ -36,6 +36,7 @@ from onbeat.web.asking import (
     Limit,
     ScheduleId,
     Search,
+    UpdateWaiting,
     etag,
     instant_of,
     milliseconds_of,
@@ -224,14 +225,17 @@ async def put_schedule(
     schedule_id: ScheduleId,
     data: JSONBody[Definition],
     if_match: IfMatch = None,
+    *,
+    update_waiting: UpdateWaiting = False,
 ) -> Response[ScheduleFields]:
     """Define a schedule, or give it another definition: all of it is replaced, but for its pause.
 
-    What changes nothing is no revision. What was planned up to now is decided as it was planned.
+    What changes nothing is not a revision. Nothing of the past is started: if the ticks change,
+    those owed beyond their grace are recorded as missed (`edited`).
     """
     name = schedule_id_of(schedule_id)
-    schedule = read_schedule(name, data)
-    (done,) = await service.define([schedule], expected=await _expected(service, name, if_match))
+    schedule, expected = read_schedule(name, data), await _expected(service, name, if_match)
+    (done,) = await service.define([schedule], expected=expected, update_waiting=update_waiting)
     return await _shown(service, done)
 
 
@@ -245,6 +249,8 @@ async def patch_schedule(
     schedule_id: ScheduleId,
     data: JSONBody[Definition],
     if_match: IfMatch = None,
+    *,
+    update_waiting: UpdateWaiting = False,
 ) -> Response[ScheduleFields]:
     """Change some fields of a definition, by the rules of JSON Merge Patch: null takes one away."""
     name, expected = schedule_id_of(schedule_id), revision_of(if_match)
@@ -255,7 +261,9 @@ async def patch_schedule(
         kept = msgspec.json.decode(row.definition, type=dict[str, object])
         schedule = read_schedule(name, merged(kept, data))
         try:
-            (done,) = await service.define([schedule], expected={name: row.revision})
+            (done,) = await service.define(
+                [schedule], expected={name: row.revision}, update_waiting=update_waiting
+            )
         except ChangedSince:
             continue
         return await _shown(service, done)
