@@ -32,7 +32,7 @@ from ray.exceptions import (
 )
 from ray.util import list_named_actors
 
-from onbeat.launchers.ray import dag, mirror, runner
+from onbeat.launchers.ray import dag, mirror, runner, tracer
 
 PING_EVERY = 1.0
 OUTPUT_EVERY = 1.0
@@ -172,7 +172,8 @@ class Gateway:
         done, _ = await asyncio.wait([placed], timeout=OUTPUT_EVERY * 3)
         if not done:
             self._say(asked, {"output": WAITS})
-        self._say(asked, {"ran": (await placed)["ran"]})
+        stands = await placed
+        self._say(asked, {"ran": stands["ran"], "actor": stands.get("actor", "")})
         offset = 0
         while True:
             await asyncio.sleep(OUTPUT_EVERY)
@@ -326,7 +327,7 @@ def _cluster_id() -> str:
 
 
 def _connect(address: str, namespace: str, runtime_env: Fields | None) -> None:
-    for module in (dag, mirror, runner):
+    for module in (dag, mirror, runner, tracer):
         cloudpickle.register_pickle_by_value(module)
     ray.init(
         address=address,
