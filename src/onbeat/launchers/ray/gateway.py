@@ -302,13 +302,18 @@ async def _main(given: list[str]) -> None:
             await _reach(address)
             await asyncio.to_thread(_connect, address, namespace, env)
     except Exception as broken:  # noqa: BLE001 - whatever keeps it from being connected
-        told = str(broken).partition("\n")[0]
-        gone = f"there is no Ray cluster at {address}: {type(broken).__name__}: {told}"
+        gone = f"there is no Ray cluster at {address}: {_why_not(broken)}"
         writer.write(json.dumps({"id": None, "gone": gone}).encode() + b"\n")
         await writer.drain()
         return
     writer.write(json.dumps({"id": None, "up": _cluster_id()}).encode() + b"\n")
     await Gateway(writer, namespace, float(silence)).serve(reader)
+
+
+def _why_not(broken: Exception) -> str:
+    if isinstance(broken, OSError) and (broken.errno or 0) > 0:
+        return os.strerror(broken.errno or 0)
+    return f"{type(broken).__name__}: {str(broken).partition(chr(10))[0]}"
 
 
 async def _reach(address: str) -> None:
