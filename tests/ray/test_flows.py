@@ -49,7 +49,7 @@ def shown_by(cluster):
     return json.loads(told.stdout.splitlines()[-1])
 
 
-@pytest.mark.req("K1", "K20", "K25", "K40", "K63")
+@pytest.mark.req("K1", "K20", "K40", "K63")
 def test_a_flow_with_an_entry_point_has_a_runner_of_its_own_that_says_who_started_it(world):
     async def story(beat, clock):
         clock.advance("1h")
@@ -141,6 +141,21 @@ def test_the_log_says_launched_when_the_cluster_has_begun_the_run(world):
     told = play(world, story)
     assert re.findall(r"run 1 is launched as timer, triggered by timer: ([0-9a-f]+)\n", told)
     assert told.count("is launched") == 1
+
+
+@pytest.mark.req("K25")
+def test_each_execution_has_a_runner_of_its_own_with_its_function_and_a_tracer(world):
+    async def story(beat, clock):
+        for _ in range(3):
+            clock.advance("1h")
+            await beat.settle()
+        return list(reversed(await beat.runs())), (world.folder / "timer.log").read_text()
+
+    runs, told = play(world, story, function="report", query="cats", limit=3)
+    actors = re.findall(r"run \d is launched as timer, triggered by timer: ([0-9a-f]+)\n", told)
+    assert len(set(actors)) == 3  # none is used twice
+    assert [run.result["Markdown"]["body"] for run in runs] == ["3 lines about cats"] * 3
+    assert all("markdown: # A title" in logs(world, run) for run in runs)
 
 
 def test_the_log_does_not_say_launched_while_there_is_no_cluster(world):
