@@ -33,6 +33,7 @@ LAYERS = [
     {"engine", "references", "signing", "surely"},
     {"tokens"},
     {"service", "simulate", "telling"},
+    {"waits"},
     {
         "settings",
         "logs",

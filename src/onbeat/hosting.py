@@ -43,6 +43,8 @@ class Hosted:
         # A node without an executor need not have the settings of those that have one.
         workflows = None if opened.executor is None else self.workflows
         self.flows = _flows(settings, opened)  # None: there are no exposes
+        if self.flows is not None:
+            opened.when_begun_on_ray(self.flows.begun)
         beside = (workflows, self.timers, prompts, runners, self.flows)
         self._beside: list[Beside] = [each for each in beside if each is not None]
         self._begun: list[Beside] = []

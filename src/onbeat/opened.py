@@ -43,7 +43,7 @@ from onbeat.launchers.ray import RayLauncher
 from onbeat.launchers.ray.link import Link
 from onbeat.launchers.session import SessionLauncher
 from onbeat.metrics import Metrics
-from onbeat.ports import Clock, Launcher, Listener, Node
+from onbeat.ports import Attempt, Clock, Launcher, Listener, Node
 from onbeat.service import Service, check_launch
 from onbeat.settings import Settings
 from onbeat.sources.localzone import local_zone
@@ -279,6 +279,12 @@ class Opened:
         """Return why the panel of flows does not let the timer in, or nothing if it does."""
         launcher = self._launchers["flow"]
         return await launcher.look() if isinstance(launcher, FlowLauncher) else ""
+
+    def when_begun_on_ray(self, tell: Callable[[Attempt, str], None]) -> None:
+        """Tell of each run that the Ray cluster has begun, with what it calls its actor."""
+        launcher = self._launchers["ray"]
+        if isinstance(launcher, RayLauncher):
+            launcher.on_begun = tell
 
     async def show_on_cluster(self, name: str, namespace: str, meta: Mapping[str, object]) -> None:
         """Have an actor of this name on the Ray cluster tell this."""

@@ -6,6 +6,7 @@ connected to and not posted to.
 """
 
 import asyncio
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -242,4 +243,6 @@ def _reason(broken: OSError) -> str:
         return f"certificate: {broken.verify_message}"
     if isinstance(broken, ssl.SSLError):
         return f"TLS: {broken.reason or broken}"
+    if broken.errno is not None and broken.errno > 0:
+        return os.strerror(broken.errno)  # without the words of asyncio around it
     return broken.strerror or str(broken)

@@ -66,6 +66,7 @@ STATUS_KEYS = {
     "database", "now", "gate", "schedules", "paused", "due", "next_due_at", "runs", "nodes",
     "awaited",
     "following",
+    "waiting",
 }  # fmt: skip
 
 

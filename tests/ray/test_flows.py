@@ -3,13 +3,16 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from onbeat import Onbeat
+from onbeat.cli import main
 from onbeat.testing import ManualClock
 
 ASK = """
@@ -46,7 +49,7 @@ def shown_by(cluster):
     return json.loads(told.stdout.splitlines()[-1])
 
 
-@pytest.mark.req("K1", "K20", "K25", "K40", "K63")
+@pytest.mark.req("K1", "K20", "K40", "K63")
 def test_a_flow_with_an_entry_point_has_a_runner_of_its_own_that_says_who_started_it(world):
     async def story(beat, clock):
         clock.advance("1h")
@@ -85,3 +88,89 @@ def test_the_lock_on_the_cluster_has_the_pid_the_schedules_and_what_is_running(w
     assert before["meta"]["schedules"][KEY]["next_run"] == "2026-01-01T13:00:00Z"
     assert before["meta"]["running"] == {}
     assert running == {KEY: [1]}
+
+
+async def played_once(beat, clock):
+    clock.advance("1h")
+    await beat.settle()
+    (run,) = await beat.runs()
+    return run
+
+
+def logs(world, run):
+    """Return what `onbeat logs` shows of a run."""
+    done = CliRunner().invoke(
+        main, ["logs", str(run.run_id), "--database", world.settings().database]
+    )
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.req("K25")
+def test_an_entry_point_of_kodosumi_gets_its_inputs_and_a_tracer_that_writes_to_the_output(world):
+    run = play(world, played_once, function="report", query="cats", limit=3)
+    assert (run.status, run.error) == ("SUCCESS", None)
+    assert run.result == {"Markdown": {"body": "3 lines about cats"}}
+    assert logs(world, run) == (
+        "debug: begins\nwith a query\n"
+        'action: {"tool": "search", "query": "cats"}\n'
+        "markdown: # A title\n\nabout cats\n"
+        "printed as well\n"
+    )
+
+
+def test_a_tracer_may_be_passed_to_tasks_of_ray(world):
+    run = play(world, played_once, function="plain_report", query="cats")
+    assert (run.status, run.error) == ("SUCCESS", None)
+    lines = [line for line in logs(world, run).splitlines() if "ray.get" not in line]  # Ray's own
+    assert lines == ["text: begins", "result: a task looked for cats", "warning: ends"]
+
+
+def test_a_flow_that_asks_a_person_fails_on_ray_and_says_where_it_can_run(world):
+    run = play(world, played_once, function="asks_a_person")
+    assert (run.status, run.attempt) == ("FAILED", 1)
+    assert "tracer.lock('approve') waits for an answer on the panel" in run.error
+    assert "leave entry_point out" in run.error
+
+
+def test_the_log_says_launched_when_the_cluster_has_begun_the_run(world):
+    async def story(beat, clock):
+        await played_once(beat, clock)
+        return (world.folder / "timer.log").read_text()
+
+    told = play(world, story)
+    assert re.findall(r"run 1 is launched as timer, triggered by timer: ([0-9a-f]+)\n", told)
+    assert told.count("is launched") == 1
+
+
+@pytest.mark.req("K25")
+def test_each_execution_has_a_runner_of_its_own_with_its_function_and_a_tracer(world):
+    async def story(beat, clock):
+        for _ in range(3):
+            clock.advance("1h")
+            await beat.settle()
+        return list(reversed(await beat.runs())), (world.folder / "timer.log").read_text()
+
+    runs, told = play(world, story, function="report", query="cats", limit=3)
+    actors = re.findall(r"run \d is launched as timer, triggered by timer: ([0-9a-f]+)\n", told)
+    assert len(set(actors)) == 3  # none is used twice
+    assert [run.result["Markdown"]["body"] for run in runs] == ["3 lines about cats"] * 3
+    assert all("markdown: # A title" in logs(world, run) for run in runs)
+
+
+def test_the_log_does_not_say_launched_while_there_is_no_cluster(world):
+    async def story(beat, clock):
+        clock.advance("1h")
+        beat.wake()
+        async with asyncio.timeout(60):
+            while True:
+                runs = await beat.runs()
+                if runs and runs[0].reason == "busy":
+                    return runs[0], (world.folder / "timer.log").read_text()
+                await asyncio.sleep(0.05)
+
+    world.address = "127.0.0.1:1"
+    run, told = play(world, story)
+    assert run.error.startswith("there is no Ray cluster at 127.0.0.1:1: Connection refused")
+    assert "is being launched" in told
+    assert "is launched" not in told

@@ -39,6 +39,42 @@ def tell(run):
     return {name: getattr(run, name) for name in ("key", "attempt", "iteration", "triggered_by")}
 
 
+class Markdown:
+    """What a model of Kodosumi looks like from outside."""
+
+    def __init__(self, body):
+        self.body = body
+
+    def model_dump(self):
+        return {"body": self.body}
+
+
+async def report(inputs, tracer):
+    """An entry point as Kodosumi has them."""
+    await tracer.debug("begins", "with a query")
+    await tracer.action({"tool": "search", "query": inputs["query"]})
+    await tracer.markdown("# A title", f"about {inputs['query']}")
+    print("printed as well")
+    return Markdown(f"{inputs['limit']} lines about {inputs['query']}")
+
+
+def plain_report(inputs: dict, tracer):
+    """One that is not async, and passes its tracer to a task of Ray."""
+    import ray  # noqa: PLC0415 - it is there wherever this runs
+
+    tracer.text_sync("begins")
+    ray.get(ray.remote(num_cpus=0)(in_a_task).remote(tracer, inputs["query"]))
+    tracer.warning_sync("ends")
+
+
+def in_a_task(tracer, query):
+    tracer.result_sync(f"a task looked for {query}")
+
+
+async def asks_a_person(inputs, tracer):
+    await tracer.lock("approve", timeout=1)
+
+
 def flaky(run, path):
     witness(path, run)
     if run.attempt == 1:

@@ -18,7 +18,9 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.command()
 @click.option("--database", metavar="URL", help="[default: sqlite:///onbeat.db]")
 @click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Of settings.")
-@click.option("--quick", is_flag=True, help="Do not read the whole file of the database.")
+@click.option(
+    "--quick", is_flag=True, help="Do not read the whole file of the database, and ask no peer."
+)
 @JSON
 def doctor(database: str | None, config: Path | None, quick: bool, as_json: bool) -> None:
     """Look for what is wrong, change nothing, and say what would be right.

@@ -40,6 +40,7 @@ from onbeat.settings import Settings
 from onbeat.sources.watching import Watched
 from onbeat.sources.yaml import File, read_file
 from onbeat.telling import node_fields, overview_fields
+from onbeat.waits import waits
 from onbeat.web.door.first import link_of
 
 if TYPE_CHECKING:
@@ -403,10 +404,12 @@ def _wait_while(
 @JSON
 @with_settings()
 def status(settings: Settings, as_json: bool) -> None:
-    """Show which nodes are up, what is due and what runs."""
+    """Show which nodes are up, what is due, what runs, and what waits for a peer or a node."""
     found = _overview(settings)
+    waiting = ask(settings, lambda service: waits(service, found))
     if as_json:
-        write_json({"database": settings.database_shown, **asdict(overview_fields(found))})
+        about = {"database": settings.database_shown, **asdict(overview_fields(found))}
+        write_json({**about, "waiting": waiting})
         return
     up = [row.name for row in found.nodes if row.alive_until > found.now]
     click.echo(f"database   {settings.database_shown}")
@@ -423,6 +426,9 @@ def status(settings: Settings, as_json: bool) -> None:
     for row in found.awaited:
         until = f"in flight until it is reported, or {moment(row.deadline_at, found.now)}"
         click.echo(f"accepted   run {row.run_id} of {row.schedule_id}: {until}")
+    for each in waiting:
+        n = f"{each.runs} run{'s' * (each.runs != 1)}"
+        click.echo(f"waiting    {n} ({each.schedule_id}): {each.why}")
     click.echo(f"due        {found.due} now, next {moment(found.next_due_at, found.now)}")
     if (zones := found.following) is not None:
         done = f"{zones.done} of {zones.total} schedules, {zones.moved} ticks moved"

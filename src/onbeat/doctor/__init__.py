@@ -41,10 +41,11 @@ async def look(
 ) -> Seen:
     """Look at the machine, the database and the peers, without changing anything.
 
-    A database in a file is read as a whole, to see whether it is damaged, unless it is to be quick.
+    A database in a file is read as a whole, to see whether it is damaged, and peers are asked,
+    unless it is to be quick.
     """
     path = settings.database_path if isinstance(settings, Settings) else None
-    asking = asyncio.ensure_future(_ask_peers(settings, is_start=False))
+    asking = None if quick else asyncio.ensure_future(_ask_peers(settings, is_start=False))
     return Seen(
         clock.now(),
         tuple(sys.version_info[:3]),
@@ -54,7 +55,7 @@ async def look(
         settings_file,
         await _look_at_database(settings, clock, quick=quick),
         None if path is None else who_holds(path),
-        await asking,
+        () if asking is None else await asking,
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from onbeat.doctor.seen import Check, Finding, Seen, fail, ok
+from onbeat.doctor.seen import Check, Finding, Seen, ok, warn
 from onbeat.errors import InvalidFile, InvalidSchedule
 from onbeat.opened import check_target, zone_of_machine
 from onbeat.settings import Settings
@@ -31,7 +31,7 @@ def source_files(seen: Seen) -> Finding | None:
         wrong += [f"{label}: {each}" for each in problems]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        return fail(
+        return warn(
             "source files", f"{wrong[0]}{more}", "correct it; other definitions are not affected"
         )
     return ok("source files", f"nothing is wrong in them: {read}") if read else None

@@ -8,6 +8,7 @@ from onbeat.core.schedules import Schedule, from_definition
 from onbeat.doctor.database import is_up
 from onbeat.doctor.seen import Check, Finding, Seen, fail, length, names, ok, size, warn
 from onbeat.errors import InvalidSchedule
+from onbeat.waits import SETTING_OF
 
 BEHIND, FAR_BEHIND = 10_000, 60_000  # milliseconds
 WAITS_LONG = 3_600_000
@@ -59,9 +60,13 @@ def offers(seen: Seen) -> Finding | None:
     offered = {name for row in up for name in row.offers}
     without = [each for each in _schedules(seen) if each.target.needs not in offered]
     if without:
-        told = f"no node offers {without[0].target.needs!r}, which {without[0].schedule_id} needs"
+        need = without[0].target.needs
+        told = f"no node offers {need!r}, which {without[0].schedule_id} needs"
         more = f" ({len(without)} schedules)" if len(without) > 1 else ""
-        return warn("offers", f"{told}{more}", "start a node that registers it, or change `run`")
+        hint = "start a node that registers it, or change `run`"
+        if need in SETTING_OF:
+            hint = f"start a node with the setting {SETTING_OF[need]}"
+        return warn("offers", f"{told}{more}", hint)
     return ok("offers", "for each schedule there is a node that can run it")
 
 

@@ -44,6 +44,35 @@ def test_the_note_counts_and_without_one_a_tick_among_the_artifacts():
     )
 
 
+def names_of(thing):
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+@pytest.mark.req("F11")
+def test_an_engine_sees_the_same_api_whether_a_timer_or_an_artifact_triggers_it(world):
+    """The metadata of a timer is in values that were there before: no name is new, none is gone."""
+    got = {}
+
+    async def engine(ctx):  # one parameter, as before there were timers
+        got[ctx.trigger_type] = ctx
+
+    world.agent("timed", engine=engine).schedule(every=timedelta(minutes=1), max_repeats=1)
+    world.agent("triggered", engine=engine).consumes(LogEntry)
+
+    async def story(its):
+        await its.its.publish(LogEntry(text="a"))
+        await its.passes("1s", "1m")
+
+    world.play(story)
+    timer, artifact = got["timer"], got["artifact"]
+    assert type(timer) is type(artifact) is AgentContext
+    assert names_of(timer) == names_of(artifact)
+    assert timer.artifacts == []  # no tick among what an engine is given
+    assert [each.payload for each in artifact.artifacts] == [LogEntry(text="a")]
+    assert "__timer__" not in artifact.state
+    assert (artifact.timer_iteration, artifact.fire_time) == (None, None)
+
+
 def test_a_tick_cannot_be_changed_and_says_when():
     with pytest.raises(ValueError, match="frozen"):
         TICK.iteration = 8

@@ -1,5 +1,6 @@
 """The example that the page shows, started as `make example-agents` does; and what the page says."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -7,11 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
+from onbeat.agents import Orchestrator
 from onbeat.sources.yaml import read_definitions
+from onbeat.testing import ManualClock
 
 ROOT = Path(__file__).parent.parent.parent.parent
 EXAMPLE, PAGE = ROOT / "examples" / "agents", ROOT / "docs" / "agents.md"
@@ -117,6 +122,39 @@ def test_the_page_says_that_timers_give_no_input_but_tell_of_themselves():
 def test_the_page_says_that_a_datetime_fires_once():
     (row,) = re.findall(r"^\| `at=datetime\(2026.*$", PAGE.read_text(), re.MULTILINE)
     assert "**once**: without `max_repeats` a datetime stops after its first fire" in row
+    year, month, day, hour = map(int, re.search(r"datetime\(([\d, ]+)\)", row)[1].split(","))
+    at = datetime(year, month, day, hour)  # noqa: DTZ001 - without a zone it is UTC, says the row
+    assert "Without a zone it is UTC" in row
+    assert fired(at=at) == [datetime(year, month, day, hour, tzinfo=UTC)]
+    (thrice,) = re.findall(
+        r"^\| `at=datetime\(\.\.\.\), max_repeats=3.*$", PAGE.read_text(), re.MULTILINE
+    )
+    assert "three times, a second apart" in thrice
+    assert [f"{each:%S}" for each in fired(at=at, max_repeats=3)] == ["00", "01", "02"]
+
+
+class Fired(BaseModel):
+    at: datetime
+
+
+def fired(**schedule):
+    """Return when a timer fires that is defined a minute before, within a day."""
+    clock = ManualClock("2026-12-01T08:59:00Z")
+    its = Orchestrator("sqlite://", clock=clock)
+
+    async def engine(ctx):
+        return Fired(at=ctx.fire_time)
+
+    its.agent("once").schedule(**schedule).publishes(Fired).with_engines(engine)
+
+    async def story():
+        async with its:
+            for length in ("1m", "1s", "1s", "1s", "1h", "23h"):
+                clock.advance(length)
+                await its.beat.settle()
+            return [each.at for each in await its.get_artifacts(Fired)]
+
+    return asyncio.run(asyncio.wait_for(story(), 20))
 
 
 @pytest.mark.req("F47")

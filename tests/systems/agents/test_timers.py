@@ -1,7 +1,10 @@
 """Timers of agents: when they fire, what their runs are told, and what a restart leaves as it was."""
 
+import ast
 import asyncio
 from datetime import time, timedelta
+from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -238,7 +241,7 @@ def test_a_scheduled_agent_that_publishes_nothing_is_refused_before_any_timer_st
     assert not (tmp_path / "agents.db").exists()
 
 
-@pytest.mark.req("F16", "F11")
+@pytest.mark.req("F16")
 def test_schedule_may_come_before_publishes(world):
     async def report(ctx):
         return Report(iteration=ctx.timer_iteration)
@@ -250,6 +253,42 @@ def test_schedule_may_come_before_publishes(world):
         return await its.its.get_artifacts(Report)
 
     assert [report.iteration for report in world.play(story)] == [0, 1]
+
+
+# -- how timers are tested
+
+
+@pytest.mark.req("F35")
+@pytest.mark.parametrize(
+    ("schedule", "length", "fires"),
+    [
+        ({"cron": "*/5 * * * *"}, "5m", ["12:05:00", "12:10:00", "12:15:00"]),
+        ({"cron": "0 17 * * *"}, "24h", ["17:00:00"] * 3),
+        ({"every": timedelta(hours=2)}, "2h", ["12:00:01", "14:00:01", "16:00:01", "18:00:01"]),
+    ],
+)
+def test_days_of_a_timer_are_tested_by_turning_a_clock(world, schedule, length, fires):
+    """Not a second too early or too late, and without waiting for any of it."""
+    world.agent().schedule(**schedule)
+    begun = monotonic()
+
+    async def story(its):
+        await its.passes("1s", *[length] * 3)
+
+    world.play(story)
+    assert world.fired() == fires
+    assert monotonic() - begun < 10  # for up to three days
+
+
+@pytest.mark.req("F35")
+def test_no_test_of_timers_sleeps_until_one_fires():
+    folder = Path(__file__).parent
+    for path in sorted(folder.glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                seconds = node.args[0] if node.func.attr == "sleep" else None
+                if isinstance(seconds, ast.Constant):
+                    assert seconds.value < 1, f"{path.name}:{node.lineno}"
 
 
 # -- overlaps

@@ -1,5 +1,6 @@
 """Exposes, their flows, and the blocks that say when these run."""
 
+import asyncio
 import json
 from datetime import UTC, datetime
 
@@ -255,12 +256,42 @@ def test_what_is_invalid_is_told_once_for_each_change(world, told):
     assert [line.count("'61'") for line in warned] == [1, 0, 0]
 
 
-@pytest.mark.req("K15", "K27")
+@pytest.mark.req("K15")
 @pytest.mark.parametrize("switch", ["expose", "flow"])
 def test_what_is_disabled_on_the_panel_is_not_scheduled(world, switch):
     flow = {"url": URL, "data": HOURLY, "enabled": switch != "flow"}
     world.expose("reports", flow, enabled=int(switch != "expose"))
     assert invalid(world) == ({}, [])
+
+
+@pytest.mark.req("K27")
+def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world, told):
+    world.settings = {"flows_interval": 50}
+    world.hourly()
+    world.expose("broken", meta="{", enabled=0)  # which is not even looked at
+
+    async def story(its):
+        async def until_there_are(*names):
+            while True:
+                found = {key.partition("/")[0] for key in await its.listed()}
+                if found == set(names):
+                    return
+                await asyncio.sleep(0.01)
+
+        await until_there_are("reports")
+        its.hourly("other")
+        await until_there_are("reports", "other")
+        its.expose("reports", enabled=0)  # by another loop, and another
+        await until_there_are("other")
+        its.expose("reports", enabled=1)
+        await until_there_are("reports", "other")
+        its.expose("broken", meta="{", enabled=1)
+        await its.until(lambda: any("broken is left out" in line for _, line in told()))
+        return [line for _, line in told()]
+
+    lines = world.play(story)
+    assert sum("broken is left out" in line for line in lines) == 1
+    assert lines.index(f"{KEY} is scheduled no longer") < len(lines) - 1
 
 
 @pytest.mark.parametrize("switch", [[1], {}, "yes", 2, 0.5, {"on": True}])

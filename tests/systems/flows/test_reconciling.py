@@ -1,7 +1,9 @@
 """Exposes are looked at every interval, and the store is brought in step with them."""
 
 import asyncio
+import json
 import logging
+import os
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 from onbeat.core.schedules import read_schedule
 from onbeat.errors import InvalidSettings
+from onbeat.launchers.ray.mirror import TimerLock
 from onbeat.settings import Settings
 from onbeat.sources.exposes import Exposes
 from onbeat.systems.flows import Mirror, Timer, TimerLog, timer_logger
@@ -18,7 +21,7 @@ from onbeat.testing import a_schedule
 from tests.systems.flows.conftest import HOURLY, KEY, URL
 
 
-@pytest.mark.req("K12", "K26")
+@pytest.mark.req("K26")
 def test_an_edit_is_picked_up_at_the_next_interval_without_a_restart(world):
     world.settings = {"flows_interval": 50}
     world.hourly()
@@ -174,7 +177,7 @@ class Shown:
             raise ConnectionError("the cluster is away")
 
 
-@pytest.mark.req("K23", "K31", "K32")
+@pytest.mark.req("K23", "K31")
 def test_a_mirror_is_shown_pid_schedules_and_what_runs_after_each_launch(world, told):
     world.hourly()
     mirror: Mirror = Shown()
@@ -198,6 +201,47 @@ def test_a_mirror_is_shown_pid_schedules_and_what_runs_after_each_launch(world, 
     assert any(meta["running"] == {KEY: [run_id]} for meta in mirror.metas)
     assert statuses == [("SUCCESS", None)]  # what only shows breaks nothing
     assert any("cannot be shown elsewhere: the cluster is away" in line for _, line in told())
+
+
+class Locked:
+    """The lock of a timer as a cluster has it, in this process."""
+
+    def __init__(self):
+        self.lock = TimerLock()
+
+    async def update(self, meta):
+        self.lock.update(json.dumps(meta))
+
+
+@pytest.mark.req("K32")
+def test_the_main_loop_of_a_timer_keeps_its_lock_up_to_date_without_being_called(world):
+    mirror = Locked()
+    world.settings = {"flows_interval": 50}
+    world.hourly()
+
+    def keys():
+        return sorted(mirror.lock.get_meta().get("schedules", ()))
+
+    async def story(its):
+        assert isinstance(its.timer, Timer)
+        its.timer._mirrors = [mirror]
+        await its.until(lambda: keys() == [KEY])
+        its.hourly("other", cron="30 * * * *")
+        await its.until(lambda: len(keys()) == 2)
+        its.unexpose("reports")
+        await its.until(lambda: len(keys()) == 1)
+        its.panel.status = "running"
+        await its.tick("30m")
+        await its.until(lambda: mirror.lock.get_meta()["running"])
+        running = dict(mirror.lock.get_meta()["running"])
+        its.panel.status = None
+        await its.beat.settle()
+        await its.until(lambda: not mirror.lock.get_meta()["running"])
+        return running
+
+    assert world.play(story) == {"other/-/127.0.0.1/8125/-": [1]}
+    assert mirror.lock.get_pid() == os.getpid()
+    assert mirror.lock.get_meta()["schedules"]["other/-/127.0.0.1/8125/-"]["cron"] == "30 * * * *"
 
 
 @pytest.mark.req("K33")

@@ -7,7 +7,7 @@ from tests.systems.flows.conftest import KEY, URL
 from tests.systems.flows.panel import Flow
 
 
-@pytest.mark.req("K1", "K8", "K11", "K13", "K14", "K24", "K25", "K30", "K40", "K58", "K59", "K60")
+@pytest.mark.req("K1", "K8", "K11", "K13", "K14", "K24", "K30", "K40", "K58", "K59", "K60")
 def test_a_flow_with_a_schedule_in_its_meta_is_launched_at_its_cron_times(world):
     world.expose()
 

@@ -70,6 +70,8 @@ class RayLauncher:
         self._held: dict[int, str] = {}  # the runs that are attended here, and their runners
         self._begun: set[int] = set()  # those that may run by now: the cluster was asked for them
         self._left: set[int] = set()  # which go on without this node
+        self._actors: dict[int, object] = {}  # what Ray calls those that have begun
+        self.on_begun: Callable[[Attempt, str], None] | None = None
         # Whose outcome was told and is not recorded yet: its runner, and of which attempt.
         self._told: dict[int, tuple[str, object]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -102,6 +104,7 @@ class RayLauncher:
             found, tail = await self._attend(attempt, spec, asked.options, printed)
         finally:
             self._held.pop(attempt.run_id, None)
+            self._actors.pop(attempt.run_id, None)
             self._begun.discard(attempt.run_id)
             self._left.discard(attempt.run_id)
         return found, tail
@@ -118,6 +121,7 @@ class RayLauncher:
                 def heard(told: Fields) -> None:
                     printed.write(str(told.get("output", "")))
                     self._begun.add(attempt.run_id)
+                    self._tell_begun(attempt, told.get("actor"))
                     if allowed is not None and "ran" in told:  # it may run since long before this
                         limit.reschedule(loop.time() + allowed - float(str(told["ran"])))
 
@@ -129,6 +133,7 @@ class RayLauncher:
                 if isinstance(outcome := told.get("outcome"), dict):
                     self._told[attempt.run_id] = attempt.key, outcome["attempt"]
                     printed.finish(str(outcome["tail"]))
+                    self._tell_begun(attempt, outcome.get("actor"))
                 return _meaning(told, at_least_once=attempt.at_least_once)
         except TimeoutError:
             await surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
@@ -140,6 +145,14 @@ class RayLauncher:
             if attempt.run_id not in self._left:
                 await surely(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
             raise
+
+    def _tell_begun(self, attempt: Attempt, actor: object) -> None:
+        """Tell once of each actor that has begun; one that is found again has begun before."""
+        if actor and self._actors.get(attempt.run_id) != actor:
+            self._actors[attempt.run_id] = actor
+            log.info("run %d of %s: actor %s", attempt.run_id, attempt.schedule_id, actor)
+            if not attempt.may_run and self.on_begun is not None:
+                self.on_begun(attempt, str(actor))
 
     async def _outcome_of(self, asking: "_Asking", heard: Heard) -> Fields:
         """Return what a runner says in the end, through as many gateways as that takes.

@@ -32,7 +32,7 @@ from ray.exceptions import (
 )
 from ray.util import list_named_actors
 
-from onbeat.launchers.ray import dag, mirror, runner
+from onbeat.launchers.ray import dag, mirror, runner, tracer
 
 PING_EVERY = 1.0
 OUTPUT_EVERY = 1.0
@@ -172,7 +172,8 @@ class Gateway:
         done, _ = await asyncio.wait([placed], timeout=OUTPUT_EVERY * 3)
         if not done:
             self._say(asked, {"output": WAITS})
-        self._say(asked, {"ran": (await placed)["ran"]})
+        stands = await placed
+        self._say(asked, {"ran": stands["ran"], "actor": stands.get("actor", "")})
         offset = 0
         while True:
             await asyncio.sleep(OUTPUT_EVERY)
@@ -301,13 +302,18 @@ async def _main(given: list[str]) -> None:
             await _reach(address)
             await asyncio.to_thread(_connect, address, namespace, env)
     except Exception as broken:  # noqa: BLE001 - whatever keeps it from being connected
-        told = str(broken).partition("\n")[0]
-        gone = f"there is no Ray cluster at {address}: {type(broken).__name__}: {told}"
+        gone = f"there is no Ray cluster at {address}: {_why_not(broken)}"
         writer.write(json.dumps({"id": None, "gone": gone}).encode() + b"\n")
         await writer.drain()
         return
     writer.write(json.dumps({"id": None, "up": _cluster_id()}).encode() + b"\n")
     await Gateway(writer, namespace, float(silence)).serve(reader)
+
+
+def _why_not(broken: Exception) -> str:
+    if isinstance(broken, OSError) and (broken.errno or 0) > 0:
+        return os.strerror(broken.errno or 0)
+    return f"{type(broken).__name__}: {str(broken).partition(chr(10))[0]}"
 
 
 async def _reach(address: str) -> None:
@@ -326,7 +332,7 @@ def _cluster_id() -> str:
 
 
 def _connect(address: str, namespace: str, runtime_env: Fields | None) -> None:
-    for module in (dag, mirror, runner):
+    for module in (dag, mirror, runner, tracer):
         cloudpickle.register_pickle_by_value(module)
     ray.init(
         address=address,

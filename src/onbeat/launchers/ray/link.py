@@ -173,7 +173,7 @@ class _Gateway:
         asked = self._waiting.get(told.pop("id"))
         if asked is None or asked.answer.done():
             return
-        if told.keys() <= {"begun", "ran", "output"}:
+        if told.keys() <= {"begun", "ran", "actor", "output"}:
             asked.begun = asked.begun or "begun" in told
             try:
                 asked.heard(told)

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from onbeat.launchers.ray.dag import Unfit, as_json, function_of, run_dag
+from onbeat.launchers.ray.tracer import as_plain, with_tracer
 
 LONGEST_TAIL = 64 * 1024  # bytes of output that come back with an outcome
 LONGEST_RESULT = 64 * 1024  # bytes of it as JSON
@@ -62,7 +63,11 @@ class Runner:
         now = time.monotonic()
         ran = 0.0 if self._began is None else (self._ended or now) - self._began
         stands = {"is_over": is_over, "ran": ran, "over_for": now - (self._ended or now)}
-        return json.dumps(self._about | {"pid": os.getpid()} | stands)
+        return json.dumps(self._about | {"pid": os.getpid(), "actor": _actor_id()} | stands)
+
+    async def note(self, text: str) -> None:
+        """Add what a task that this run has started says by its tracer, to the output."""
+        os.write(1, text.encode(errors="replace"))
 
     async def output(self, offset: int) -> tuple[int, str]:
         """Return what was printed from this byte on, some at a time, and where that ends."""
@@ -88,7 +93,7 @@ class Runner:
             told = {"error": f"it could not be told what came of it: {_told(broken)}"}
             told |= {"is_set_up": True, "tail": ""}
         self._ended = time.monotonic()
-        told["attempt"] = self._about["attempt"]
+        told |= {"attempt": self._about["attempt"], "actor": _actor_id()}
         text = json.dumps(told)  # in ASCII, so that half a character comes through
         outcome = self._outcome
         assert outcome is not None, "it was asked for"
@@ -102,7 +107,7 @@ class Runner:
         try:
             asked = self._asked
             found = run_dag(asked["dag"], asked["meta"]) if "dag" in asked else self._called()
-            return {"result": json.loads(as_json(found, LONGEST_RESULT))}
+            return {"result": json.loads(as_json(as_plain(found), LONGEST_RESULT))}
         except BaseException as broken:  # noqa: BLE001 - what a target may raise is its own business
             return {
                 "error": _told(broken),
@@ -114,6 +119,7 @@ class Runner:
         function, given = function_of(self._asked["python"]), dict(self._asked["inputs"])
         with contextlib.suppress(ValueError):  # some builtins tell nothing of their parameters
             parameters = inspect.signature(function).parameters
+            given = with_tracer(parameters, given)
             if "run" in parameters and "run" not in given:
                 given["run"] = SimpleNamespace(
                     **self._about | {"triggered_by": self._about["cause"]}
@@ -135,6 +141,13 @@ class Runner:
 
         self._to_cancel = cancel
         return await function(**given)  # type: ignore[misc]
+
+
+def _actor_id() -> str:
+    """Return what Ray calls this actor, and no other before or after it."""
+    import ray  # noqa: PLC0415 - it is there wherever this runs
+
+    return str(ray.get_runtime_context().get_actor_id() or "")
 
 
 def _capture_output() -> str:

@@ -24,6 +24,7 @@ from onbeat.events import (
     RunStarted,
     RunSucceeded,
 )
+from onbeat.ports import Attempt
 from onbeat.records import RunRow, ScheduleRow, Which, WhichRuns
 from onbeat.service import Service
 from onbeat.systems.beside import Keeper
@@ -44,6 +45,7 @@ log = timer_logger()
 KEPT, NAME = "flows-timer", "timer"  # what is kept of the timer itself, for whoever asks elsewhere
 LAUNCHES = "flow-launch"  # what the launcher of flows keeps of each
 MOST_RUNNING = 1000  # runs that are told of
+NOT_ASKED = "it was not asked yet"
 NO_PANEL = "flows_panel names no panel: flows wait for a node that has one"
 
 
@@ -94,7 +96,7 @@ class Timer:
         self._keeper = Keeper("flows", self.reconcile, every=interval / 1000)
         self._showing = Keeper("the mirror of the timer", self._show, every=interval / 1000)
         self._looking = Keeper("the panel of flows", self._see_panel, every=interval / 1000)
-        self._panel_problem = ""
+        self._panel_problem = NOT_ASKED if look_at_panel is not None else ""
         self._triggers: dict[int, str] = {}  # by what runs were triggered that are being launched
         self._found = Found()
         self._keys: dict[str, str] = {}  # of schedules that are there, by id
@@ -212,7 +214,7 @@ class Timer:
             return
         if problem:
             log.warning("the panel cannot be used: %s", problem)
-        else:
+        elif self._panel_problem != NOT_ASKED:
             log.info("the panel at %s can be used again", self._panel)
         self._panel_problem = problem
         async with self._alone:
@@ -267,10 +269,8 @@ class Timer:
                 self._triggers[event.run_id] = event.triggered_by
                 told = "%s: run %d is being launched, triggered by %s"
                 log.debug(told, key, event.run_id, event.triggered_by)
-            case RunNamed():  # the panel, or the cluster, has begun it
-                told = "%s: run %d is launched as %s, triggered by %s: %s"
-                by = self._triggers.get(event.run_id, "timer")
-                log.info(told, key, event.run_id, self._user, by, event.external_id)
+            case RunNamed():  # by the panel, which has begun it
+                self._tell_launched(event.schedule_id, event.run_id, event.external_id)
             case RunSucceeded():
                 log.info("%s: run %d has finished", key, event.run_id)
             case RunCanceled():
@@ -286,6 +286,15 @@ class Timer:
                 log.error("%s: run %d failed: %s", key, event.run_id, event.error or event.reason)
             case _:
                 return
+
+    def begun(self, attempt: Attempt, actor: str) -> None:
+        """Hear that a Ray cluster has begun a run, in an actor that it calls so."""
+        if attempt.schedule_id in self._keys:
+            self._tell_launched(attempt.schedule_id, attempt.run_id, actor)
+
+    def _tell_launched(self, schedule_id: str, run_id: int, as_what: str) -> None:
+        told, by = "%s: run %d is launched as %s, triggered by %s: %s", self._triggers.get(run_id)
+        log.info(told, self._keys[schedule_id], run_id, self._user, by or "timer", as_what)
 
     # -- for those who ask
 

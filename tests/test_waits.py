@@ -1,0 +1,113 @@
+"""What waiting runs wait for is named: a peer that is away, or a node that offers what they need."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from onbeat import Onbeat
+from onbeat.core.schedules import read_schedule
+from onbeat.settings import Settings
+from onbeat.testing import ManualClock
+from onbeat.waits import waits
+
+ON_RAY = {"every": "1m", "run": {"python": "models:train", "on": "ray"}}
+
+
+async def listed(beat):
+    found = await waits(beat.service, await beat.service.overview())
+    return [(each.why, each.runs, each.schedule_id) for each in found]
+
+
+async def until_run(beat, **wanted):
+    async with asyncio.timeout(30):
+        while True:
+            for run in await beat.runs():
+                if all(getattr(run, name) == value for name, value in wanted.items()):
+                    return run
+            await asyncio.sleep(0.02)
+
+
+def play(tmp_path, story, **settings):
+    clock = ManualClock("2026-01-01T12:00:00Z")
+    given = {"database": f"sqlite:///{tmp_path}/onbeat.db", "roles": ("plan", "run"), **settings}
+
+    async def whole():
+        async with Onbeat(settings=Settings(**given), clock=clock) as beat:
+            await beat.define(read_schedule("train", ON_RAY))
+            return await story(beat, clock)
+
+    return asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_a_run_that_no_node_offers_names_what_is_missing_and_the_setting(tmp_path):
+    async def story(beat, clock):
+        before = await listed(beat)
+        clock.advance("1m")
+        beat.wake()
+        await until_run(beat, status="ENQUEUED")
+        return before, await listed(beat)
+
+    before, after = play(tmp_path, story)
+    why = "no node that is up offers 'ray' (start one with the setting ray_address)"
+    assert (before, after) == ([], [(why, 1, "train")])
+
+
+def test_a_cluster_that_is_away_is_named_by_the_row_of_a_run_also_when_a_newer_tick_replaces_it(
+    tmp_path,
+):
+    """So that `why` can say it: Ray may be missing altogether, and then that is named."""
+
+    async def story(beat, clock):
+        clock.advance("1m")
+        beat.wake()
+        first = await until_run(beat, reason="busy")
+        waiting = await listed(beat)
+        clock.advance("1m")
+        beat.wake()
+        return first, waiting, await until_run(beat, run_id=first.run_id, reason="superseded")
+
+    first, ((why, n, name),), replaced = play(tmp_path, story, ray_address="127.0.0.1:1")
+    assert first.error in (
+        "there is no Ray cluster at 127.0.0.1:1: Connection refused",
+        "ray is not installed here (pip install 'onbeat[ray]')",
+    )
+    assert (why, n, name) == (first.error, 1, "train")
+    assert (replaced.status, replaced.error) == ("SKIPPED", first.error)
+
+
+def onbeat(folder, *words):
+    environment = {"PATH": os.defpath, "HOME": str(folder), "ONBEAT_ROLES": "plan,run"}
+    command = [sys.executable, "-m", "onbeat", *words]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    ).stdout
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_status_shows_what_runs_wait_for(tmp_path, as_json):
+    (tmp_path / "onbeat.yaml").write_text(json.dumps({"schedules": {"train": ON_RAY}}))
+    onbeat(tmp_path, "up", "-d")
+    try:
+        onbeat(tmp_path, "run", "train")
+        until, told = time.monotonic() + 20, ""
+        while "offers" not in told and time.monotonic() < until:
+            told = onbeat(tmp_path, "status", *(["--json"] if as_json else []))
+    finally:
+        onbeat(tmp_path, "down")
+    why = "no node that is up offers 'ray' (start one with the setting ray_address)"
+    if as_json:
+        (found,) = json.loads(told)["waiting"]
+        assert found == {"why": why, "runs": 1, "schedule_id": "train"}
+    else:
+        assert f"waiting    1 run (train): {why}\n" in told
