@@ -8,7 +8,7 @@ KILLS ?= 200
 EVERY ?= 1
 EXAMPLES ?= 200
 
-.PHONY: help run example-services example-workflows example-sessions example-flows example-agents test check fix laws sim mutants interleavings chaos ray fuzz bench load requirements lock
+.PHONY: help run example-services example-workflows example-sessions example-flows example-agents test check fix laws sim mutants interleavings chaos ray fuzz bench growth load requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -77,6 +77,9 @@ bench: .venv/dev.stamp .venv/bench.stamp  ## compare with peers in one run; fail
 	@$(BIN)/python -m bench.simulate
 	@$(BIN)/python -m bench.burst
 	@$(BIN)/python -m bench.postgres --rounds 1
+
+growth: .venv/dev.stamp  ## every use case at 1 000, 10 000 and 100 000 schedules with ten runs each: what it takes, and whether that grows
+	@$(BIN)/python -m bench.growth
 
 load: .venv/dev.stamp  ## ask the API as fast as wrk can, and see how late schedules are beside that
 	@$(BIN)/python -m bench.api

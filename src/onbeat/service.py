@@ -4,7 +4,7 @@ Surfaces translate and say who asks; what is allowed and what it means is here, 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -52,6 +52,7 @@ from onbeat.tokens import Tokens
 
 BROKEN = "broken-definition"  # documents: `why` and `where`, of files that a system cannot use
 Action = Literal["pause", "resume", "delete"]
+FIRST_PAGE, PAGE = 100, 1000  # schedules
 AT_ONCE = 64  # schedules, of what is done to many
 MOST_RUNS = 10_000  # in one answer
 MOST_PLACES = 10_000  # of a group
@@ -166,7 +167,10 @@ class Service:
         if most is not None and max(len(found), len(allowed)) > most:
             hint = f"{most} at most; onbeat apply has no bound"
             raise InvalidSchedule("schedules", "the source has too many", hint=hint)
-        found += await self._store.schedules(Which(ids=[each.schedule_id for each in allowed]))
+        known = {row.schedule_id for row in found}
+        others = [each.schedule_id for each in allowed if each.schedule_id not in known]
+        for begin in range(0, len(others), PAGE):
+            found += await self._store.schedules(Which(ids=others[begin : begin + PAGE]))
         is_edited = any(row.is_edited for row in found)
         ids: list[str] = []
         if horizon:
@@ -272,13 +276,15 @@ class Service:
         the caller may not delete one of them.
         """
         self._needs("define" if action == "delete" else "operate")
-        found = await self._store.schedules(which)
-        if action == "delete":
-            await self.check_changes(found)
-        already = {row.schedule_id for row in found if _is_so(action, row)}
-        ids = [row.schedule_id for row in found if row.schedule_id not in already]
+        ids: list[str] = []
+        already: list[str] = []
+        async for page in self.pages(which):
+            if action == "delete":
+                await self.check_changes(page)
+            for row in page:
+                (already if _is_so(action, row) else ids).append(row.schedule_id)
         if dry_run:
-            return ids, sorted(already)
+            return ids, already
 
         async def do(schedule_id: str) -> str | None:
             try:
@@ -298,7 +304,7 @@ class Service:
             some = await asyncio.gather(*map(do, ids[begin : begin + AT_ONCE]))
             done += [each for each in some if each is not None]
         self._wake()
-        return done, sorted(already)
+        return done, already
 
     async def start(
         self,
@@ -438,6 +444,19 @@ class Service:
         """Return schedules by id: those later than `after`, up to `limit`."""
         self._needs("read")
         return await self._store.schedules(which, after=after, limit=limit)
+
+    async def pages(self, which: Which = ALL) -> AsyncIterator[list[ScheduleRow]]:
+        """Yield all schedules by id, a page at a time: the first is short, and soon there.
+
+        Each is of its own moment. What is defined or deleted meanwhile may be among them or not.
+        """
+        self._needs("read")
+        after, limit = "", FIRST_PAGE
+        while found := await self._store.schedules(which, after=after, limit=limit):
+            yield found
+            if len(found) < limit:
+                return
+            after, limit = found[-1].schedule_id, PAGE
 
     async def schedule(self, schedule_id: str) -> ScheduleRow:
         """Return one schedule."""

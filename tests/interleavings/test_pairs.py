@@ -12,14 +12,14 @@ import pytest
 from onbeat.errors import NoSuchSchedule, RunIsOver
 from onbeat.stores.postgres import transaction
 from onbeat.stores.postgres.transaction import PostgresTransaction
-from onbeat.stores.sql import defining, planning
+from onbeat.stores.sql import defining, planning, zones
 from tests.interleavings.stepper import Explorer
 from tests.interleavings.world import BEFORE, World
 from tests.postgres import shared_server
 
 USUAL = (
     "plan", "claim", "announce", "finish", "lost", "edit", "pause", "delete", "recreate", "run", "close",
-    "cancel", "backfill", "claim in a group",
+    "cancel", "backfill", "claim in a group", "follow",
 )  # fmt: skip
 OTHERS = (
     "plan by two",
@@ -35,6 +35,7 @@ NAMES = (*USUAL, *OTHERS) if IN_ALL else USUAL
 ONLY = {  # with others they are like `plan` and `claim`
     "plan by two": {"plan by two", "plan", "lost", "close"},
     "claim in a group": {"claim in a group"},
+    "follow": {"follow", "plan", "finish", "lost", "edit", "pause", "delete", "close"},
 }
 if not IN_ALL:  # those that can meet on a run
     ONLY |= {
@@ -94,6 +95,10 @@ def without_locks(monkeypatch, name):
 
 
 DEFECTS = {
+    "a planner decides by what it saw before others followed": (
+        ("plan", "follow"),
+        lambda patch: patch.setattr(zones, "follow_taken", lambda tx, cursor, rows: rows),
+    ),
     "nobody holds a schedule": (
         ("finish", "lost"),
         lambda patch: patch.setattr(PostgresTransaction, "hold", nothing),

@@ -28,6 +28,8 @@ from tests.sim.world import Acknowledged, Launched
 from tests.stores.conftest import LIFELONG, planned
 
 OFFERS = frozenset({"command"})
+# In a zone, which makes no difference but to who follows the data of zones.
+REPORT = {"overlap": "queue", "retry": ["30s"], "timezone": "Europe/Berlin"}
 ONE, TWO = Node("one", "one", OFFERS, LIFELONG), Node("two", "two", OFFERS, 5_000)
 BEFORE = {  # how things have to stand for some calls
     "claim in a group": "grouped",
@@ -35,6 +37,7 @@ BEFORE = {  # how things have to stand for some calls
     "open": "closed",
     "resume": "paused",
     "plan by two": "beside_another",
+    "follow": "unfollowed",
 }
 NUMBERS = "SELECT sequencename, last_value FROM pg_sequences WHERE last_value IS NOT NULL"
 STATE = " UNION ALL ".join(f"SELECT '{table}', {table}::text FROM {table}" for table in TABLES)
@@ -99,7 +102,9 @@ class World:
         situation = Situation(self.url, f"as_{name}")
         self.launched, self.acknowledged = situation.launched, situation.acknowledged
         situation.keeping.execute(f"TRUNCATE {', '.join(t for t in TABLES if t != 'meta')}")
-        situation.keeping.execute("DELETE FROM meta WHERE name LIKE 'gate%'")
+        situation.keeping.execute(
+            "DELETE FROM meta WHERE name LIKE 'gate%' OR name = 'tz_followed'"
+        )
         self.clock = ManualClock("2026-01-01T12:00:00Z")
         self.stores[0]._threads.given_clock = self.stores[1]._threads.given_clock = self.clock
         self._forget()
@@ -112,6 +117,11 @@ class World:
             self._wait(self.call(self.stores[0], "set_gate", is_open=False))
         if name == "grouped":
             self._wait(self._crowd())
+        if name == "unfollowed":  # older zone data had the tick of three o'clock at half past two
+            situation.keeping.execute("INSERT INTO meta (name, value) VALUES ('tz_followed', '{}')")
+            situation.keeping.execute(
+                "UPDATE due SET due_at = due_at - 1800000, run_at = run_at - 1800"
+            )
         situation.keep()
         return situation
 
@@ -119,7 +129,7 @@ class World:
         store, held = self.stores[0], situation.held
         await store.register(ONE)
         await store.register(TWO)
-        await self.call(store, "upsert", [a_schedule("report", overlap="queue", retry=["30s"])])
+        await self.call(store, "upsert", [a_schedule("report", **REPORT)])
         self.clock.advance("1h")
         (held["going"],) = await self.plan(store)
         self.clock.advance("1h")
@@ -216,6 +226,7 @@ class World:
             "expire": lambda store: store.expire(limit=10),
             "close": lambda store: self.call(store, "set_gate", is_open=False),
             "open": lambda store: self.call(store, "set_gate", is_open=True),
+            "follow": lambda store: store.follow_zones(limit=10),
         }
 
     async def _backfill(self, store):
@@ -265,6 +276,7 @@ class World:
 
     async def _settle(self):
         store = self.stores[0]
+        await store.follow_zones(limit=10)
         await self.call(store, "set_gate", is_open=True)
         with suppress(NoSuchSchedule):
             await self.call(store, "resume", "report")

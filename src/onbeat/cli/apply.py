@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +19,10 @@ from onbeat.core.instants import rfc3339
 from onbeat.core.schema import schema_of_file, schema_of_schedule
 from onbeat.errors import shown
 from onbeat.opened import SystemClock, check_target
-from onbeat.records import ScheduleRow, Which
+from onbeat.records import Which
 from onbeat.service import Service
 from onbeat.settings import Settings
-from onbeat.sources.writing import file_of, write_yaml
+from onbeat.sources.writing import Parts
 from onbeat.sources.yaml import File, read_file
 
 FILE = Path("onbeat.yaml")
@@ -264,16 +265,20 @@ def export(settings: Settings, names: tuple[str, ...], source: str | None, as_js
     if source is not None and Path(source).exists():
         source = source_of(Path(source), settings.database_path)
 
-    async def look(service: Service) -> list[ScheduleRow]:
+    which = Which(source=source, ids=names or None)
+
+    async def write(service: Service) -> None:
         for name in names:
             await service.schedule(name)  # all are there, or none is written
-        return await service.schedules(Which(source=source, ids=names or None))
+        parts = Parts()
+        async for page in service.pages(replace(which, search='"calendars"')):
+            parts.look(row.definition for row in page)
+        part, end = (parts.json, parts.json_end) if as_json else (parts.yaml, parts.yaml_end)
+        async for page in service.pages(which):
+            click.echo(part({row.schedule_id: row.definition for row in page}), nl=False)
+        click.echo(end(), nl=as_json)
 
-    found = {row.schedule_id: row.definition for row in ask(settings, look)}
-    if as_json:
-        write_json(file_of(found))
-    else:
-        click.echo(write_yaml(found), nl=False)
+    ask(settings, write)
 
 
 @click.command()

@@ -7,16 +7,21 @@ import click
 from msgspec.structs import asdict
 
 from onbeat.cli import FAILED
-from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
+from onbeat.cli.session import (
+    JSON,
+    Table,
+    ask,
+    with_settings,
+    write_json,
+    write_json_list,
+    write_table,
+)
 from onbeat.cli.times import moment, took
 from onbeat.core.runs import Status
-from onbeat.core.schedules import from_definition
-from onbeat.core.words import words
-from onbeat.errors import InvalidSchedule
 from onbeat.records import Overview, RunRow, ScheduleRow, WhichRuns
 from onbeat.service import Service
 from onbeat.settings import Settings
-from onbeat.telling import run_fields, schedule_fields
+from onbeat.telling import run_fields, schedule_fields, words_of
 
 FILE = Path("onbeat.yaml")
 
@@ -63,23 +68,23 @@ def init(file: Path, as_json: bool) -> None:
 def list_(settings: Settings, as_json: bool) -> None:
     """Show every schedule, when it runs next, and how it did last."""
 
-    async def look(service: Service) -> tuple[list[ScheduleRow], Overview, dict[str, str]]:
-        return await service.schedules(), await service.overview(), await service.broken()
-
-    found, overview, broken = ask(settings, look)
-    now = overview.now
-    if not as_json:
+    async def write(service: Service) -> None:
+        for name, why in sorted((await service.broken()).items()):
+            click.echo(f"{name} is not scheduled: {why}", err=True)
+        if as_json:
+            await write_json_list(map(schedule_fields, page) async for page in service.pages())
+            return
+        overview = await service.overview()
         tell_if_closed(overview)
-    for name, why in sorted(broken.items()):
-        click.echo(f"{name} is not scheduled: {why}", err=True)
-    if as_json:
-        write_json([schedule_fields(row) for row in found])
-        return
-    if not found:
-        click.echo("no schedules (onbeat apply FILE defines some)")
-        return
-    rows = [(row.schedule_id, _next(row, now), _last(row, now), _words(row)) for row in found]
-    write_table(("SCHEDULE", "NEXT", "LAST", "WHEN"), rows)
+        table, now = Table("SCHEDULE", "NEXT", "LAST", "WHEN"), overview.now
+        async for page in service.pages():
+            table.write(
+                [(row.schedule_id, _next(row, now), _last(row, now), words_of(row)) for row in page]
+            )
+        if table.is_empty:
+            click.echo("no schedules (onbeat apply FILE defines some)")
+
+    ask(settings, write)
 
 
 @click.command()
@@ -100,7 +105,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
         write_json({**asdict(schedule_fields(row)), "runs": [run_fields(run) for run in runs]})
         return
     tell_if_closed(overview)
-    click.echo(f"{row.schedule_id}: {_words(row)}\n")
+    click.echo(f"{row.schedule_id}: {words_of(row)}\n")
     click.echo(f"next        {_next(row, now)}")
     click.echo(f"last        {_last(row, now)}")
     if row.last_missed_at is not None:
@@ -196,13 +201,6 @@ def _last(row: ScheduleRow, now: int) -> str:
 def _ago(t: int, now: int) -> str:
     """Return how far off an instant is: `5m ago`, or `in 5m`."""
     return moment(t, now).partition("(")[2].rstrip(")")
-
-
-def _words(row: ScheduleRow) -> str:
-    try:
-        return words(from_definition(row.schedule_id, row.definition).trigger)
-    except InvalidSchedule as refused:
-        return f"cannot be read: {refused}"
 
 
 def _near(path: str) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import getpass
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -166,9 +166,42 @@ def write_json(told: object) -> None:
     click.echo(msgspec.json.encode(told))
 
 
+async def write_json_list(pages: AsyncIterator[Iterable[object]]) -> None:
+    """Write one JSON list, on one line, as its items come: a page is in memory at a time."""
+    encoder, before = msgspec.json.Encoder(), b"["
+    async for page in pages:
+        items = b",".join(map(encoder.encode, page))
+        if items:
+            click.echo(before + items, nl=False)
+            before = b","
+    click.echo(b"]" if before == b"," else b"[]")
+
+
+class Table:
+    """Rows under a heading, written as they come, in columns as wide as the first ones need."""
+
+    def __init__(self, *heading: str) -> None:
+        self._heading, self._widths = heading, [0] * len(heading)
+        self.is_empty = True
+
+    def write(self, rows: Sequence[tuple[str, ...]]) -> None:
+        """Write some more rows; the first come with the heading."""
+        shown = [self._heading, *rows] if self.is_empty else rows
+        if not rows:
+            return
+        if self.is_empty:
+            self._widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+            self.is_empty = False
+        lines = [
+            "  ".join(cell.ljust(n) for cell, n in zip(row, self._widths, strict=True)).rstrip()
+            for row in shown
+        ]
+        click.echo("\n".join(lines))
+
+
 def write_table(heading: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Write rows under a heading, in columns as wide as they need to be."""
-    widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
-    for row in (heading, *rows):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(line.rstrip())
+    table = Table(*heading)
+    table.write(rows)
+    if table.is_empty:
+        click.echo("  ".join(heading))

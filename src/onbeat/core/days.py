@@ -151,7 +151,12 @@ def year_around(day: int) -> Year:
 
 def bits_of(number: int) -> list[int]:
     """Return the positions of the bits set in `number`, lowest first."""
-    return [i for i, bit in enumerate(reversed(f"{number:b}")) if bit == "1"]
+    found, text = [], f"{number:b}"[::-1]
+    at = text.find("1")
+    while at >= 0:
+        found.append(at)
+        at = text.find("1", at + 1)
+    return found
 
 
 def lowest_bit(number: int) -> int:

@@ -4,7 +4,7 @@ What readers of YAML 1.1 would take for something else is in quotes: `on`, `12:3
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import yaml
@@ -22,8 +22,87 @@ ORDER = ("description", *KINDS, *sorted(AROUND), *TARGETS, "run", "when", *POLIC
 
 def write_yaml(definitions: Mapping[str, str]) -> str:
     """Return a file with these schedules: ids, and definitions as they are kept."""
-    return HEAD + yaml.dump(
-        file_of(definitions),
+    parts = Parts()
+    parts.look(definitions.values())
+    return parts.yaml(definitions) + parts.yaml_end()
+
+
+class Parts:
+    """A file of schedules that is written part by part, whatever its size.
+
+    First all definitions are looked at, for calendars that all mean the same by a name: these are
+    written once, at the head. Then all are written.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Sequence[str] | None] = {}  # None: it means several things
+        self._is_begun = False
+
+    def look(self, definitions: Iterable[str]) -> None:
+        """Look at definitions, before any is written."""
+        for text in definitions:
+            if '"calendars"' not in text:
+                continue
+            for name, items in _calendars(msgspec.json.decode(text, type=Fields)).items():
+                known = self._seen.setdefault(name, items)
+                self._seen[name] = items if known == items else None
+
+    def yaml(self, definitions: Mapping[str, str]) -> str:
+        """Return some more schedules as YAML, after the head if they are the first."""
+        schedules, head = self._fields(definitions), ""
+        if not schedules:
+            return ""
+        if not self._is_begun:
+            head = HEAD + (_dumped({"calendars": self._shared}) if self._shared else "")
+        text = _dumped({"schedules": schedules})
+        text = text.partition("\n")[2] if self._is_begun else text
+        self._is_begun = True
+        return head + text
+
+    def yaml_end(self) -> str:
+        """Return what is left to write when there are no more."""
+        return "" if self._is_begun else f"{HEAD}schedules: {{}}\n"
+
+    def json(self, definitions: Mapping[str, str]) -> bytes:
+        """Return some more schedules as JSON."""
+        encoded = [
+            msgspec.json.encode(name) + b":" + msgspec.json.encode(fields)
+            for name, fields in self._fields(definitions).items()
+        ]
+        if not encoded:
+            return b""
+        begin = b"," if self._is_begun else self._json_head()
+        self._is_begun = True
+        return begin + b",".join(encoded)
+
+    def json_end(self) -> bytes:
+        """Return what is left to write when there are no more."""
+        return b"}}" if self._is_begun else self._json_head() + b"}}"
+
+    def _json_head(self) -> bytes:
+        calendars = b""
+        if self._shared:
+            calendars = b'"calendars":' + msgspec.json.encode(self._shared) + b","
+        return b"{" + calendars + b'"schedules":{'
+
+    @property
+    def _shared(self) -> dict[str, Sequence[str]]:
+        return {name: items for name, items in sorted(self._seen.items()) if items is not None}
+
+    def _fields(self, definitions: Mapping[str, str]) -> dict[str, Fields]:
+        shared, found = self._shared, {}
+        for name, text in definitions.items():
+            fields = msgspec.json.decode(text, type=Fields)
+            own = _calendars(fields)
+            if all(shared.get(each) == items for each, items in own.items()):
+                fields.pop("calendars", None)
+            found[name] = _ordered(fields)
+        return found
+
+
+def _dumped(fields: Mapping[str, object]) -> str:
+    return yaml.dump(
+        fields,
         Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=True,
@@ -32,31 +111,10 @@ def write_yaml(definitions: Mapping[str, str]) -> str:
     )
 
 
-def file_of(definitions: Mapping[str, str]) -> Fields:
-    """Return what such a file says; calendars that all mean the same by a name are told once."""
-    fields: dict[str, Fields] = {
-        name: msgspec.json.decode(text, type=Fields) for name, text in definitions.items()
-    }
-    used: dict[str, list[Sequence[str]]] = {}
-    for given in fields.values():
-        for name, items in _calendars(given).items():
-            used.setdefault(name, []).append(items)
-    shared = {name: all_items[0] for name, all_items in sorted(used.items()) if _same(all_items)}
-    for given in fields.values():
-        if _calendars(given).keys() <= shared.keys():
-            given.pop("calendars", None)
-    schedules = {name: _ordered(given) for name, given in fields.items()}
-    return ({"calendars": shared} if shared else {}) | {"schedules": schedules}
-
-
 def _calendars(given: Fields) -> Mapping[str, Sequence[str]]:
     found = given.get("calendars", {})
     assert isinstance(found, Mapping), "it was checked when it was defined"
     return found
-
-
-def _same(values: Sequence[object]) -> bool:
-    return all(value == values[0] for value in values)
 
 
 def _ordered(given: Fields) -> Fields:

@@ -32,7 +32,10 @@ SELECT schedule_id
  ORDER BY consecutive_failures DESC, schedule_id LIMIT ?2
 """
 
-PARKED = "SELECT body FROM events WHERE at > ?1 AND body LIKE '%\"schedule.parked\"%' LIMIT 100"
+PARKED = """
+SELECT body FROM (SELECT at, body FROM events ORDER BY event_id DESC LIMIT 100000) AS e
+ WHERE at > ?1 AND body LIKE '%"schedule.parked"%' LIMIT 100
+"""
 
 DEFINED = """
 SELECT schedule_id, definition FROM schedules WHERE deleted_at IS NULL

@@ -48,9 +48,13 @@ USER = "coalesce((SELECT user_id FROM schedules s WHERE s.schedule_id = r.schedu
 COLUMNS = [USER if name == "user" else name for name in RunRow.__dataclass_fields__]
 RUNS = f"SELECT {', '.join(COLUMNS)} FROM schedule_runs r WHERE TRUE"
 
-OF_OWNER = "schedule_id IN (SELECT schedule_id FROM schedules WHERE user_id = {})"
+OF_OWNER = "SELECT schedule_id FROM schedules WHERE user_id = ?1 AND user_id <> ''"
+OF_SOURCE = "SELECT schedule_id FROM schedules WHERE source = ?1"
+FEW = 100  # schedules whose runs are looked for by schedule, rather than the latest first
 
-OF_SOURCE = "schedule_id IN (SELECT schedule_id FROM schedules WHERE source = {})"
+PLANNED_BETWEEN = (
+    "SELECT run_id FROM schedule_runs INDEXED BY run_of_tick WHERE run_at >= {} AND run_at < {}"
+)
 
 EVENTS = "SELECT event_id, at, body FROM events WHERE TRUE"
 
@@ -63,6 +67,20 @@ SEARCHED = [f"lower(s.{column}) LIKE {{0}} ESCAPE '\\'" for column in ("schedule
 
 FAR = 2**62
 MOST_AWAITED = 5  # shown of the runs that targets have accepted
+
+UNFINISHED = ("ENQUEUED", "STARTED")
+ENDED_OTHERWISE = ("FAILED", "SKIPPED", "CANCELED")  # each has an index: mostly they are few
+
+COUNT_SCHEDULES = """
+SELECT (SELECT count(*) FROM schedules WHERE {own})
+       - (SELECT count(*) FROM schedules WHERE deleted_at IS NOT NULL AND {own}),
+       (SELECT count(*) FROM schedules WHERE paused = 1 AND deleted_at IS NULL AND {own})
+"""
+
+COUNT_DUE = """
+SELECT (SELECT count(*) FROM due WHERE due_at <= {now} AND {own}),
+       (SELECT min(due_at) FROM due WHERE {own})
+"""
 
 NODES = """
 SELECT n.node_id, n.name, n.roles, n.offers, n.started_at, n.alive_until, n.version, n.tz,
@@ -118,12 +136,16 @@ def schedules(
     tx: Transaction, which: Which = ALL, *, after: str = "", limit: int | None = None
 ) -> list[ScheduleRow]:
     """Return schedules, by id. The contract is `Store.schedules`."""
-    asked = _Asked()
+    asked, begins = _Asked(), SCHEDULES
     asked.if_given("s.source = {}", which.source)
-    asked.if_given("s.user_id = {}", which.owner)
-    asked.if_given("s.user_id = {}", tx.only_of)
+    for owner in (which.owner, tx.only_of):
+        # As its index says it, which has those of owners only.
+        asked.if_given("s.user_id = {} AND s.user_id <> ''" if owner else "s.user_id = {}", owner)
     asked.if_given("s.schedule_id > {}", after or None)
-    asked.if_given("s.paused = {}", None if which.paused is None else int(which.paused))
+    if which.paused is not None:
+        asked.add("s.paused = " + ("1" if which.paused else "0"))
+    if which.failing:
+        begins = begins.replace("schedule_state t", "schedule_state t INDEXED BY failing_schedules")
     if which.failing is not None:
         asked.add("t.consecutive_failures " + ("> 0" if which.failing else "= 0"))
     if which.ids is not None:
@@ -132,7 +154,7 @@ def schedules(
         like = f"%{_escaped(which.search.lower())}%"
         asked.add(f"({' OR '.join(SEARCHED)})", like)
     bounded = "" if limit is None else f"LIMIT {asked.number(limit)}"
-    sql = f"{SCHEDULES} {asked.where} ORDER BY s.schedule_id {bounded}"
+    sql = f"{begins} {asked.where} ORDER BY s.schedule_id {bounded}"
     return [_schedule(row) for row in tx.all(sql, asked.values)]
 
 
@@ -144,21 +166,43 @@ def schedule(tx: Transaction, schedule_id: str) -> ScheduleRow | None:
 
 def runs(tx: Transaction, which: WhichRuns, *, limit: int) -> list[RunRow]:
     """Return runs, latest first."""
-    asked = _Asked()
+    asked, begins = _Asked(), RUNS
     asked.if_given("schedule_id = {}", which.schedule_id)
-    if which.status == "FAILED":
-        asked.add("status = 'FAILED'")  # as its index says it
+    if which.status in ENDED_OTHERWISE:
+        asked.add(f"status = '{which.status}'")  # as its index says it
     else:
         asked.if_given("status = {}", which.status)
-    asked.if_given("reason = {}", which.reason)
+    if which.status in UNFINISHED and which.schedule_id is None:
+        begins = begins.replace("runs r", "runs r INDEXED BY unfinished_runs")
+        asked.add("finished_at IS NULL")
+    is_between = which.since is not None and which.until is not None
+    if is_between and which.schedule_id is None:
+        planned = PLANNED_BETWEEN.format(asked.number(which.since), asked.number(which.until))
+        if tx.is_shared:  # else PostgreSQL would go through all that came later
+            first = f"({planned} OFFSET 0) AS planned JOIN schedule_runs r USING (run_id)"
+            begins = begins.replace("schedule_runs r", first)
+        else:
+            asked.add(f"run_id IN ({planned})")
+    if which.reason is not None:
+        asked.add("reason = {} AND reason IS NOT NULL", which.reason)
     asked.if_given("triggered_by = {}", which.triggered_by)
+    if which.triggered_by not in (None, "timer"):
+        asked.add("triggered_by <> 'timer'")
     asked.if_given("run_at >= {}", which.since)
     asked.if_given("run_at < {}", which.until)
     asked.if_given("run_id < {}", which.before)
-    asked.if_given(OF_SOURCE, which.source)
-    asked.if_given(OF_OWNER, tx.only_of)
+    for whose, value in ((OF_SOURCE, which.source), (OF_OWNER, tx.only_of)):
+        if value is None:
+            continue
+        ids = [row[0] for row in tx.all(f"{whose} LIMIT ?2", (value, FEW + 1))]
+        if len(ids) > FEW:
+            asked.add(f"schedule_id IN ({whose.replace('?1', '{}')})", value)
+        else:  # all of their runs are less than all there are
+            asked.add("schedule_id IN ({}[])", ids)
+            if "INDEXED" not in begins:
+                begins = begins.replace("runs r", "runs r INDEXED BY runs_of_schedule")
     bounded = asked.number(limit)
-    sql = f"{RUNS} {asked.where} ORDER BY run_id DESC LIMIT {bounded}"
+    sql = f"{begins} {asked.where} ORDER BY run_id DESC LIMIT {bounded}"
     return [_run(row) for row in tx.all(sql, asked.values)]
 
 
@@ -166,7 +210,8 @@ def run(tx: Transaction, run_id: int) -> RunRow | None:
     """Return one run."""
     asked = _Asked()
     asked.add("run_id = {}", run_id)
-    asked.if_given(OF_OWNER, tx.only_of)
+    if tx.only_of is not None:
+        asked.add(f"schedule_id IN ({OF_OWNER.replace('?1', '{}')})", tx.only_of)
     row = tx.one(f"{RUNS} {asked.where}", asked.values)
     return None if row is None else _run(row)
 
@@ -282,22 +327,14 @@ def next_due(tx: Transaction, *, after: int) -> int | None:
 
 def overview(tx: Transaction) -> Overview:
     """Return what `status` tells."""
-    own = "" if tx.only_of is None else OF_OWNER.format("?1")
+    own = "TRUE" if tx.only_of is None else f"schedule_id IN ({OF_OWNER})"
     whose: Bindings = () if tx.only_of is None else (tx.only_of,)
-    counted = tx.one(
-        "SELECT count(*), coalesce(sum(paused), 0) FROM schedules WHERE deleted_at IS NULL "
-        f"AND {own or 'TRUE'}",
-        whose,
-    )
+    counted = tx.one(COUNT_SCHEDULES.format(own=own), whose)
     now = f"?{len(whose) + 1}"
-    due = tx.one(
-        f"SELECT count(*) FILTER (WHERE due_at <= {now}), min(due_at) FROM due "
-        f"WHERE {own or 'TRUE'}",
-        (*whose, tx.now),
-    )
+    due = tx.one(COUNT_DUE.format(own=own, now=now), (*whose, tx.now))
     unfinished = tx.all(
         "SELECT status, count(*) FROM schedule_runs WHERE finished_at IS NULL "
-        f"AND {own or 'TRUE'} GROUP BY status",
+        f"AND {own} GROUP BY status",
         whose,
     )
     assert counted is not None, "a count has a row"

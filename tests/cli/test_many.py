@@ -1,0 +1,67 @@
+"""Verbs on many schedules: output comes page by page, and is the same as if it came at once."""
+
+import asyncio
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from onbeat import service
+from onbeat.app import client
+from onbeat.cli import main
+from onbeat.core.schedules import read_schedule
+from onbeat.settings import Settings
+
+DATABASE = "sqlite:///many.db"
+CLOSED = {"closed": ("12-24..12-26",)}
+
+
+@pytest.fixture(autouse=True)
+def small_pages(tmp_path, monkeypatch):
+    """Be in an empty folder, where a page has few schedules."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(service, "FIRST_PAGE", 3)
+    monkeypatch.setattr(service, "PAGE", 5)
+
+
+def define(count, **fields):
+    async def work():
+        async with client(Settings(database=DATABASE)) as asked:
+            given = {"every": "1h", "run": {"command": ["true"]}} | fields
+            names = [f"s-{n:03}" for n in range(count)]
+            await asked.define([read_schedule(each, given, calendars=CLOSED) for each in names])
+
+    asyncio.run(work())
+
+
+def printed(*words):
+    done = CliRunner().invoke(main, [*words, "--database", DATABASE])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 8, 23])
+def test_list_has_each_schedule_once_whatever_the_pages(count):
+    define(count)
+    names = [f"s-{n:03}" for n in range(count)]
+    assert [each["schedule_id"] for each in json.loads(printed("list", "--json"))] == names
+    lines = printed("list").splitlines()
+    if count:
+        assert lines[0].split() == ["SCHEDULE", "NEXT", "LAST", "WHEN"]
+        assert [line.split()[0] for line in lines[1:]] == names
+    else:
+        assert lines == ["no schedules (onbeat apply FILE defines some)"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 8, 23])
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_export_of_any_size_defines_the_same(count, form, tmp_path):
+    define(count, exclude="closed")
+    file = tmp_path / f"all.{form}"
+    file.write_text(printed("export", *(["--json"] if form == "json" else [])))
+    assert file.read_text().count("12-24") == (1 if count else 0)
+    done = CliRunner().invoke(main, ["apply", str(file), "--database", "sqlite:///other.db"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("created") == count
+    other = CliRunner().invoke(main, ["export", "--database", "sqlite:///other.db"])
+    assert other.stdout == printed("export")
