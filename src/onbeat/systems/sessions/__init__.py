@@ -121,6 +121,8 @@ class Sessions:
         slugs = set()
         for event in events:
             match event:
+                case RunRetrying(reason="lost"):
+                    slugs.add(event.schedule_id)  # another node reattaches it
                 case RunRetrying() | RunFailed() if event.schedule_id in self._mirror.slugs:
                     level = logging.WARNING if isinstance(event, RunRetrying) else logging.ERROR
                     told = event.error or event.reason
@@ -363,7 +365,7 @@ class Sessions:
                 if found is not None:
                     return found
             run = await self._service.run(run.run_id)
-            if run.attempt > 0 and run.status != Status.STARTED:
+            if run.external_id or (run.attempt > 0 and run.status != Status.STARTED):
                 break
             await asyncio.sleep(PATIENCE / LOOKS)
         result = run.result if isinstance(run.result, dict) else {}

@@ -13,6 +13,7 @@ from onbeat.core.schedules import from_definition
 from onbeat.errors import InvalidSchedule
 from onbeat.records import RunRow, ScheduleRow
 from onbeat.systems.sessions.definitions import Fields
+from onbeat.systems.sessions.waiting import is_detached
 
 LOST = "it is not known whether it arrived: its node fell silent, and it is not sent again"
 NOT_RUN: Fields = {"lastRun": None, "lastResult": None, "lastError": None}
@@ -167,7 +168,9 @@ def read_last_run(given: Fields) -> Fields:
 
 def _was_tried(run: RunRow) -> bool:
     """Return whether it has been attempted, and what came of that is known."""
-    is_over = run.finished_at is not None or run.status == Status.ENQUEUED
+    is_over = run.finished_at is not None or (
+        run.status == Status.ENQUEUED and not is_detached(run)
+    )
     return run.started_at is not None and run.attempt > 0 and is_over
 
 
