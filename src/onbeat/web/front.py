@@ -13,6 +13,7 @@ from onbeat.records import RunRow
 from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.web.api import Behind, make_api
+from onbeat.web.cors import Cors
 from onbeat.web.door import Door, check_exposure, check_jwt, ensure_first_token, ssl_context
 from onbeat.web.live import Live
 from onbeat.web.output import Output
@@ -84,7 +85,7 @@ class Front:
             clock=beat.service.clock,
             large_paths=LARGE_PATHS,
         )
-        self._server = Server(door, self._socket, self._tls)
+        self._server = Server(Cors(door, self.settings.cors_origins), self._socket, self._tls)
         token_file = await ensure_first_token(tokens, self.settings)
         await self._server.start()
         return Welcome(self.settings.api_url, token_file)
