@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
+from onbeat.core.runs import Succeeded
 from onbeat.errors import RunIsOver
 from tests.systems.sessions.conftest import until
 
@@ -312,3 +313,53 @@ def test_run_of_a_session_at_work_is_named_after_the_session(world):
         return {named} == busy
 
     assert world.play(story)
+
+
+@pytest.mark.req("C70")
+@pytest.mark.parametrize("how", ["timeout", "canceled", "reported"])
+def test_session_of_a_run_that_its_server_reports_is_stopped_when_the_run_is_cut_off(world, how):
+    world.server.works = True
+
+    async def story(world):
+        config = {"feedback": True}
+        await world.put("long", sessionConfig=config, enabled=False, timeoutMinutes=10)
+        await world.service.start("long")
+        await world.beat.settle()
+        await world.tidy()
+        (run,) = await world.service.runs()
+        assert run.status == "STARTED"
+        assert world.server.busy, "it is at work"
+        match how:
+            case "timeout":
+                await world.let_pass("10m")
+            case "canceled":
+                await world.service.cancel(run.run_id)
+            case "reported":
+                await world.service.report(run.run_id, Succeeded())
+        await world.settled()
+        await world.tidy()
+        busy = set(world.server.busy)
+        world.server.busy.clear()
+        return busy, await world.service.run(run.run_id)
+
+    busy, run = world.play(story)
+    assert bool(busy) == (how == "reported"), "what was reported is left alone"
+    if how == "timeout":
+        assert run.error.endswith("it may still be working"), "when it ended that was not known"
+
+
+def test_session_that_has_a_later_prompt_is_not_stopped_for_an_earlier_run(world):
+    async def story(world):
+        config = {"feedback": True}
+        await world.put("long", sessionConfig=config, enabled=False, timeoutMinutes=10)
+        await world.sessions._tidying.abandon()  # it comes late
+        first = await world.service.start("long")
+        await world.beat.settle()
+        await world.service.cancel(first.run_id)
+        await world.service.start("long")
+        await world.beat.settle()
+        await world.tidy()
+        return [path for _, path, *_ in world.server.asked if path.endswith("/cancel")]
+
+    assert world.play(story) == []
+    assert world.messages == ["long", "long"]

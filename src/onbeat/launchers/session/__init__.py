@@ -114,7 +114,11 @@ class SessionLauncher:
     async def tidy(self) -> None:
         """Delete sessions that were for one run, and are not needed for it any more."""
         book, silent = self._book, set[str]()
-        await book.forget_sent()
+        for name, sent in await book.ended_sent():
+            if sent is not None:
+                told = await self._stop(sent.made, [])
+                log.warning("[SCHEDULER] %s: run %s: %s", sent.made.schedule_id, name, told)
+            await book.forget_sent(name)
         found = await book.all()
         latest = {made.schedule_id: made for made in found}  # the last of each is the latest
         for made in found:

@@ -16,6 +16,7 @@ from onbeat.ports import Attempt, Store
 
 OF_SCHEDULE = "session"  # by schedule: the session that its runs share
 MADE = "session-made"  # all that were made
+CUT_OFF = ("timeout", "canceled", "superseded")  # reasons of runs that the server did not end
 SENT = "session-sent"  # by run: the prompts that were sent, until the run has ended
 
 
@@ -146,12 +147,34 @@ class Book:
         """Forget a prompt that the server did not take."""
         await self._store.forget(SENT, str(attempt.run_id))
 
-    async def forget_sent(self) -> None:
-        """Forget the prompts of runs that have ended."""
+    async def ended_sent(self) -> list[tuple[str, Sent | None]]:
+        """Return the prompts of runs that have ended, by name; those to be stopped come along.
+
+        Such a run was reported by its server until it ran out of time, or was canceled. A session
+        that has a later prompt by now is not stopped.
+        """
+        ended: list[tuple[str, Sent | None]] = []
+        working: set[str] = set()
         for row in await self._store.kept_all(SENT):
             run = await self._store.run(int(row.name)) if row.name.isdecimal() else None
-            if run is None or run.finished_at is not None:
-                await self._store.forget(SENT, row.name)
+            try:
+                sent = msgspec.convert(row.body, Sent)
+            except msgspec.ValidationError:
+                sent = None
+            if run is not None and run.finished_at is None:
+                working |= set() if sent is None else {sent.made.name}
+                continue
+            is_cut_off = run is not None and run.reason in CUT_OFF
+            is_to_stop = is_cut_off and sent is not None and sent.is_taken and sent.made.reports
+            ended.append((row.name, sent if is_to_stop else None))
+        return [
+            (name, None if sent is None or sent.made.name in working else sent)
+            for name, sent in ended
+        ]
+
+    async def forget_sent(self, name: str) -> None:
+        """Forget a prompt whose run has ended."""
+        await self._store.forget(SENT, name)
 
 
 def _made(body: object) -> Made | None:

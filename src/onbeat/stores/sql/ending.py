@@ -423,7 +423,7 @@ def _end_unheard_of(tx: Transaction, row: Row) -> None:
     if as_run(tuple(row[:-1])).ending is not None:
         end(tx, row, Canceled("its target was not told: it had accepted it"))
         return
-    error = "its target had accepted it, and did not tell of its end in time"
+    error = "its target accepted it and reported no outcome in time: it may still be working"
     end(tx, row, Failed(error, "timeout", retryable=False))
 
 
