@@ -45,6 +45,11 @@ SAMPLES = {
         "https://b.example/x/": "https://b.example/x",
     },
     "hosts": {"": (), "A.example": ("a.example",), "a:1, [::1]": ("a:1", "[::1]")},
+    "cors_origins": {
+        "": (),
+        "HTTPS://Chat.Example:443": ("https://chat.example",),
+        "http://[::1]:3000, http://localhost:80": ("http://[::1]:3000", "http://localhost"),
+    },
     "trusted_proxies": {
         "": (),
         "10.0.0.7": ("10.0.0.7",),
@@ -132,6 +137,10 @@ def refusal(load, tmp_path):
     return refusal
 
 
+ORIGINS = '(such as ["https://chat.example.com", "http://localhost:3000"])'
+EACH_ORIGIN, NOT_AN_ORIGIN = f"name each origin {ORIGINS}", f"is not an origin {ORIGINS}"
+
+
 def env(name):
     return f"ONBEAT_{name.upper()}"
 
@@ -139,7 +148,7 @@ def env(name):
 def in_toml(name, text):
     if name in NUMBERS:
         return f"{name} = {text}\n"
-    if name in {"hosts", "pass_env", "roles", "trusted_proxies"}:
+    if name in {"cors_origins", "hosts", "pass_env", "roles", "trusted_proxies"}:
         return f"{name} = {[part.strip() for part in text.split(',') if part]}\n"
     return f'{name} = "{text}"\n'
 
@@ -492,6 +501,12 @@ def test_a_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
         ),
         ("hosts", "*.example.com", "'*.example.com' is no host (such as [\"onbeat.example.com\"])"),
         ("hosts", "a/b", "'a/b' is no host (such as [\"onbeat.example.com\"])"),
+        ("cors_origins", "*", f"'*' would let the pages of every site in: {EACH_ORIGIN}"),
+        ("cors_origins", "null", f"'null' would let the pages of every site in: {EACH_ORIGIN}"),
+        ("cors_origins", "https://*.example.com", f"'https://*.example.com' {NOT_AN_ORIGIN}"),
+        ("cors_origins", "https://a.example/", f"'https://a.example/' {NOT_AN_ORIGIN}"),
+        ("cors_origins", "a.example", f"'a.example' {NOT_AN_ORIGIN}"),
+        ("cors_origins", "http://a:70000", f"'http://a:70000' {NOT_AN_ORIGIN}"),
         ("trusted_proxies", "proxy", f"'proxy' is neither an address nor a network ({PROXIES})"),
         (
             "trusted_proxies",

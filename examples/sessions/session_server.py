@@ -4,11 +4,14 @@
 
 POST   /api/sessions                {"cwd", "model", ...}      -> {"sessionId"}
 GET    /api/sessions                                           -> {"sessions": [...]}
+GET    /api/sessions/ID/state                                  -> {"status", "isBusy", ...} or 404
 POST   /api/sessions/ID/messages    {"prompt", "source", ...}  -> 200, 400, 404, 409 or 500
-DELETE /api/sessions/ID                                        -> 200 or 404
+POST   /api/sessions/ID/cancel                                 -> 200
+DELETE /api/sessions/ID                                        -> 200, 400 while it is busy, or 404
 
-Each session is a folder with what was said in it. A message that brings an Onbeat-Callback is
-reported there when it is done. It listens on this machine only.
+Each session is a folder with what was said in it. With --thinks it is busy for so many seconds with
+each message. A message that brings an Onbeat-Callback is reported there when it is done. It listens
+on this machine only.
 """
 
 import argparse
@@ -23,10 +26,13 @@ from aiohttp import ClientSession, web
 
 
 class SessionServer:
-    """Sessions in a folder. `busy` are those that work, `fails` is whether all goes wrong."""
+    """Sessions in a folder. `busy` are those that work, `fails` is whether all goes wrong.
 
-    def __init__(self, folder, *, says=lambda line: None):
-        self.folder, self._says = Path(folder), says
+    `thinks` is for how many seconds a message keeps a session busy.
+    """
+
+    def __init__(self, folder, *, says=lambda line: None, thinks=0):
+        self.folder, self._says, self.thinks = Path(folder), says, thinks
         self.busy, self.fails = set(), False
         self.asked = []  # method, path, body and headers of every request
         self._reports = set()
@@ -34,7 +40,9 @@ class SessionServer:
         self.app.add_routes([
             web.post("/api/sessions", self._create),
             web.get("/api/sessions", self._list),
+            web.get("/api/sessions/{id}/state", self._state),
             web.post("/api/sessions/{id}/messages", self._message),
+            web.post("/api/sessions/{id}/cancel", self._cancel),
             web.delete("/api/sessions/{id}", self._delete),
         ])  # fmt: skip
 
@@ -75,7 +83,22 @@ class SessionServer:
 
     async def _list(self, request):
         await self._heard(request)
-        return answer(200, sessions=[{"sessionId": each} for each in self.sessions])
+        found = [{"sessionId": each, "isBusy": each in self.busy} for each in self.sessions]
+        return answer(200, sessions=found)
+
+    async def _state(self, request):
+        await self._heard(request)
+        session_id = request.match_info["id"]
+        if session_id not in self.sessions:
+            return answer(404, error=f"Session not found: {session_id}")
+        is_busy = session_id in self.busy
+        status = "busy" if is_busy else "idle"
+        return answer(200, sessionId=session_id, status=status, isBusy=is_busy, isActive=True)
+
+    async def _cancel(self, request):
+        await self._heard(request)
+        self.busy.discard(request.match_info["id"])
+        return answer(200, ok=True)
 
     async def _message(self, request):
         body, session_id = await self._heard(request), request.match_info["id"]
@@ -93,6 +116,9 @@ class SessionServer:
         with (self.folder / session_id / "messages.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(text) + "\n")
         self._says(f"{session_id[:8]} {text}")
+        if self.thinks:
+            self.busy.add(session_id)
+            asyncio.get_running_loop().call_later(self.thinks, self.busy.discard, session_id)
         if "Onbeat-Callback" in request.headers:
             report = asyncio.create_task(self._report(request.headers.copy(), session_id))
             self._reports.add(report)
@@ -104,6 +130,9 @@ class SessionServer:
         session_id = request.match_info["id"]
         if session_id not in self.sessions:
             return answer(404, error=f"Session not found: {session_id}")
+        if session_id in self.busy:
+            error = "Cannot delete session while it is processing"
+            return answer(400, error=error, code="SESSION_BUSY")
         shutil.rmtree(self.folder / session_id)
         return answer(200, success=True)
 
@@ -123,13 +152,13 @@ class SessionServer:
         return body
 
 
-def answer(status, **fields):
-    return web.json_response(fields, status=status)
+def answer(code, /, **fields):
+    return web.json_response(fields, status=code)
 
 
-async def serve(port, folder):
+async def serve(port, folder, thinks):
     """Serve until it is interrupted, and say what is said."""
-    server = SessionServer(folder, says=lambda line: print(line, flush=True))
+    server = SessionServer(folder, says=lambda line: print(line, flush=True), thinks=thinks)
     print(f"sessions at {await server.start(port)}, in {folder}", flush=True)
     await asyncio.Event().wait()
 
@@ -138,9 +167,11 @@ def main(words):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--listen", default="127.0.0.1:53000", help="a port of this machine")
     parser.add_argument("--folder", type=Path, default=Path("~/.caco/sessions").expanduser())
+    parser.add_argument("--thinks", type=float, default=0, help="seconds, about each message")
     given = parser.parse_args(words)
     try:
-        asyncio.run(serve(int(given.listen.rpartition(":")[2]), given.folder))
+        port = int(given.listen.rpartition(":")[2])
+        asyncio.run(serve(port, given.folder, given.thinks))
     except KeyboardInterrupt:
         pass
     except OSError as broken:

@@ -17,6 +17,7 @@ from typing import Literal, get_args
 
 from onbeat.core.channels import Channel, read_channels
 from onbeat.core.durations import parse_duration
+from onbeat.core.origins import read_origins
 from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown, without_password
 from onbeat.ports import Role
 
@@ -65,6 +66,7 @@ class Settings:
     listen: str = ""  # where the API is; empty: LISTEN, or the next free port on loopback
     public_url: str = ""  # where others find it; empty: where it listens
     hosts: tuple[str, ...] = ()  # names under which it answers, besides those of this machine
+    cors_origins: tuple[str, ...] = ()  # whose pages may use the API, with a token
     trusted_proxies: tuple[str, ...] = ()  # who may say for whom they ask
     rate_limit: int = 1000  # requests of one caller in a second
     tls_cert: str = ""  # a file, with the chain
@@ -84,9 +86,7 @@ class Settings:
     sessions_minimum: int = 60 * 60_000  # the shortest time between two runs of a schedule
     sessions_most: int = 100  # sessions that it keeps; the oldest are cleaned up
     workflows_folder: str = ""  # DAGs as files; empty: they are kept in the database
-    workflows_executor: str = (
-        ""  # the URL that DAGs are sent to, or ray; empty: a function has them
-    )
+    workflows_executor: str = ""  # where DAGs are sent: a URL, or ray; empty: to a function
     workflows_token: str = ""  # what the executor is sent to know who asks: a reference
     workflows_feedback: bool = False  # whether it tells of the end of every run
     workflows_timeout: int = 3_600_000  # how long that is waited for
@@ -532,6 +532,7 @@ _READERS: dict[str, Reader] = {
     "listen": _listen,
     "public_url": _url("https://onbeat.example.com"),
     "hosts": _hosts,
+    "cors_origins": read_origins,
     "trusted_proxies": _networks,
     "rate_limit": _whole(1, 1_000_000),
     "tls_cert": _text,
@@ -594,4 +595,4 @@ FLOWS_NAMES: dict[str, tuple[str, Reader]] = {
     "KODO_TIMER_INTERVAL": ("flows_interval", _seconds),
     "KODO_TIMER_USER": ("flows_user", _name),
 }
-_LISTS = {"hosts", "pass_env", "roles", "trusted_proxies"}
+_LISTS = {"cors_origins", "hosts", "pass_env", "roles", "trusted_proxies"}

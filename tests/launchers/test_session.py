@@ -19,12 +19,18 @@ OK = Answer(200, "OK", {"ok": True})
 
 
 class Line:
-    """A line to a server that answers one thing after the other, and what was sent over it."""
+    """A line to a server that answers one thing after the other, and what was sent over it.
 
-    def __init__(self, *answers):
-        self.answers, self.sent = list(answers), []
+    What it is asked about a session, it answers with `states`, and then not at all.
+    """
+
+    def __init__(self, *answers, states=()):
+        self.answers, self.states, self.sent, self.looked = list(answers), list(states), [], []
 
     async def ask(self, method, url, *, body=None, headers=None, public_only=False, **_):
+        if method == "GET":
+            self.looked.append(url)
+            return self.states.pop(0) if self.states else Answer(404, "Not Found")
         self.sent.append((method, url, body, dict(headers or {}), public_only))
         return self.answers.pop(0)
 
@@ -73,6 +79,7 @@ def test_a_success_tells_the_session_and_the_log_what_was_asked():
         "HTTP 200 OK",
         "POST http://127.0.0.1:1/api/sessions/s-1/messages",
         "HTTP 200 OK",
+        "the server does not say whether the session works",
     ]
 
 

@@ -18,7 +18,6 @@ def after(outcome="success", schedule="a", **given):
 # -- after another schedule
 
 
-@pytest.mark.req("C65")
 @pytest.mark.parametrize("ends", ["success", "failure"])
 @pytest.mark.parametrize("awaits", ["success", "failure", "completion"])
 @awaited
@@ -30,7 +29,6 @@ async def test_a_schedule_runs_when_another_has_ended_as_it_awaits(world, ends, 
     assert world.started() == (["a", "b"] if awaits in (ends, "completion") else ["a"])
 
 
-@pytest.mark.req("C65")
 @awaited
 async def test_one_follows_another_along_a_chain(world):
     await world.define(a=HOURLY, b=after(), c=after(schedule="b"), d=after(schedule="c"))

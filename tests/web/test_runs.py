@@ -92,7 +92,7 @@ class TestStarting:
 
 
 class TestReading:
-    @pytest.mark.req("C67", "W68", "W6")
+    @pytest.mark.req("W68", "W6")
     def test_the_last_runs_are_told_with_their_results(self, api, name):
         api.put(
             f"/schedules/{name}",

@@ -79,6 +79,7 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--listen", metavar="HOST:PORT", help="Of the API. [default: 127.0.0.1:8585]")
 @click.option("--public-url", metavar="URL", help="Where others find the API.")
 @click.option("--hosts", metavar="NAMES", help="Under which the API answers, with commas.")
+@click.option("--cors-origins", metavar="ORIGINS", help="Whose pages may use the API, by comma.")
 @click.option("--trusted-proxies", metavar="NETWORKS", help="That say for whom they ask.")
 @click.option("--rate-limit", metavar="N", help="Requests of a caller in a second.")
 @click.option("--tls-cert", metavar="FILE", help="The certificate, with its chain.")

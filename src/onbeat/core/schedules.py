@@ -139,7 +139,7 @@ def _check_probe(probe: Target) -> None:
     if probe.kind == "python" and probe.needs != probe.kind:
         problem = "a condition cannot be a registered function: any node may have to ask it"
         raise InvalidSchedule("when.python", problem, hint="module:function")
-    if probe.is_found_again:
+    if probe.is_found_again and probe.kind != "session":
         problem = "a condition is asked where the node is"
         raise InvalidSchedule("when.on", problem, hint="leave it out")
     if probe.has_templates:
@@ -431,4 +431,5 @@ TARGETS = ("command", "python", "http", "session", "flock", "workflow", "flow")
 # Those that others may report the end of, or a name.
 REPORTING = frozenset({"http", "session", "workflow", "flow"})
 ON_RAY = "ray"  # a function on a cluster: `python` with `on: ray`
-FOUND_AGAIN = frozenset({ON_RAY, "flow"})  # those that go on without their node
+# What runs without its node, by what it needs of one: it is reattached by the run's key.
+FOUND_AGAIN = frozenset({ON_RAY, "flow", "session", "session:url"})

@@ -2,18 +2,26 @@
 
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 OF_ITS_OWNER = 0o600
 
 
-def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None:
+def replace_file(
+    path: Path,
+    content: bytes,
+    *,
+    mode: int | None = None,
+    may_replace: Callable[[], bool] = lambda: True,
+) -> bool:
     """Replace a file, or make it; a crash at any moment leaves the old content or the new.
 
     One that is there keeps its mode, else it has `mode`, or is for its owner only. A link stays
     one: what it leads to is replaced. What fails leaves nothing behind; a crash may leave a file
-    beside it whose name begins with a dot.
+    beside it whose name begins with a dot. `may_replace` is asked last, when the new content is on
+    the disk; return whether it agreed.
     """
     path = Path(os.path.realpath(path))
     mode = _mode_of(path) or mode or OF_ITS_OWNER
@@ -25,6 +33,9 @@ def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None
             file.write(content)
             file.flush()
             os.fsync(file.fileno())  # else the new name could be of a file without content
+        if not may_replace():
+            new.unlink()
+            return False
         new.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -35,6 +46,7 @@ def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None
         os.fsync(folder)  # else a loss of power could take the new name back
     finally:
         os.close(folder)
+    return True
 
 
 def _mode_of(path: Path) -> int | None:

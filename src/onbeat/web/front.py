@@ -15,6 +15,7 @@ from onbeat.records import RunRow
 from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.web.api import Behind, make_api
+from onbeat.web.cors import Cors
 from onbeat.web.door import Door, check_exposure, check_jwt, ensure_first_token, ssl_context
 from onbeat.web.identity import identified
 from onbeat.web.live import Live
@@ -105,7 +106,8 @@ class Front:
             clock=beat.service.clock,
             large_paths=LARGE_PATHS,
         )
-        self._server = Server(identified(door, tokens.signer), self._socket, self._tls)
+        inside = Cors(door, self.settings.cors_origins)
+        self._server = Server(identified(inside, tokens.signer), self._socket, self._tls)
         token_file = await ensure_first_token(tokens, self.settings)
         await self._server.start()
         return Welcome(self.settings.api_url, token_file)

@@ -38,7 +38,8 @@ class Server(SessionServer):
     """The server of the example, which can be slow, or break in the middle."""
 
     before_message = after_create = before_delete = None
-    deletes = True
+    deletes = tells = stops = True  # whether it deletes, tells its state, and stops sessions
+    works = False  # whether a message keeps its session busy, until the test has it idle
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -54,8 +55,20 @@ class Server(SessionServer):
         if self.before_message is not None:
             await self.before_message()
         answered = await super()._message(request)
-        self.delivered += [(await request.json())["scheduleSlug"]] if answered.status == 200 else []
+        if answered.status == 200:
+            self.delivered.append((await request.json())["scheduleSlug"])
+            if self.works:
+                self.busy.add(request.match_info["id"])
         return answered
+
+    async def _state(self, request):
+        return await super()._state(request) if self.tells else web.Response(status=404)
+
+    async def _list(self, request):
+        return await super()._list(request) if self.tells else web.Response(status=404)
+
+    async def _cancel(self, request):
+        return await super()._cancel(request) if self.stops else web.Response(status=404)
 
     async def _delete(self, request):
         if self.before_delete is not None:
@@ -63,6 +76,13 @@ class Server(SessionServer):
         if not self.deletes:
             return web.json_response({"error": "not now"}, status=500)
         return await super()._delete(request)
+
+
+async def until(holds, patience=10.0):
+    """Wait until something is so."""
+    async with asyncio.timeout(patience):
+        while not holds():  # noqa: ASYNC110 - it is so in another process, or on another node
+            await asyncio.sleep(0.01)
 
 
 class World:

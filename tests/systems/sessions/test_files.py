@@ -378,9 +378,9 @@ def test_a_crash_between_keeping_and_writing_is_nobody_s_edit(world):
             step()
             await keep(slug, known)
 
-        def written(self, slug, name, fields):
+        def written(self, slug, name, fields, **own):
             step()
-            write(self, slug, name, fields)
+            return write(self, slug, name, fields, **own)
 
         world.sessions._mirror.keep, Files.write = kept, written
         try:
@@ -568,7 +568,7 @@ def test_a_crash_between_defining_and_writing_deletes_nothing(world):
     async def crashes(world):
         write = Files.write
 
-        def broken(self, slug, name, fields):
+        def broken(self, slug, name, fields, **_):
             raise OSError("the power is off")
 
         Files.write = broken
@@ -593,7 +593,7 @@ def test_a_crash_while_the_last_run_is_told_to_the_file_is_no_second_run(world):
         await world.put("daily")
         write = Files.write
 
-        def broken(self, slug, name, fields):
+        def broken(self, slug, name, fields, **_):
             raise OSError("the power is off")
 
         Files.write = broken

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import shutil
 import time
 
@@ -10,6 +11,7 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.settings import Settings
+from onbeat.systems import whole
 from onbeat.systems.sessions import files as on_disk
 from onbeat.systems.sessions.files import Files
 from tests.systems.sessions.conftest import STANDUP, Server
@@ -74,11 +76,11 @@ def test_a_folder_of_another_adds_what_nobody_knew_and_is_kept_in_step_from_then
 def test_a_new_folder_that_could_not_be_filled_at_once_deletes_nothing(world, monkeypatch, how):
     write, left = Files.write, [1]
 
-    def breaks(self, slug, name, fields):
+    def breaks(self, slug, name, fields, **own):
         if slug == "a" and left:
             left.pop()
             raise FULL
-        write(self, slug, name, fields)
+        return write(self, slug, name, fields, **own)
 
     async def begins(world):
         await world.put("a")
@@ -290,7 +292,7 @@ def test_a_disk_that_is_full_is_told_once_and_the_calls_go_on(world, monkeypatch
         await world.put("daily")
         write = on_disk.replace_file
 
-        def full(*_):
+        def full(*_, **__):
             raise FULL
 
         monkeypatch.setattr(on_disk, "replace_file", full)
@@ -445,3 +447,24 @@ def test_why_says_that_a_prompt_waits_for_a_node_with_a_chat_server(world):
     world.play(story)
     waits = "it waits for a node that offers session (one with the setting sessions_url); up are"
     assert waits in asyncio.run(without())
+
+
+def test_edit_that_is_saved_while_the_file_is_being_written_is_not_lost(world, monkeypatch):
+    async def story(world):
+        await world.put("daily")
+        sync, left = os.fsync, [1]
+
+        def then_it_is_saved(handle):
+            sync(handle)
+            if left:
+                left.pop()
+                world.edit("daily", "last-run.json", nextRun="2020-01-01T00:00:00.000Z")
+
+        monkeypatch.setattr(whole.os, "fsync", then_it_is_saved)
+        await world.run("daily")
+        await world.settled()
+        assert not left
+
+    world.play(story)
+    assert world.messages == ["daily", "daily"], "the next run was put into the past"
+    assert [each.name for each in (world.folder / "daily").glob(".*")] == []

@@ -13,7 +13,7 @@ from tests.web.serving import serving
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 ITEM = [
     "slug", "prompt", "enabled", "schedule", "sessionConfig", "lastRun", "lastResult", "lastError",
-    "nextRun", "sessionId", "createdAt", "updatedAt",
+    "nextRun", "sessionId", "createdAt", "updatedAt", "timeoutMinutes", "rateLimit",
 ]  # fmt: skip
 AT = "//api/schedule"
 

@@ -1,13 +1,21 @@
 """Prompts go to their sessions at their times: whatever the server answers, and through restarts."""
 
 import asyncio
+import contextlib
+import json
 import shutil
+import sys
 import time
 
 import pytest
+from click.testing import CliRunner
 
+from onbeat import Onbeat
+from onbeat.cli import main
 from onbeat.core.schedules import read_schedule
+from onbeat.settings import Settings
 from onbeat.testing import ManualClock
+from tests.systems.sessions.conftest import EXAMPLE, STANDUP, until
 
 
 @pytest.mark.req("C5", "C17", "C18", "C34", "C35", "C43", "C59", "C60")
@@ -26,7 +34,7 @@ def test_the_first_run_makes_a_session_and_the_next_ones_use_it(world):
     assert world.said() == {first: [said, said]}
     made = {"cwd": "/srv/project", "model": "claude-sonnet", "description": "daily"}
     assert world.made == [made | {"kind": "scheduled"}]
-    (_, path, body, _) = world.server.asked[-1]
+    (*_, (_, path, body, _)) = [each for each in world.server.asked if each[0] == "POST"]
     assert path == f"/api/sessions/{first}/messages"
     assert body == {
         "prompt": "Generate daily standup summary",
@@ -148,8 +156,29 @@ def test_a_session_that_was_made_is_kept_although_nothing_could_be_said_in_it(wo
     assert len(world.made) == 1
 
 
+@pytest.mark.req("C37")
+def test_session_for_one_run_is_deleted_as_soon_as_the_server_says_that_it_is_idle(world):
+    async def story(world):
+        await world.put("fresh", sessionConfig={"persistSession": False})
+        world.server.works = True
+        world.clock.advance("1h")
+        world.beat.wake()
+        await until(lambda: world.server.busy)
+        await world.tidy()
+        during = world.server.sessions
+        world.server.busy.clear()
+        await world.settled()
+        await world.tidy()
+        return during
+
+    assert len(world.play(story)) == 1
+    assert world.server.sessions == []
+
+
 @pytest.mark.req("C37", "C38")
 def test_what_is_for_one_run_gets_a_session_of_its_own_that_is_deleted_after_it(world):
+    world.server.tells = False
+
     async def story(world):
         await world.put("fresh", sessionConfig={"persistSession": False})
         await world.let_pass("1h")
@@ -181,7 +210,7 @@ def test_the_session_of_an_earlier_time_is_not_used_for_what_wants_a_fresh_one(w
 
     old, told = world.play(story)
     assert len(world.server.said_in(old)) == 1
-    assert len(world.server.sessions) == 2
+    assert len(world.made) == 2
     assert "sessionId" not in told
 
 
@@ -234,7 +263,7 @@ def test_what_is_still_in_use_or_was_not_made_here_is_not_cleaned_up(world):
         return used
 
     used = world.play(story)
-    assert {"my-own-chat", used} < set(world.server.sessions)
+    assert {"my-own-chat", used} <= set(world.server.sessions)
 
 
 def test_a_schedule_that_is_made_again_by_the_same_name_begins_anew(world):
@@ -441,7 +470,7 @@ def test_errors_are_told_in_the_log_with_their_prefix_and_stop_nothing(world, to
     ]
 
 
-@pytest.mark.req("C1", "C28")
+@pytest.mark.req("C1")
 def test_a_prompt_is_sent_at_its_time_and_not_at_the_next_check(world):
     async def story(world):
         await world.put("daily", schedule={"type": "cron", "expression": "17 9 * * *"})
@@ -453,14 +482,108 @@ def test_a_prompt_is_sent_at_its_time_and_not_at_the_next_check(world):
     assert world.play(story) == "2026-01-29T09:17:00.000Z"
 
 
-@pytest.mark.req("C36")
-def test_a_session_lives_in_a_folder_that_has_its_id(world):
-    async def story(world):
-        await world.put("daily")
-        return (await world.run("daily"))["sessionId"]
+@pytest.mark.req("C28", "C57", "C58")
+def test_enabled_schedules_whose_next_run_has_come_are_sent_and_no_others(world):
+    next_runs = {
+        "disabled": "2026-01-29T07:00:00.000Z",
+        "hours-ago": "2026-01-29T05:00:00.000Z",
+        "just-now": "2026-01-29T08:00:00.000Z",
+        "to-come": "2026-01-29T08:00:01.000Z",
+        "yesterday": "2026-01-28T09:00:00.000Z",
+    }
+    for slug, next_run in next_runs.items():
+        world.define(slug, enabled=slug != "disabled")
+        world.write(slug, "last-run.json", {"nextRun": next_run})
 
-    found = world.play(story)
-    assert [each.name for each in world.server.folder.iterdir()] == [found]
+    async def story(world):
+        at_first = list(world.messages)
+        await world.let_pass("1s")
+        return at_first
+
+    assert sorted(world.play(story)) == ["hours-ago", "just-now", "yesterday"]
+    assert world.messages[3:] == ["to-come"]
+    told = {slug: world.last_run(slug) for slug in next_runs}
+    assert {slug for slug in told if told[slug]["lastResult"] == "success"} == set(world.messages)
+    assert told["disabled"]["lastRun"] is None
+    for slug in world.messages:
+        assert told[slug]["nextRun"] == "2026-01-29T09:00:00.000Z"
+
+
+@pytest.mark.req("C31")
+def test_overdue_prompts_are_sent_in_the_order_in_which_they_were_due(world):
+    """The clock is real: what is started in one millisecond has no order but that of names."""
+    slugs = ["d", "b", "e", "a", "c"]
+    for n, slug in enumerate(slugs):
+        world.define(slug)
+        world.write(slug, "last-run.json", {"nextRun": f"2026-01-01T0{n}:00:00.000Z"})
+
+    async def story(world):
+        await until(lambda: len(world.messages) == len(slugs))
+
+    world.clock = None
+    world.play(story)
+    assert world.messages == slugs
+
+
+@pytest.mark.req("C8", "C36")
+def test_sessions_live_in_the_home_folder_of_the_server_beside_the_schedules(tmp_path, monkeypatch):
+    """Both programs have nothing but their defaults; the server makes its folders itself."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    there = tmp_path / ".caco" / "schedule" / "daily"
+    there.mkdir(parents=True)
+    (there / "definition.json").write_text(json.dumps(STANDUP))
+    program = [sys.executable, EXAMPLE / "session_server.py", "--listen", "127.0.0.1:0"]
+
+    async def story():
+        server = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+        try:
+            said = (await server.stdout.readline()).decode()
+            url = said.split()[2].rstrip(",")
+            settings = Settings(database=f"sqlite:///{tmp_path}/onbeat.db", sessions_url=url)
+            async with Onbeat(settings=settings):
+                async with asyncio.timeout(20):
+                    while not (tmp_path / ".caco" / "sessions").is_dir():  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+                    await server.stdout.readline()  # what it was sent
+        finally:
+            server.kill()
+            await server.wait()
+
+    asyncio.run(story())
+    last_run = json.loads((there / "last-run.json").read_text())
+    session = tmp_path / ".caco" / "sessions" / last_run["sessionId"]
+    assert sorted(each.name for each in session.iterdir()) == ["messages.jsonl", "session.json"]
+    assert json.loads((session / "messages.jsonl").read_text()).startswith("[scheduler:daily]")
+
+
+@pytest.mark.req("C67")
+def test_history_has_the_last_ten_runs_of_a_slug_with_their_results(world, tmp_path):
+    async def story(world):
+        await world.put("daily", enabled=False)
+        await world.put("other", enabled=False)
+        await world.run("other")
+        for n in range(12):
+            world.clock.advance("1h")
+            world.server.fails = n % 4 == 3
+            await world.run("daily")
+        return world.last_run("daily")["sessionId"]
+
+    session = world.play(story)
+    (tmp_path / "onbeat.toml").write_text(f'database = "{world.database}"\n')
+    with contextlib.chdir(tmp_path):
+        done = CliRunner().invoke(main, ["runs", "daily", "-n", "10", "--json"])
+        text = CliRunner().invoke(main, ["runs", "daily", "-n", "10"]).output
+    runs = json.loads(done.stdout)
+    assert len(runs) == 10
+    assert {run["schedule_id"] for run in runs} == {"daily"}
+    well = ("SUCCESS", None, {"sessionId": session})
+    overtaken = ("CANCELED", "a newer run took its place", None)
+    waits = ("ENQUEUED", "HTTP 500: Internal Server Error", None)
+    found = [(run["status"], run["error"], run["result"]) for run in reversed(runs)]
+    assert found == [well, overtaken, *[well] * 3, overtaken, *[well] * 3, waits]
+    assert [run["run_at"] for run in runs] == sorted((run["run_at"] for run in runs), reverse=True)
+    assert (text.count("SUCCESS"), text.count("HTTP 500: Internal Server Error")) == (7, 1)
 
 
 @pytest.mark.req("C52")

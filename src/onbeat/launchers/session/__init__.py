@@ -4,28 +4,42 @@ A server makes sessions (`POST /api/sessions`) and takes messages (`.../ID/messa
 of a schedule is in the book before the first message goes there: whatever breaks later, the next
 attempt finds it, and there is no second one. What is made for one run is deleted after it, by
 `tidy`: no run waits for that.
+
+A run lasts until the server says that the session is idle again, so that a group of one place has
+one session at work. A server that does not say so has done its work with its answer. A prompt is in
+the book before it is sent: the node that reattaches a run knows whether the server has it.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from onbeat.core.runs import Accepted, Busy, Failed, Outcome, Succeeded
+from onbeat.core.runs import Accepted, Busy, Canceled, Failed, Lost, Outcome, Succeeded
 from onbeat.core.schedules import Target
 from onbeat.errors import InvalidSchedule, OnbeatError
-from onbeat.launchers.session.book import Book, Made
+from onbeat.launchers.session.book import Book, Made, Sent
+from onbeat.launchers.session.server import ChatServer
 from onbeat.launchers.session.target import Prompt, read_prompt, session_id_of
 from onbeat.ports import NO_HEADERS, Answer, Ask, Attempt, Callback, Store
+from onbeat.surely import surely
 
 log = logging.getLogger("onbeat.sessions")
 
 BUSY = "Session busy - agent currently running"
 LONGEST_ANSWER = 5 * 60_000  # milliseconds for one request
-LONGEST_DELETE = 10_000
+FIRST_LOOK, LAST_LOOK, SLOWER = 0.05, 5.0, 1.5  # seconds between two looks, and how that grows
+SILENT_FOR = 60.0  # seconds in which a server may not say whether a session works
+LONGEST_WORK = 60 * 60_000  # milliseconds that a session is followed, if there is no timeout
+STOPS_WITHIN, STOP_LOOKS = 5.0, 20  # seconds in which a stopped session is to be idle, and looks
 LONGEST_USE = 30 * 60_000  # how long a session for one run is left to it, if nobody tells its end
 TRIES = 2  # sessions of a schedule that a run is sent to, before it has a new one
+OVERLOADED = (409, 429)  # a server that makes no session now
+LOST = "its node fell silent while it was sent: it may have arrived, and is not sent again"
+STOPPED, AT_WORK = "the session was stopped", "the session may still be working"
 GIVEN_UP = 7 * 86_400_000  # one that could not be deleted for so long is forgotten
 
 
@@ -53,6 +67,9 @@ class SessionLauncher:
         self._check_url, self._url, self._ask, self._store = check_url, url, ask, store
         self._cwd, self._busy_delay, self._most, self._callback = cwd, busy_delay, most, callback
         self._public_only = public_only
+        self._followed: set[int] = set()  # the runs whose sessions are at work
+        self._left: set[int] = set()  # those of them that this node lets go of
+        self._stopping: set[int] = set()  # runs that are not to be followed any longer
 
     def check(self, target: Target) -> None:
         prompt = read_prompt(target)
@@ -81,19 +98,36 @@ class SessionLauncher:
         except InvalidSchedule as refused:
             outcome = Failed(str(refused), "invalid_target", retryable=False)
         except OnbeatError as broken:  # the store's: what was sent was sent
-            outcome = Failed(str(broken))
+            outcome = Lost() if attempt.may_run else Failed(str(broken))
+        finally:
+            for each in (self._followed, self._left, self._stopping):
+                each.discard(attempt.run_id)
         return outcome, "".join(f"{line}\n" for line in lines)
+
+    def leave(self, run_ids: Collection[int]) -> Collection[int]:
+        """Let go of runs whose sessions are at work; what is being sent is sent first."""
+        left = self._followed & set(run_ids)
+        self._left |= left
+        self._stopping |= set(run_ids) - left
+        return frozenset(left)
 
     async def tidy(self) -> None:
         """Delete sessions that were for one run, and are not needed for it any more."""
         book, silent = self._book, set[str]()
+        for name, sent in await book.ended_sent():
+            if sent is not None:
+                told = await self._stop(sent.made, [])
+                log.warning("[SCHEDULER] %s: run %s: %s", sent.made.schedule_id, name, told)
+            await book.forget_sent(name)
         found = await book.all()
         latest = {made.schedule_id: made for made in found}  # the last of each is the latest
         for made in found:
             is_old = made.used_at + LONGEST_USE <= book.now()
             is_followed = latest[made.schedule_id] is not made
-            is_over = made.is_ephemeral and (is_old or is_followed or made.reports)
-            if is_over and made.url not in silent and not await book.is_in_use(made):
+            is_over = made.is_idle or made.reports or is_old or is_followed
+            if not (made.is_ephemeral and is_over) or made.url in silent:
+                continue
+            if not await book.is_in_use(made):
                 answer = await self._delete(made)
                 if isinstance(answer, Failed):
                     silent.add(made.url)  # nobody is there
@@ -110,6 +144,12 @@ class SessionLauncher:
     async def _launch(self, attempt: Attempt, lines: list[str]) -> Outcome:
         """Send the prompt to the session of the schedule, or to a new one."""
         prompt, book = read_prompt(attempt.target), self._book
+        if attempt.may_run or attempt.is_to_end:
+            sent = await book.sent(attempt)
+            if sent is not None:
+                return await self._reattach(sent, prompt, attempt, lines)
+            if attempt.is_to_end:
+                return Canceled("it was not sent")
         url = (prompt.url or self._url).rstrip("/")
         if not url:
             raise InvalidSchedule("session.url", "there is no chat server", hint="sessions_url")
@@ -130,27 +170,29 @@ class SessionLauncher:
                 break
             known = replace(made, session_id=session_id)
             await book.touch(known)
-            answer = await self._say(known, prompt, attempt, lines)
+            answer, sent = await self._say(known, prompt, attempt, lines)
             if not isinstance(answer, Answer) or answer.status != 404:
-                return self._outcome(answer, known, prompt)
+                return await self._outcome(answer, sent, prompt, attempt, lines)
             await book.strike(known)
         await self._make_room()
         new = await self._make(made, prompt, attempt, lines)
-        if isinstance(new, Failed):
+        if not isinstance(new, Made):
             return new
         await book.enter(new)  # before anything is said there
-        answer = await self._say(new, prompt, attempt, lines)
-        return self._outcome(answer, new, prompt)
+        answer, sent = await self._say(new, prompt, attempt, lines)
+        return await self._outcome(answer, sent, prompt, attempt, lines)
 
     async def _make(
         self, made: Made, prompt: Prompt, attempt: Attempt, lines: list[str]
-    ) -> Made | Failed:
+    ) -> Made | Failed | Busy:
         """Have the server make a session."""
         body = {"cwd": prompt.cwd or self._cwd, "description": attempt.schedule_id}
         body |= {"kind": "scheduled"} | ({"model": prompt.model} if prompt.model else {})
         answer = await self._post(made, "/api/sessions", body, attempt, lines)
         if isinstance(answer, Failed):
             return answer
+        if answer.status in OVERLOADED:
+            return Busy(f"the server makes no session now: {answer.error}", self._busy_delay)
         if not 200 <= answer.status < 300:
             return Failed(answer.error)
         found = session_id_of(answer.body)
@@ -161,13 +203,23 @@ class SessionLauncher:
 
     async def _say(
         self, made: Made, prompt: Prompt, attempt: Attempt, lines: list[str]
-    ) -> Answer | Failed:
+    ) -> tuple[Answer | Failed, Sent]:
+        """Send the prompt. It stays in the book only if the server has it."""
         body = {"prompt": prompt.text, "source": "scheduler", "scheduleSlug": attempt.schedule_id}
         headers = {"Idempotency-Key": attempt.key}
         if prompt.feedback and self._callback is not None:
             headers |= await self._callback(attempt.key)
         at = f"/api/sessions/{quote(made.session_id, safe='')}/messages"
-        return await self._post(made, at, body, attempt, lines, headers=headers)
+        sent = await self._book.send(attempt, made)
+        answer = await self._post(made, at, body, attempt, lines, headers=headers)
+        try:
+            if isinstance(answer, Answer) and 200 <= answer.status < 300:
+                await self._book.take(attempt, sent)
+            else:
+                await self._book.unsend(attempt)
+        except OnbeatError as broken:
+            log.warning("[SCHEDULER] %s: not in the book: %s", attempt.schedule_id, broken)
+        return answer, sent
 
     async def _post(
         self,
@@ -196,16 +248,110 @@ class SessionLauncher:
         )
         return answer
 
-    def _outcome(self, answer: Answer | Failed, made: Made, prompt: Prompt) -> Outcome:
-        """Return what the answer to a message means."""
+    async def _outcome(
+        self,
+        answer: Answer | Failed,
+        sent: Sent,
+        prompt: Prompt,
+        attempt: Attempt,
+        lines: list[str],
+    ) -> Outcome:
+        """Return what the answer to a message means, or came of it."""
         if isinstance(answer, Failed):
             return answer
         if answer.status == 409:
             return Busy(BUSY, self._busy_delay)
+        if answer.status in OVERLOADED:
+            return Busy(answer.error, self._busy_delay)
         if not 200 <= answer.status < 300:
             return Failed(answer.error)
-        told = made.session_id
-        return Accepted(told) if prompt.feedback else Succeeded({"sessionId": told})
+        if prompt.feedback:
+            return Accepted(sent.made.session_id)
+        return await self._follow(sent, attempt, lines)
+
+    # -- a session at work
+
+    async def _reattach(
+        self, sent: Sent, prompt: Prompt, attempt: Attempt, lines: list[str]
+    ) -> Outcome:
+        """Return what came of a prompt that another node has sent, or begun to send."""
+        if not sent.is_taken:
+            return Failed(LOST, "lost", retryable=False)
+        lines.append(f"reattached: session {sent.made.session_id}")
+        if attempt.is_to_end:
+            return Canceled(await self._stop(sent.made, lines))
+        if prompt.feedback:
+            return Accepted(sent.made.session_id)
+        return await self._follow(sent, attempt, lines)
+
+    async def _follow(self, sent: Sent, attempt: Attempt, lines: list[str]) -> Outcome:
+        """Wait until the session is idle, as far as its server says so; or stop it in the end."""
+        self._followed.add(attempt.run_id)
+        try:
+            return await self._until_idle(sent, attempt, lines)
+        except asyncio.CancelledError:
+            if attempt.run_id in self._left:
+                raise  # another node reattaches it
+            stopped: list[str] = []
+            await surely(self._stop_into(stopped, sent.made, lines))
+            return Canceled(f"canceled: {stopped[0]}")
+
+    async def _until_idle(self, sent: Sent, attempt: Attempt, lines: list[str]) -> Outcome:
+        assert self._ask is not None, "it can do more than check"
+        server, wait = ChatServer(self._ask, sent.made), FIRST_LOOK
+        loop, silent_since = asyncio.get_running_loop(), None
+        done = Succeeded({"sessionId": sent.made.session_id})
+        limit = LONGEST_WORK if attempt.timeout is None else attempt.timeout
+        worked = max(self._book.now() - sent.sent_at, 0)  # before it was reattached
+        until = self._book.monotonic() + (limit - worked) / 1000
+        while True:
+            found = await server.working()
+            if found == "idle":
+                with suppress(OnbeatError):  # it is tidied later
+                    await self._book.touch(replace(sent.made, is_idle=True))
+                return done
+            if found == "unknown":
+                lines.append("the server does not say whether the session works")
+                return done
+            if not isinstance(found, Failed):
+                silent_since = None
+            elif silent_since is None:
+                silent_since = loop.time()
+                lines.append(f"the server does not say whether the session works: {found.error}")
+            elif loop.time() - silent_since > SILENT_FOR:
+                return done
+            if attempt.run_id in self._stopping:
+                return Lost()  # another node reattaches it
+            left = until - self._book.monotonic()
+            if left <= 0 and attempt.timeout is None:
+                lines.append(f"{AT_WORK}: it is not followed any longer")
+                return done
+            if left <= 0:
+                stopped = await self._stop(sent.made, lines)
+                problem = f"still working after {limit / 1000:g} s: {stopped}"
+                return Failed(problem, "timeout", retryable=False)
+            await asyncio.sleep(min(wait, left))
+            wait = min(wait * SLOWER, LAST_LOOK)
+
+    async def _stop_into(self, found: list[str], made: Made, lines: list[str]) -> None:
+        found.append(await self._stop(made, lines))
+
+    async def _stop(self, made: Made, lines: list[str]) -> str:
+        """Have a session stop what it works on; return what is known of that."""
+        assert self._ask is not None, "it can do more than check"
+        server = ChatServer(self._ask, made)
+        why = await server.stop()
+        lines.append(f"POST {made.url}/api/sessions/{made.session_id}/cancel: {why or 'ok'}")
+        if why:
+            return f"{AT_WORK}, the server did not stop it ({why})"
+        for _ in range(STOP_LOOKS):
+            found = await server.working()
+            if found != "busy":
+                break
+            await asyncio.sleep(STOPS_WITHIN / STOP_LOOKS)
+        return STOPPED if found == "idle" else f"{AT_WORK}, the server was asked to stop it"
+
+    # -- sessions that are not needed any more
 
     async def _make_room(self) -> None:
         """Delete the least recently used sessions, so that there is a place for another.
@@ -222,17 +368,16 @@ class SessionLauncher:
             answer = await self._delete(made)
             if isinstance(answer, Failed):
                 return  # nobody is there: a run does not wait for each of them
-            excess -= _is_gone(answer)
+            excess -= answer is not None and _is_gone(answer)
 
-    async def _delete(self, made: Made) -> Answer | Failed:
-        """Have a session deleted; return what its server says of that."""
+    async def _delete(self, made: Made) -> Answer | Failed | None:
+        """Have a session deleted; return what its server says. None: it is at work, and stays."""
         assert self._ask is not None, "it can do more than check"
-        answer = await self._ask(
-            "DELETE",
-            f"{made.url}/api/sessions/{quote(made.session_id, safe='')}",
-            timeout=LONGEST_DELETE,
-            public_only=made.public_only,
-        )
+        server = ChatServer(self._ask, made)
+        working = await server.working()
+        if working == "busy":
+            return None
+        answer = working if isinstance(working, Failed) else await server.delete()
         if _is_gone(answer) or made.used_at + GIVEN_UP <= self._book.now():
             await self._book.strike(made)
         else:

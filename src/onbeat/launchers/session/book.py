@@ -4,16 +4,20 @@ It is kept in the store, so that every node knows it and a crash forgets nothing
 of one server: the same id at another one is somebody else's.
 """
 
+from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.runs import Status
-from onbeat.ports import Store
+from onbeat.core.runs import Accepted, Status
+from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
+from onbeat.ports import Attempt, Store
 
 OF_SCHEDULE = "session"  # by schedule: the session that its runs share
 MADE = "session-made"  # all that were made
+CUT_OFF = ("timeout", "canceled", "superseded")  # reasons of runs that the server did not end
+SENT = "session-sent"  # by run: the prompts that were sent, until the run has ended
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -28,11 +32,21 @@ class Made(msgspec.Struct, frozen=True):
     is_ephemeral: bool = False  # it is for that run only
     reports: bool = False  # the server reports the end of that run
     session_id: str = ""
+    is_idle: bool = False  # the server has said so, after that run
 
     @property
     def name(self) -> str:
         """What it is called in the book."""
         return sha256(f"{self.url}\n{self.session_id}".encode()).hexdigest()
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A prompt that was sent, and to which session."""
+
+    made: Made
+    attempt: int  # of the run
+    sent_at: int  # milliseconds
+    is_taken: bool = False  # the server has said that it has it; else it is in doubt
 
 
 class Book:
@@ -44,6 +58,10 @@ class Book:
     def now(self) -> int:
         """Return the time, in milliseconds."""
         return self._store.clock.now()
+
+    def monotonic(self) -> float:
+        """Return seconds, for measuring what has passed."""
+        return self._store.clock.monotonic()
 
     async def since(self, schedule_id: str) -> int | None:
         """Return when a schedule was made, if it is there."""
@@ -70,7 +88,13 @@ class Book:
         row = await self._store.kept(MADE, made.name)
         known = None if row is None else _made(row.body)
         if known is not None:
-            used = replace(known, used_at=made.used_at, run_id=made.run_id, reports=made.reports)
+            used = replace(
+                known,
+                used_at=made.used_at,
+                run_id=made.run_id,
+                reports=made.reports,
+                is_idle=made.is_idle,
+            )
             await self._store.keep(MADE, made.name, msgspec.to_builtins(used))
 
     async def strike(self, made: Made) -> None:
@@ -88,7 +112,69 @@ class Book:
     async def is_in_use(self, made: Made) -> bool:
         """Return whether the run that used a session last is still at it."""
         run = await self._store.run(made.run_id)
-        return run is not None and run.finished_at is None and run.status != Status.ENQUEUED
+        if run is None or run.finished_at is not None:
+            return False
+        return run.status != Status.ENQUEUED or run.reason == "lost"  # it is to be found again
+
+    # -- prompts
+
+    async def send(self, attempt: Attempt, made: Made) -> Sent:
+        """Remember that a prompt is about to be sent."""
+        sent = Sent(made, attempt.attempt, self.now())
+        await self._store.keep(SENT, str(attempt.run_id), msgspec.to_builtins(sent))
+        return sent
+
+    async def take(self, attempt: Attempt, sent: Sent) -> None:
+        """Remember that the server has a prompt, and name the run after the session."""
+        taken = replace(sent, is_taken=True)
+        await self._store.keep(SENT, str(attempt.run_id), msgspec.to_builtins(taken))
+        with suppress(NoSuchRun, RunIsHeld, RunIsOver):
+            named = sent.made.session_id
+            await self._store.report(attempt.run_id, Accepted(), external_id=named)
+
+    async def sent(self, attempt: Attempt) -> Sent | None:
+        """Return what was sent for a run whose node fell silent; None: nothing was."""
+        row = await self._store.kept(SENT, str(attempt.run_id))
+        if row is None:
+            return None
+        try:
+            return msgspec.convert(row.body, Sent)
+        except msgspec.ValidationError:
+            unknown = Made(attempt.schedule_id, None, "", public_only=True, used_at=0, run_id=0)
+            return Sent(unknown, attempt=0, sent_at=0)
+
+    async def unsend(self, attempt: Attempt) -> None:
+        """Forget a prompt that the server did not take."""
+        await self._store.forget(SENT, str(attempt.run_id))
+
+    async def ended_sent(self) -> list[tuple[str, Sent | None]]:
+        """Return the prompts of runs that have ended, by name; those to be stopped come along.
+
+        Such a run was reported by its server until it ran out of time, or was canceled. A session
+        that has a later prompt by now is not stopped.
+        """
+        ended: list[tuple[str, Sent | None]] = []
+        working: set[str] = set()
+        for row in await self._store.kept_all(SENT):
+            run = await self._store.run(int(row.name)) if row.name.isdecimal() else None
+            try:
+                sent = msgspec.convert(row.body, Sent)
+            except msgspec.ValidationError:
+                sent = None
+            if run is not None and run.finished_at is None:
+                working |= set() if sent is None else {sent.made.name}
+                continue
+            is_cut_off = run is not None and run.reason in CUT_OFF
+            is_to_stop = is_cut_off and sent is not None and sent.is_taken and sent.made.reports
+            ended.append((row.name, sent if is_to_stop else None))
+        return [
+            (name, None if sent is None or sent.made.name in working else sent)
+            for name, sent in ended
+        ]
+
+    async def forget_sent(self, name: str) -> None:
+        """Forget a prompt whose run has ended."""
+        await self._store.forget(SENT, name)
 
 
 def _made(body: object) -> Made | None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 import msgspec
 from msgspec.structs import replace
@@ -34,8 +34,11 @@ from onbeat.service import Service
 from onbeat.systems.beside import Keeper
 from onbeat.systems.sessions.broken import Unscheduled, broken_in
 from onbeat.systems.sessions.definitions import (
+    LIMITS,
+    OUTCOMES,
     SLUG,
     SOURCE,
+    TIMEOUT,
     Defaults,
     Fields,
     Refused,
@@ -49,7 +52,10 @@ from onbeat.systems.sessions.mirror import SESSION, Mirror
 from onbeat.systems.sessions.standing import Known
 from onbeat.systems.sessions.waiting import in_hand, make_way
 
-__all__ = ["SLUG", "TIDIED_EVERY", "Defaults", "Item", "Refused", "Sessions", "broken_in"]
+__all__ = [
+    "OUTCOMES", "SLUG", "TIDIED_EVERY", "TIMEOUT", "Defaults", "Item", "Refused", "Sessions",
+    "broken_in",
+]  # fmt: skip
 
 log = logging.getLogger("onbeat.sessions")
 
@@ -57,7 +63,14 @@ EVERY = 1.0  # seconds between two looks at the files
 TIDIED_EVERY = 60.0  # seconds
 PATIENCE = 2.0  # seconds that whoever starts a run waits to hear of its session
 LOOKS = 40  # in that time
-DEFINED = ("prompt", "enabled", "schedule", "sessionConfig")  # by whoever calls
+DEFINED = ("prompt", "enabled", "schedule", "sessionConfig", *LIMITS)  # by the caller
+
+
+class Limits(TypedDict):
+    """What a definition may have besides."""
+
+    timeout_minutes: int | None
+    rate_limit: dict[str, object] | None
 
 
 class Item(msgspec.Struct, frozen=True, rename="camel"):
@@ -75,6 +88,8 @@ class Item(msgspec.Struct, frozen=True, rename="camel"):
     session_id: str | None
     created_at: str | None
     updated_at: str | None
+    timeout_minutes: int | None = TIMEOUT
+    rate_limit: dict[str, object] | None = None
 
 
 class Sessions:
@@ -121,6 +136,8 @@ class Sessions:
         slugs = set()
         for event in events:
             match event:
+                case RunRetrying(reason="lost"):
+                    slugs.add(event.schedule_id)  # another node reattaches it
                 case RunRetrying() | RunFailed() if event.schedule_id in self._mirror.slugs:
                     level = logging.WARNING if isinstance(event, RunRetrying) else logging.ERROR
                     told = event.error or event.reason
@@ -271,8 +288,10 @@ class Sessions:
             "schedule": given.get("schedule"),
             "sessionConfig": {} if (own := given.get("sessionConfig")) is None else own,
         }
+        definition |= {name: given[name] for name in LIMITS if given.get(name) is not None}
         if row is not None:  # what somebody has put into the file is theirs
-            definition |= {name: value for name, value in before.items() if name not in definition}
+            known_here = (*definition, *LIMITS)
+            definition |= {name: value for name, value in before.items() if name not in known_here}
         definition |= {"createdAt": made, "updatedAt": stamp}
         first = await self._mirror.begins_at(row, before, definition)
         schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
@@ -325,6 +344,7 @@ class Sessions:
             session_id=stands.session_id if is_persistent(definition) else None,
             created_at=made if isinstance(made, str) else None,
             updated_at=edited if isinstance(edited, str) else None,
+            **_limits_in(definition),
         )
 
     async def _refuse_corrupt(
@@ -363,7 +383,7 @@ class Sessions:
                 if found is not None:
                     return found
             run = await self._service.run(run.run_id)
-            if run.attempt > 0 and run.status != Status.STARTED:
+            if run.external_id or (run.attempt > 0 and run.status != Status.STARTED):
                 break
             await asyncio.sleep(PATIENCE / LOOKS)
         result = run.result if isinstance(run.result, dict) else {}
@@ -389,7 +409,16 @@ def _broken(slug: str, broken: Unscheduled) -> Item:
         session_id=_text(ran.get("sessionId")),
         created_at=_text(made),
         updated_at=_text(edited),
+        **_limits_in(said),
     )
+
+
+def _limits_in(definition: Fields) -> Limits:
+    minutes, rate = definition.get("timeoutMinutes", TIMEOUT), definition.get("rateLimit")
+    return {
+        "timeout_minutes": int(minutes) if isinstance(minutes, int | float) else None,
+        "rate_limit": rate if isinstance(rate, dict) else None,
+    }
 
 
 def _text(value: object) -> str | None:

@@ -15,6 +15,7 @@ from onbeat.errors import InvalidSchedule
 from onbeat.service import BROKEN, Service
 from onbeat.systems.sessions.definitions import (
     DEEPEST,
+    LIMITS,
     SOURCE,
     Defaults,
     Fields,
@@ -24,7 +25,9 @@ from onbeat.systems.sessions.definitions import (
 from onbeat.systems.sessions.files import DEFINITION, LAST_RUN, Corrupt, Files
 from onbeat.systems.sessions.standing import NOT_RUN, read_last_run
 
-SHOWN: tuple[str, ...] = ("prompt", "schedule", "sessionConfig", "createdAt", "updatedAt")
+SHOWN: tuple[str, ...] = (
+    "prompt", "schedule", "sessionConfig", "createdAt", "updatedAt", *LIMITS,
+)  # fmt: skip
 LONGEST_FIELD = 16 * 1024  # bytes of what is shown of a definition
 
 

@@ -3,11 +3,14 @@
     {"prompt": "...", "enabled": true, "schedule": {"type": "cron", "expression": "0 9 * * 1-5"},
      "sessionConfig": {"model": "claude-sonnet", "persistSession": true}}
 
-A cron expression is of UTC, or of the `timezone` that its schedule names.
+A cron expression is of UTC, or of the `timezone` that its schedule names. A schedule may also be
+`{"type": "after", "slug": "other", "outcome": "success", "delayMinutes": 5}`; a definition may have
+`"rateLimit": {"maxRuns": 3, "per": "day"}` and `"timeoutMinutes": 30`.
 What is not known here is kept as it is. Refusals are in the words of that system.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -27,12 +30,15 @@ SLUG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 SLUGS = "letters, digits, '.', '_' and '-', at most 100, and no '.' first"
 LONGEST_INTERVAL = 525_600  # minutes: a year
 LONGEST, DEEPEST = 256 * 1024, 24  # of a definition: bytes, and levels
+TIMEOUT, LONGEST_TIMEOUT = 30, 7 * 24 * 60  # minutes
+MOST_RUNS = 1000  # of a rate
 RETRIES = 48  # after an error: a day of them, half an hour apart
 CRON = re.compile(
     r"[ \t]*@[A-Za-z]+[ \t]*|[ \t]*\S+([ \t]+\S+){4}[ \t]*"
 )  # five fields, or a macro
 NO_SCHEDULE = "schedule with type and expression/intervalMinutes is required"
 NO_CRON = "Invalid cron expression"
+NO_RATE = "rateLimit must have maxRuns and per"
 
 Fields = dict[str, object]
 
@@ -105,7 +111,8 @@ def read_definition(
         session["feedback"] = True
     timing = _timing(given.get("schedule"), begins_at)
     try:
-        found = read_schedule(slug, timing | _policy(defaults) | {"run": {"session": session}})
+        policy = _policy(defaults) | _limits(given)
+        found = read_schedule(slug, timing | policy | {"run": {"session": session}})
     except InvalidSchedule as refused:
         if refused.field.startswith("cron"):
             raise Refused(400, NO_CRON, hint=str(refused)) from None
@@ -142,6 +149,9 @@ def told_of(definition: str, known: Fields) -> Fields:
         value, before = session.get(ours, default), config.get(name)
         if value != (default if before is None else before):
             found["sessionConfig"] = config = config | {name: value}
+    limits = timeout_of(now_said), rate_of(now_said)
+    both = zip(LIMITS, limits, _limits_known(known), strict=True)
+    found |= {name: limit for name, limit, before in both if limit != before}
     timing = _schedule_of(now_said)
     if timing is not None and timing != _in_one_spelling(known.get("schedule")):
         found["schedule"] = timing
@@ -168,8 +178,73 @@ def _policy(defaults: Defaults) -> Fields:
         "catchup": "once",
         "catchup_window": "366d",  # however long nothing was up, there is one run
         "retry": {"attempts": RETRIES + 1, "backoff": length, "max": length},
-        "timeout": "30m",
     }
+
+
+def is_dependent(given: Fields) -> bool:
+    """Return whether a definition runs when another has ended, and not by the time."""
+    found = given.get("schedule")
+    return isinstance(found, dict) and found.get("type") == "after"
+
+
+def in_order(slugs: Sequence[str], followed: Mapping[str, str]) -> list[str]:
+    """Return slugs such that each comes after the one that it follows, where that is among them."""
+
+    def depth(slug: str) -> int:
+        steps = 0
+        while (slug := followed.get(slug, "")) and steps < len(followed):
+            steps += 1
+        return steps
+
+    return sorted(slugs, key=lambda slug: (depth(slug), slug))
+
+
+def _limits(given: Fields) -> Fields:
+    """Return how long a run may work, and how many there may be."""
+    minutes = TIMEOUT if given.get("timeoutMinutes") is None else given["timeoutMinutes"]
+    if not _is_whole(minutes, 1, LONGEST_TIMEOUT):
+        hint = f"a whole number, 1 to {LONGEST_TIMEOUT}"
+        raise Refused(400, "timeoutMinutes is not a number of minutes", hint=hint)
+    timeout: Fields = {"timeout": f"{_whole(minutes)}m"}
+    match given.get("rateLimit"):
+        case None:
+            return timeout
+        case {"maxRuns": most, "per": "hour" | "day" as per, **other} if not other:
+            if not _is_whole(most, 1, MOST_RUNS):
+                hint = f"a whole number, 1 to {MOST_RUNS}"
+                raise Refused(400, "rateLimit.maxRuns is not a number of runs", hint=hint)
+            return timeout | {"rate": f"{_whole(most)}/{per}"}
+        case _:
+            raise Refused(400, NO_RATE, hint='{"maxRuns": 3, "per": "day"}, or per hour')
+
+
+def timeout_of(said: Fields) -> object:
+    """Return the `timeoutMinutes` of a schedule; None: it has none, or not in whole minutes."""
+    text = said.get("timeout")
+    seconds = parse_duration(text).elapsed if isinstance(text, str) else 0
+    return seconds // 60 if seconds and not seconds % 60 else None
+
+
+def rate_of(said: Fields) -> object:
+    """Return the `rateLimit` of a schedule; None: it has none."""
+    most, _, per = str(said.get("rate", "")).partition("/")
+    return {"maxRuns": int(most), "per": per} if per else None
+
+
+def _limits_known(known: Fields) -> tuple[object, object]:
+    minutes = known.get("timeoutMinutes")
+    return TIMEOUT if minutes is None else minutes, known.get("rateLimit")
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int | float), "it was checked"
+    return int(value)
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return float(value).is_integer() and least <= value <= most
 
 
 def _timing(given: object, begins_at: int) -> Fields:
@@ -180,17 +255,31 @@ def _timing(given: object, begins_at: int) -> Fields:
                 raise Refused(400, NO_CRON, hint="minute hour day month day-of-week")
             return {"cron": text.strip(), "timezone": _zone_of(given)}
         case {"type": "interval", "intervalMinutes": int(minutes) | float(minutes)}:
-            is_whole = not isinstance(minutes, bool) and minutes == int(minutes)
-            if not is_whole or not 1 <= minutes <= LONGEST_INTERVAL:
+            if not _is_whole(minutes, 1, LONGEST_INTERVAL):
                 hint = f"a whole number, 1 to {LONGEST_INTERVAL}"
                 raise Refused(400, "intervalMinutes is no number of minutes", hint=hint)
             return {"every": f"{int(minutes)}m", "start_at": rfc3339(begins_at)}
+        case {"type": "after", "slug": str(other), **own} if other.strip():
+            return {"after": _after(own, other.strip())}
+        case {"type": "after"}:
+            raise Refused(400, NO_SCHEDULE, hint="slug: the schedule that it follows")
         case {"type": "cron"}:
             raise Refused(400, NO_SCHEDULE, hint="expression: a text such as 0 9 * * 1-5")
         case {"type": "interval"}:
             raise Refused(400, NO_SCHEDULE, hint="intervalMinutes: a whole number")
         case _:
-            raise Refused(400, NO_SCHEDULE, hint="type: cron or interval")
+            raise Refused(400, NO_SCHEDULE, hint="type: cron, interval or after")
+
+
+def _after(given: Mapping[object, object], slug: str) -> Fields:
+    outcome, delay = given.get("outcome"), given.get("delayMinutes")
+    outcome, delay = outcome or OUTCOMES[0], 0 if delay is None else delay
+    if outcome not in OUTCOMES:
+        raise Refused(400, "schedule.outcome is not an outcome", hint=", ".join(OUTCOMES))
+    if not _is_whole(delay, 0, LONGEST_INTERVAL):
+        hint = f"a whole number, 0 to {LONGEST_INTERVAL}"
+        raise Refused(400, "schedule.delayMinutes is not a number of minutes", hint=hint)
+    return {"schedule": slug, "outcome": outcome, "delay": f"{_whole(delay)}m"}
 
 
 def _zone_of(given: object) -> object:
@@ -226,6 +315,10 @@ def _schedule_of(said: Fields) -> Fields | None:
     match said:
         case {"cron": str(text)}:
             return {"type": "cron", "expression": text} | _zoned(said)
+        case {"after": {"schedule": str(slug), "outcome": str(outcome), **own}}:
+            seconds = parse_duration(str(own.get("delay", "0s"))).elapsed
+            after = {"type": "after", "slug": slug, "outcome": outcome}
+            return None if seconds % 60 else after | {"delayMinutes": seconds // 60}
         case {"every": str(length)}:
             minutes, rest = divmod(parse_duration(length).elapsed, 60)
             return None if rest else {"type": "interval", "intervalMinutes": minutes}
@@ -247,10 +340,15 @@ def _in_one_spelling(given: object) -> Fields:
             return {"type": "cron", "expression": text} | _zoned(given)
         case {"type": "interval", "intervalMinutes": minutes}:
             return {"type": "interval", "intervalMinutes": minutes}
+        case {"type": "after", "slug": str(slug), **own}:
+            outcome, delay = own.get("outcome") or OUTCOMES[0], own.get("delayMinutes") or 0
+            return {"type": "after", "slug": slug, "outcome": outcome, "delayMinutes": delay}
         case _:
             return {}
 
 
+OUTCOMES = ("completion", "success", "failure")
+LIMITS = ("timeoutMinutes", "rateLimit")
 # What a definition calls it, what a target does, and what it is if nothing is said.
 CONFIG = (
     ("model", "model", None),

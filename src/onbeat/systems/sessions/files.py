@@ -7,6 +7,7 @@ text or the new one, whole. Nothing here knows what they mean.
 import json
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from onbeat.systems.whole import replace_file
 DEFINITION, LAST_RUN, MARKER = "definition.json", "last-run.json", ".onbeat"
 LARGEST = 512 * 1024  # bytes of a file
 
-Stamp = tuple[tuple[int, int, int] | None, ...]
+Mark = tuple[int, int, int] | None
+Stamp = tuple[Mark, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,31 @@ class Files:
         there = self.folder / slug
         return Folder(_read(there / DEFINITION), _read(there / LAST_RUN))
 
-    def write(self, slug: str, name: str, fields: Fields) -> None:
-        """Write a file of a slug, whole or not at all."""
+    def followed(self, slugs: Iterable[str]) -> dict[str, str]:
+        """Return which slug the definition of each follows, of those that follow another."""
+        found = {}
+        for slug in slugs:
+            match _read(self.folder / slug / DEFINITION):
+                case {"schedule": {"type": "after", "slug": str(other)}}:
+                    found[slug] = other
+                case _:
+                    pass
+        return found
+
+    def stamp(self, slug: str, name: str) -> Mark:
+        """Return what changes when a file of a slug does."""
+        return _stamp(self.folder / slug / name)
+
+    def write(self, slug: str, name: str, fields: Fields, *, over: Mark | str = "any") -> bool:
+        """Write a file of a slug, whole or not at all; not unless it is still the one in `over`."""
         text = msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
         there = self.folder / slug
         if not there.is_dir():
             there.mkdir(parents=True, exist_ok=True)
             _sync_folder(self.folder)
-        replace_file(there / name, text)
+        return replace_file(
+            there / name, text, may_replace=lambda: over in ("any", self.stamp(slug, name))
+        )
 
     def remove(self, slug: str) -> None:
         """Remove the files of a slug, and its folder unless somebody else has files there."""
@@ -120,7 +139,7 @@ class Files:
             return []
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: Path) -> Mark:
     try:
         found = path.stat()
     except OSError:

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from onbeat.core.instants import parse_instant_ms, rfc3339_ms
 from onbeat.core.schedules import from_definition
 from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError, shown
-from onbeat.ports import Beginning
 from onbeat.records import DocumentRow, ScheduleRow, Which, WhichRuns
 from onbeat.service import Service
 from onbeat.systems.sessions.broken import BrokenFiles
@@ -30,6 +29,8 @@ from onbeat.systems.sessions.definitions import (
     Refused,
     begins_at,
     check_minimum,
+    in_order,
+    is_dependent,
     is_enabled,
     is_persistent,
     is_same_interval,
@@ -37,7 +38,16 @@ from onbeat.systems.sessions.definitions import (
     told_of,
 )
 from onbeat.systems.sessions.files import DEFINITION, LAST_RUN, Corrupt, Files, Folder, Stamp
-from onbeat.systems.sessions.standing import Known, Standing, later_of, read_last_run, standing
+from onbeat.systems.sessions.standing import (
+    Known,
+    Standing,
+    beginning,
+    comes_first,
+    fresh,
+    later_of,
+    read_last_run,
+    standing,
+)
 from onbeat.systems.sessions.waiting import LATEST, cancel_overtaken, cancel_until, make_way
 
 log = logging.getLogger("onbeat.sessions")
@@ -46,6 +56,7 @@ KIND = "sessions"  # of what is kept of a slug beside its schedule
 SESSION = "session"  # of what the launcher keeps: the session of a schedule
 MIRROR = "sessions-folder"  # of what says which folder is kept in step
 LONGEST_NOTE = 200  # characters
+APART = 0.002  # seconds between two starts: runs that are due in one millisecond have no order
 
 
 class Mirror:
@@ -105,15 +116,19 @@ class Mirror:
         rows = {row.schedule_id: row for row in await self._service.schedules(Which(SOURCE))}
         known = {row.name: row for row in await self._service.kept_all(KIND)}
         self.slugs = set(rows)
-        for slug in sorted({*rows, *known, *stamps, *self.corrupt}):
+        slugs = sorted({*rows, *known, *stamps, *self.corrupt})
+        follows = await asyncio.to_thread(self._files.followed, set(slugs) - set(rows))
+        for slug in in_order(slugs, follows):
             row = rows.get(slug)
             is_news = self._service.is_shared or self._seen.get(slug) != row
             is_news = is_news or (row is None and slug in known) or self._is_to_fill(slug, row)
+            is_news = is_news or slug in follows  # what it follows may be there by now
             if slug in heard or is_news:
                 await self._try(slug, self._one(slug, row, _known(known.get(slug))))
         now = self._service.clock.now()
         for _, slug in sorted((at, slug) for slug, at in self._awaited.items() if at <= now):
             await self._try(slug, self._start(slug))
+            await asyncio.sleep(APART)
         await self._keep_broken()
         if self._filled is not None and self._filled >= set(rows):
             await self._claim()
@@ -189,7 +204,7 @@ class Mirror:
 
     def definition(self, row: ScheduleRow, known: Known | None) -> Fields:
         """Return the definition of a slug as the store has it."""
-        before = known.definition if known is not None else _fresh(row)
+        before = known.definition if known is not None else fresh(row)
         found = told_of(row.definition, before)
         is_held = known is not None and known.is_held(row)
         if not is_held and is_enabled(found) == row.paused:
@@ -364,9 +379,10 @@ class Mirror:
             raise Refused(409, f"another schedule is called {slug}", hint="another slug")
         due = last_run and last_run["nextRun"]
         due_at = now if due is None else parse_instant_ms(due)
+        is_due = due is not None or not is_dependent(definition)  # else the other one says when
         first = max(due_at, now) // 1000
         schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
-        begins = {slug: _beginning(last_run, paused=not enabled)}
+        begins = {slug: beginning(last_run, paused=not enabled)}
         await self._service.define([schedule], source=SOURCE, beginnings=begins)
         row = await self._service.schedule(slug)
         known, persists = Known(definition), is_persistent(definition)
@@ -376,7 +392,7 @@ class Mirror:
             known = replace(known, told=told, ran=ran)
             if persists and last_run["sessionId"] is not None:
                 await self._keep_session(row, last_run["sessionId"])
-        if _comes_first(row, due_at):
+        if is_due and comes_first(row, due_at):
             known = known.awaiting(rfc3339_ms(due_at), now)
         await self.keep(slug, known)
         return known
@@ -431,7 +447,7 @@ class Mirror:
                 await self._keep_session(row, session_id)
         known = replace(known, told=seen, told_before=())
         if next_run is not None and all(next_run != each["nextRun"] for each in before):
-            first = _comes_first(row, parse_instant_ms(next_run))
+            first = comes_first(row, parse_instant_ms(next_run))
             known = known.awaiting(str(next_run) if first else None, now)
         await self.keep(slug, known)
         return known
@@ -546,46 +562,16 @@ class Mirror:
     def _write(
         self, slug: str, definition: Fields, last_run: Fields, before: Folder | None
     ) -> bool:
+        marks = [self._files.stamp(slug, name) for name in (DEFINITION, LAST_RUN)]
         there = self._files.read(slug)
         if before is not None and there != before:
             return False
-        if there.definition != definition:
-            self._files.write(slug, DEFINITION, definition)
-        if there.last_run != last_run:
-            self._files.write(slug, LAST_RUN, last_run)
-        return True
-
-
-def _beginning(last_run: Fields | None, *, paused: bool) -> Beginning:
-    """Return where a schedule begins whose last run is in a file."""
-    if last_run is None or last_run["lastRun"] is None:
-        return Beginning(paused=paused)
-    at = parse_instant_ms(str(last_run["lastRun"]))
-    match last_run["lastResult"]:
-        case "success":
-            return Beginning(paused=paused, last_run_at=at, last_success_at=at)
-        case "error":
-            return Beginning(paused=paused, last_run_at=at, last_failure_at=at)
-        case _:
-            return Beginning(paused=paused, last_run_at=at)
+        both = ((DEFINITION, definition, there.definition), (LAST_RUN, last_run, there.last_run))
+        return all(
+            said == wanted or self._files.write(slug, name, wanted, over=mark)
+            for (name, wanted, said), mark in zip(both, marks, strict=True)
+        )
 
 
 def _known(kept: DocumentRow | None) -> Known | None:
     return None if kept is None else msgspec.convert(kept.body, Known)
-
-
-def _comes_first(row: ScheduleRow, at: int) -> bool:
-    """Return whether an instant is earlier than the next tick of a schedule that is enabled."""
-    return not row.paused and (row.next_due_at is None or at < row.next_due_at)
-
-
-def _fresh(row: ScheduleRow) -> Fields:
-    return {
-        "slug": row.schedule_id,
-        "prompt": "",
-        "enabled": not row.paused,
-        "schedule": {},
-        "sessionConfig": {"persistSession": True},
-        "createdAt": rfc3339_ms(row.created_at),
-        "updatedAt": rfc3339_ms(row.updated_at),
-    }

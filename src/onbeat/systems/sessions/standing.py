@@ -11,8 +11,10 @@ from onbeat.core.instants import parse_instant_ms, rfc3339_ms
 from onbeat.core.runs import Status
 from onbeat.core.schedules import from_definition
 from onbeat.errors import InvalidSchedule
+from onbeat.ports import Beginning
 from onbeat.records import RunRow, ScheduleRow
 from onbeat.systems.sessions.definitions import Fields
+from onbeat.systems.sessions.waiting import is_detached
 
 LOST = "it is not known whether it arrived: its node fell silent, and it is not sent again"
 NOT_RUN: Fields = {"lastRun": None, "lastResult": None, "lastError": None}
@@ -167,7 +169,9 @@ def read_last_run(given: Fields) -> Fields:
 
 def _was_tried(run: RunRow) -> bool:
     """Return whether it has been attempted, and what came of that is known."""
-    is_over = run.finished_at is not None or run.status == Status.ENQUEUED
+    is_over = run.finished_at is not None or (
+        run.status == Status.ENQUEUED and not is_detached(run)
+    )
     return run.started_at is not None and run.attempt > 0 and is_over
 
 
@@ -187,6 +191,38 @@ def _next_tick(row: ScheduleRow, now: int) -> int | None:
         return row.next_due_at
     tick = from_definition(row.schedule_id, row.definition).trigger.next_after(now // 1000)
     return None if tick is None else tick * 1000
+
+
+def beginning(last_run: Fields | None, *, paused: bool) -> Beginning:
+    """Return where a schedule begins whose last run is in a file."""
+    if last_run is None or last_run["lastRun"] is None:
+        return Beginning(paused=paused)
+    at = parse_instant_ms(str(last_run["lastRun"]))
+    match last_run["lastResult"]:
+        case "success":
+            return Beginning(paused=paused, last_run_at=at, last_success_at=at)
+        case "error":
+            return Beginning(paused=paused, last_run_at=at, last_failure_at=at)
+        case _:
+            return Beginning(paused=paused, last_run_at=at)
+
+
+def comes_first(row: ScheduleRow, at: int) -> bool:
+    """Return whether an instant is earlier than the next tick of a schedule that is enabled."""
+    return not row.paused and (row.next_due_at is None or at < row.next_due_at)
+
+
+def fresh(row: ScheduleRow) -> Fields:
+    """Return the definition of a schedule of which nothing is known yet."""
+    return {
+        "slug": row.schedule_id,
+        "prompt": "",
+        "enabled": not row.paused,
+        "schedule": {},
+        "sessionConfig": {"persistSession": True},
+        "createdAt": rfc3339_ms(row.created_at),
+        "updatedAt": rfc3339_ms(row.updated_at),
+    }
 
 
 LONGEST = {"lastRun": 64, "nextRun": 64, "lastResult": 64, "lastError": 65_536, "sessionId": 200}

@@ -18,10 +18,16 @@ DISABLED = "the schedule was disabled"
 
 
 async def in_hand(service: Service, slug: str) -> RunRow | None:
-    """Return a run that is being sent, or is to be for the first time: there need be no other."""
+    """Return a run that is at work, or is to be sent for the first time: there need be no other."""
     started = await service.runs(WhichRuns(slug, status=Status.STARTED), limit=1)
-    fresh = [run for run in await _waiting(service, slug) if not run.attempt]
+    waiting = await service.runs(WhichRuns(slug, status=Status.ENQUEUED), limit=LATEST)
+    fresh = [run for run in waiting if not run.attempt or is_detached(run)]
     return next(iter((*started, *fresh)), None)
+
+
+def is_detached(run: RunRow) -> bool:
+    """Return whether a run is at work without its node, until another reattaches it."""
+    return run.status == Status.ENQUEUED and run.reason == "lost"
 
 
 async def make_way(service: Service, slug: str, *, but: str = "") -> None:
@@ -54,7 +60,9 @@ def _overtakes(other: RunRow, run: RunRow) -> bool:
 
 
 async def _waiting(service: Service, slug: str) -> list[RunRow]:
-    return await service.runs(WhichRuns(slug, status=Status.ENQUEUED), limit=LATEST)
+    """Return runs that are to be sent."""
+    found = await service.runs(WhichRuns(slug, status=Status.ENQUEUED), limit=LATEST)
+    return [run for run in found if not is_detached(run)]
 
 
 async def _cancel(service: Service, runs: Iterable[RunRow], note: str) -> None:

@@ -15,7 +15,7 @@ from litestar.types import ControllerRouterHandler
 from onbeat.errors import InvalidSchedule
 from onbeat.hosting import Hosted
 from onbeat.service import Service
-from onbeat.systems.sessions import SLUG, Item, Refused, Sessions
+from onbeat.systems.sessions import OUTCOMES, SLUG, TIMEOUT, Item, Refused, Sessions
 from onbeat.web.asking import Asked, name_of, told
 from onbeat.web.problems import PROBLEM_JSON, problem
 
@@ -202,7 +202,27 @@ _FIELDS: dict[str, Any] = {
                 },
                 "required": ["type", "intervalMinutes"],
             },
+            {
+                "type": "object",
+                "properties": {
+                    "type": {"const": "after"},
+                    "slug": _TEXT,
+                    "outcome": {"enum": [*OUTCOMES, None], "default": OUTCOMES[0]},
+                    "delayMinutes": {"type": ["integer", "null"], "minimum": 0, "default": 0},
+                },
+                "required": ["type", "slug"],
+            },
         ]
+    },
+    "timeoutMinutes": {"type": ["integer", "null"], "minimum": 1, "default": TIMEOUT},
+    "rateLimit": {
+        "type": ["object", "null"],
+        "properties": {
+            "maxRuns": {"type": "integer", "minimum": 1, "maximum": 1000},
+            "per": {"enum": ["hour", "day"]},
+        },
+        "required": ["maxRuns", "per"],
+        "additionalProperties": False,
     },
     "sessionConfig": {
         "type": ["object", "null"],

@@ -1,0 +1,80 @@
+"""Pages of other origins that an operator has named may use the API, with a token of their own.
+
+A preflight is answered here, before authentication: a browser sends no token with it. A request of
+such a page is then treated as that of any other program. Its cookies are dropped, so that a page
+never acts for the user who is logged in to the dashboard in the same browser: only `Authorization`
+counts. Requests of every other origin are refused as before.
+"""
+
+from collections.abc import Collection
+
+from onbeat.web.door.asgi import App, Message, Receive, Scope, Send, values_of
+
+PATHS = ("/api/", "/schedules", "/run-launcher/", "/timer")
+# What tells a browser's request from another program's.
+OF_BROWSERS = frozenset({
+    b"cookie", b"origin", b"referer", b"sec-fetch-dest", b"sec-fetch-mode", b"sec-fetch-site",
+    b"sec-fetch-storage-access", b"sec-fetch-user",
+})  # fmt: skip
+METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE"
+HEADERS = (
+    b"Authorization, Content-Type, Accept, If-Match, If-None-Match, Idempotency-Key, Last-Event-ID"
+)
+EXPOSED = b"ETag, Location, Retry-After, Link"
+MAX_AGE = b"600"  # seconds that a browser remembers a preflight
+VARY = (b"vary", b"Origin")
+
+
+class Cors:
+    """Lets requests of pages of these origins in to `app`; without any, all go as they are."""
+
+    def __init__(self, app: App, origins: Collection[str]) -> None:
+        self._app, self._origins = app, frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a preflight, or pass a request on."""
+        if not self._origins or scope["type"] != "http" or not scope["path"].startswith(PATHS):
+            await self._app(scope, receive, send)
+            return
+        found = values_of(scope, b"origin")
+        origin = found[0] if len(found) == 1 and found[0] in self._origins else ""
+        if not origin:
+            await self._app(scope, receive, _Told(send, (VARY,)))
+        elif scope["method"] == "OPTIONS" and values_of(scope, b"access-control-request-method"):
+            await _preflight(scope, send, origin)
+        else:
+            headers = [each for each in scope["headers"] if each[0] not in OF_BROWSERS]
+            told = (
+                (b"access-control-allow-origin", origin.encode("latin-1")),
+                (b"access-control-expose-headers", EXPOSED),
+                VARY,
+            )
+            await self._app({**scope, "headers": headers}, receive, _Told(send, told))
+
+
+async def _preflight(scope: Scope, send: Send, origin: str) -> None:
+    """Say what a page of this origin may send. A method or header that is not named is refused."""
+    headers = [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-allow-methods", METHODS),
+        (b"access-control-allow-headers", HEADERS),
+        (b"access-control-max-age", MAX_AGE),
+        (b"cache-control", b"no-store"),
+        VARY,
+    ]
+    if values_of(scope, b"access-control-request-private-network") == ["true"]:
+        headers.append((b"access-control-allow-private-network", b"true"))
+    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+class _Told:
+    """A `send` that gives an answer more headers."""
+
+    def __init__(self, send: Send, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        self._send, self._headers = send, headers
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
+        await self._send(message)
