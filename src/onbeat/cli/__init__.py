@@ -41,6 +41,10 @@ VERBS = {
     "simulate": ("onbeat.cli.simulate:simulate", "Show what schedules would do, and why."),
     "logs": ("onbeat.cli.runs:logs", "Show what a run printed."),
     "notify": ("onbeat.cli.notify:notify", "Show who is told of failures, and try it out."),
+    "workflows": (
+        "onbeat.cli.workflows:workflows",
+        "Show the workflows that are kept, or delete one.",
+    ),
     "timers": ("onbeat.cli.timers:timers", "Show the timers of services, or switch one."),
     "timer": ("onbeat.cli.timer:timer", "Start, stop or look at the timer of flows."),
     "move": ("onbeat.cli.node:move", "Move everything from SQLite to PostgreSQL."),
