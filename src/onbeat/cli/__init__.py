@@ -23,6 +23,7 @@ VERBS = {
     "plan": ("onbeat.cli.apply:plan", "Show what applying a file would do."),
     "apply": ("onbeat.cli.apply:apply_", "Define the schedules of a file."),
     "export": ("onbeat.cli.apply:export", "Write schedules as a file."),
+    "import": ("onbeat.cli.importing:import_", "Translate the definitions of another program."),
     "schema": ("onbeat.cli.apply:schema", "Write the JSON Schema of a file of schedules."),
     "list": ("onbeat.cli.define:list_", "Show every schedule."),
     "show": ("onbeat.cli.define:show", "Show one schedule."),

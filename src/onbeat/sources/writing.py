@@ -32,6 +32,18 @@ def write_yaml(definitions: Mapping[str, str]) -> str:
     )
 
 
+def write_fields(fields: Fields, head: str) -> str:
+    """Return a file with these fields under a head of comments."""
+    return head + yaml.dump(
+        fields,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=None,
+        width=100_000,
+    )
+
+
 def file_of(definitions: Mapping[str, str]) -> Fields:
     """Return what such a file says; calendars that all mean the same by a name are told once."""
     fields: dict[str, Fields] = {
