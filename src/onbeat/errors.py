@@ -7,6 +7,8 @@
     ├── NoSuchSchedule     nothing has this id: the caller asks for another
     ├── NoSuchRun          nothing has this number
     ├── NoSuchToken        nothing that lets anybody in has this name
+    ├── NoSuchWorkflow     no DAG is kept of this workflow, or of this version
+    ├── WorkflowIsUsed     schedules use it: delete them first, or with it
     ├── RunIsOver          it has ended: nothing can be done about it any more
     ├── RunIsHeld          a node has it, and will tell of its end itself
     ├── ChangedSince       it is not as the caller last saw it: look again
@@ -23,7 +25,7 @@
 Classes are split by what the caller does next, never by where they were raised.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from reprlib import Repr
@@ -103,6 +105,27 @@ class NoSuchSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         told = f"{shown(schedule_id)} is not scheduled: {why}" if why else ""
         super().__init__(told or f"no schedule is called {shown(schedule_id)}{hint}")
+
+
+class NoSuchWorkflow(OnbeatError):  # noqa: N818 - it names what is wrong
+    """No DAG is kept of this workflow, or of this version."""
+
+    def __init__(self, workflow_id: str, version: int | None = None) -> None:
+        which = shown(workflow_id) if version is None else f"{shown(workflow_id)} v{version}"
+        super().__init__(f"there is no workflow {which}")
+
+
+class WorkflowIsUsed(OnbeatError):  # noqa: N818 - it names what is wrong
+    """A workflow is not deleted, as schedules use it."""
+
+    def __init__(self, workflow_id: str, schedules: Sequence[str], *, cascade: bool) -> None:
+        names = ", ".join(map(shown, schedules[:10])) + (", ..." if len(schedules) > 10 else "")
+        self.schedules = tuple(schedules)
+        self.problem = f"{shown(workflow_id)} is used by {names}"
+        self.hint = "delete them first, or delete with cascade"
+        if cascade:
+            self.hint = "these are defined elsewhere, and are to be deleted there first"
+        super().__init__(f"{self.problem} ({self.hint})")
 
 
 class NoSuchRun(OnbeatError):  # noqa: N818 - it names what is wrong

@@ -75,7 +75,12 @@ def test_every_verb_has_an_example_in_its_own_section(name):
 
 OPERATIONS = sections(REST, "###")
 METHODS = {"get", "put", "post", "patch", "delete"}
-IN_PLACE = {"{run_id}": "1", "{key}": "1", "{node_id}": "nobody"}  # of the names in a path
+IN_PLACE = {
+    "{version}": "1",
+    "{run_id}": "1",
+    "{key}": "1",
+    "{node_id}": "nobody",
+}  # of the names in a path
 
 
 @pytest.fixture(scope="module")

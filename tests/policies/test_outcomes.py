@@ -168,9 +168,7 @@ async def test_accepted_run_that_is_never_reported_fails_at_its_deadline(world):
     await world.passes(10 * MINUTE - 1)
     assert (await world.told("status"))[0] == "STARTED"
     await world.passes(1)
-    error = (
-        "its target accepted it and reported no outcome by its deadline: it may still run"
-    )
+    error = "its target accepted it and reported no outcome by its deadline: it may still run"
     assert (await world.told("status reason error"))[0] == ("FAILED", "timeout", error)
     await world.passes(40 * MINUTE)
     assert await world.told("status") == ["FAILED", "SKIPPED", "SUCCESS"]

@@ -33,6 +33,8 @@ NEEDS = {
     "workflow_delete": "define", "workflow_get": "read", "workflow_list": "read",
     "workflow_runs": "read", "workflow_deploy": "define", "run_launcher_start": "operate",
     "report_run_shortly": "operate",
+    "workflow_dags": "read", "workflow_versions": "read", "workflow_dag": "read",
+    "workflow_delete_dag": "define", "workflow_delete_dags": "define",
     "session_schedules": "read", "session_schedule": "read", "session_schedule_put": "define",
     "session_schedule_patch": "operate", "session_schedule_delete": "define",
     "session_schedule_run": "operate",
@@ -46,6 +48,7 @@ ABOUT_ONE = {
     "report_run", "get_log", "create_schedule", "apply",
     "workflow_upsert", "workflow_pause", "workflow_pause_by_id", "workflow_delete", "workflow_get",
     "workflow_runs", "workflow_deploy", "run_launcher_start", "report_run_shortly",
+    "workflow_versions", "workflow_dag", "workflow_delete_dag", "workflow_delete_dags",
     "session_schedule", "session_schedule_put", "session_schedule_patch", "session_schedule_run",
     "timer_run", "timer_pause", "timer_resume",
 }  # fmt: skip
@@ -127,6 +130,7 @@ def give(api, owner):
         await service.tokens.create(name.replace("/", "-"), "read", owner)
         workflow = WORKFLOW | YEARLY | {"schedule_id": f"{name}-w", "user_id": owner}
         await api.beat.systems.workflows.registrar.upsert_schedule(workflow)
+        await api.beat.systems.workflows.store.save_dag(f"{name}-w", 1, {}, user_id=owner)
         mine = service.of(Caller(owner, "define", owner))
         flow = read_schedule(f"{name}-f", HOOK | {"run": {"flow": {"url": "/-/x"}}})
         await service.define([flow], source="flows", user_id=owner)
@@ -139,12 +143,12 @@ def give(api, owner):
         "schedule_id": name, "run_id": run_id, "key": run_id, "quoted": quoted,
         "name": name.replace("/", "-"), "node_id": "nobody", "new": next(new),
         "workflow": f"{name}-w", "id": f"{quoted}-w", "owner": owner,
-        "slug": name.replace("/", "-"), "flow": f"{quoted}-f",
+        "slug": name.replace("/", "-"), "flow": f"{quoted}-f", "version": 1,
     }  # fmt: skip
 
 
 def ask(api, operation, there, *, role, method, path):
-    for name in ("run_id", "key", "name", "node_id", "id", "slug", "flow"):
+    for name in ("run_id", "key", "name", "node_id", "id", "slug", "flow", "version"):
         path = path.replace(f"{{{name}}}", str(there[name]))
     path = path.replace("{schedule_id}", there["quoted"])
     body = BODIES.get(operation, lambda _: None)(there)

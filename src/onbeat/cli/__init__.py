@@ -23,6 +23,7 @@ VERBS = {
     "plan": ("onbeat.cli.apply:plan", "Show what applying a file would do."),
     "apply": ("onbeat.cli.apply:apply_", "Define the schedules of a file."),
     "export": ("onbeat.cli.apply:export", "Write schedules as a file."),
+    "import": ("onbeat.cli.importing:import_", "Translate the definitions of another program."),
     "schema": ("onbeat.cli.apply:schema", "Write the JSON Schema of a file of schedules."),
     "list": ("onbeat.cli.define:list_", "Show every schedule."),
     "show": ("onbeat.cli.define:show", "Show one schedule."),
@@ -41,6 +42,10 @@ VERBS = {
     "simulate": ("onbeat.cli.simulate:simulate", "Show what schedules would do, and why."),
     "logs": ("onbeat.cli.runs:logs", "Show what a run printed."),
     "notify": ("onbeat.cli.notify:notify", "Show who is told of failures, and try it out."),
+    "workflows": (
+        "onbeat.cli.workflows:workflows",
+        "Show the workflows that are kept, or delete one.",
+    ),
     "timers": ("onbeat.cli.timers:timers", "Show the timers of services, or switch one."),
     "timer": ("onbeat.cli.timer:timer", "Start, stop or look at the timer of flows."),
     "move": ("onbeat.cli.node:move", "Move everything from SQLite to PostgreSQL."),

@@ -32,9 +32,7 @@ from onbeat.core.schedules import Schedule, Target
 from onbeat.core.shares import share
 
 MOST_LOST = 5  # attempts beyond a policy's own for a run whose nodes fall silent: it may be why
-UNREPORTED = (
-    "its target accepted it and reported no outcome by its deadline: it may still run"
-)
+UNREPORTED = "its target accepted it and reported no outcome by its deadline: it may still run"
 REPORT_TIMEOUT = 3_600_000  # how long an accepted run is in flight unless a timeout is configured
 
 

@@ -364,7 +364,7 @@ _TARGETS: dict[str, Schema] = {
         "workflow": _text("the id of a workflow", "report", minLength=1),
         "version": {"type": "integer", "minimum": 0, "description": "of the workflow"},
         "user_id": _text("for whom it runs", "ada", minLength=1),
-        "enabled": _SHARED["enabled"],
+        **_SHARED,
     }) | {"required": ["workflow", "version", "user_id"]},
     "flow": _object({
         "flow": _object({

@@ -111,6 +111,11 @@ def _dumped(fields: Mapping[str, object]) -> str:
     )
 
 
+def write_fields(fields: Fields, head: str) -> str:
+    """Return a file with these fields under a head of comments."""
+    return head + _dumped(fields)
+
+
 def _calendars(given: Fields) -> Mapping[str, Sequence[str]]:
     found = given.get("calendars", {})
     assert isinstance(found, Mapping), "it was checked when it was defined"

@@ -41,9 +41,14 @@ def replace_file(
         with suppress(OSError):
             new.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable: a loss of power could take a change of them back."""
+    folder = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)  # else a loss of power could take the new name back
+        os.fsync(folder)
     finally:
         os.close(folder)
     return True

@@ -14,6 +14,7 @@ from onbeat.errors import (
     NoSuchRun,
     NoSuchSchedule,
     NoSuchToken,
+    NoSuchWorkflow,
     NotAllowed,
     OfAnotherSource,
     OnbeatError,
@@ -21,6 +22,7 @@ from onbeat.errors import (
     RunIsOver,
     StoreFailed,
     StoreUnusable,
+    WorkflowIsUsed,
 )
 
 PROBLEM_JSON = "application/problem+json"
@@ -76,7 +78,7 @@ def as_problem(refused: OnbeatError) -> Problem:
     match refused:
         case InvalidSchedule() | InvalidSettings():
             return problem(422, refused.problem, field=refused.field, hint=refused.hint)
-        case NoSuchSchedule() | NoSuchRun() | NoSuchToken():
+        case NoSuchSchedule() | NoSuchRun() | NoSuchToken() | NoSuchWorkflow():
             return problem(404, str(refused))
         case NotAllowed():
             return problem(403, refused.problem, hint=refused.hint)
@@ -85,7 +87,7 @@ def as_problem(refused: OnbeatError) -> Problem:
         case OfAnotherSource():
             hint = "take_over: true makes them this source's; source names the one they are of"
             return problem(409, refused.problem, hint=hint)
-        case RunIsOver():
+        case RunIsOver() | WorkflowIsUsed():
             return problem(409, refused.problem, hint=refused.hint)
         case AlreadyThere() | RunIsHeld():
             return problem(409, str(refused))

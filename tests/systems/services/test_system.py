@@ -561,6 +561,50 @@ class TestRetry:
         assert world.play(story) == [("FAILED", "disabled"), ("SKIPPED", "disabled")]
         assert world.started == ["hourly"]
 
+    @pytest.mark.req("S66")
+    @pytest.mark.parametrize("before", [None, 0], ids=["first run", "after a success"])
+    @pytest.mark.parametrize("drop", ["disabled", "canceled"])
+    def test_dropped_retry_leaves_the_exit_code_of_its_last_attempt(self, world, drop, before):
+        async def story(world):
+            if before is not None:
+                await world.let_pass("1h")
+                assert (await world.standing())["last_exit"] == before
+            world.commands.exit_code = 7
+            await world.let_pass("1h")
+            waiting = await world.standing()
+            if drop == "disabled":
+                await world.edit(HOURLY | {"enabled": False}, retry=["2h"])
+                await world.let_pass("1h")
+            else:
+                (run, *_) = await world.beat.runs()
+                await world.beat.cancel(run.run_id)
+                await world.look()
+            return waiting, await world.standing(), world.state["timers"]["hourly"]
+
+        world.write(retry=["2h"])
+        waiting, dropped, kept = world.play(story)
+        assert (waiting["last_exit"], waiting["retry_attempt"]) == (7, 1)
+        assert (dropped["last_exit"], dropped["retry_at"]) == (7, None)
+        assert dropped["last_run_at"] == waiting["last_run_at"]
+        assert (kept["last_exit"], kept["last_run_at"]) == (7, dropped["last_run_at"])
+
+    @pytest.mark.req("S66")
+    def test_dropped_retry_keeps_its_exit_code_where_there_are_many_timers(self, world):
+        many = [HOURLY | {"id": f"t{n:02}"} for n in range(25)]
+
+        async def story(world):
+            await world.let_pass("1h")
+            world.commands.exit_code = 7
+            await world.let_pass("1h")
+            await world.edit(*(each | {"enabled": False} for each in many), retry=["2h"])
+            await world.let_pass("1h")
+            return [await world.standing(each["id"]) for each in many]
+
+        world.write(*many, retry=["2h"])
+        found = world.play(story)
+        told = {(each["last_exit"], each["last_run_at"]) for each in found}
+        assert told == {(7, "2026-01-01T14:00:00.000Z")}
+
     @pytest.mark.req("S70", "S81")
     def test_a_retry_of_a_timer_survives_a_restart(self, world):
         world.write()

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from onbeat.errors import InvalidSchedule, NoSuchSchedule
+from onbeat.errors import InvalidSchedule, NoSuchSchedule, NoSuchWorkflow, WorkflowIsUsed
 from tests.systems.workflows.conftest import DAG, REPORT
 from tests.web.serving import serving
 
@@ -76,8 +76,10 @@ class ByFunction:
             return self._api.do(call)
         except InvalidSchedule as refused:
             return "refused", refused.field.partition(".")[0]
-        except NoSuchSchedule:
+        except (NoSuchSchedule, NoSuchWorkflow):
             return ("not there",)
+        except WorkflowIsUsed as used:
+            return "used", used.problem, used.hint
 
     def upsert(self, given):
         return self._do(self._workflows.registrar.upsert_schedule(given))
@@ -100,8 +102,20 @@ class ByFunction:
     def deploy(self, dag, **about):
         return self._do(self._workflows.deploy(dag, **about))
 
-    def start(self, *given):
-        return self._do(self._workflows.run_launcher.start(*given))
+    def start(self, *given, inputs=None):
+        return self._do(self._workflows.run_launcher.start(*given, inputs=inputs))
+
+    def dags(self, **which):
+        return self._do(self._workflows.catalog.list_workflows(**which))
+
+    def workflow(self, workflow_id):
+        return self._do(self._workflows.catalog.get_workflow(workflow_id))
+
+    def dag(self, workflow_id, version):
+        return self._do(self._workflows.catalog.get_version(workflow_id, version))
+
+    def delete_dag(self, workflow_id, version=None, **how):
+        return self._do(self._workflows.catalog.delete_workflow(workflow_id, version, **how))
 
 
 class OverHttp:
@@ -116,6 +130,8 @@ class OverHttp:
             return "refused", answer.json()["field"].partition(".")[0]
         if answer.status_code == 404:
             return ("not there",)
+        if answer.status_code == 409:
+            return "used", answer.json()["problem"], answer.json()["hint"]
         assert answer.status_code in (200, 204), answer.text
         return answer.json() if answer.content else None
 
@@ -142,10 +158,25 @@ class OverHttp:
     def deploy(self, dag, **about):
         return self._ask("POST", "schedules/deploy", {"dag": dag, **about})
 
-    def start(self, *given):
+    def start(self, *given, inputs=None):
         names = ("workflow_id", "version", "user_id", "scheduled_for", "idempotency_key")
-        answered = self._ask("POST", "run-launcher/start", dict(zip(names, given, strict=True)))
+        asked = dict(zip(names, given, strict=True)) | {"inputs": inputs}
+        answered = self._ask("POST", "run-launcher/start", asked)
         return answered["started"] if isinstance(answered, dict) else answered
+
+    def dags(self, **which):
+        return self._ask("GET", "workflows", params=which)
+
+    def workflow(self, workflow_id):
+        return self._ask("GET", f"workflows/{_quoted(workflow_id)}")
+
+    def dag(self, workflow_id, version):
+        return self._ask("GET", f"workflows/{_quoted(workflow_id)}/versions/{version}")
+
+    def delete_dag(self, workflow_id, version=None, **how):
+        path = f"workflows/{_quoted(workflow_id)}"
+        path += "" if version is None else f"/versions/{version}"
+        return self._ask("DELETE", path, params=how)
 
     def _void(self, answered):
         return answered if isinstance(answered, tuple) else None
@@ -161,6 +192,13 @@ class ByIdOverHttp(OverHttp):
 
 def _quoted(schedule_id):
     return schedule_id.replace("/", "%2F").replace(" ", "%20")
+
+
+def without_times_of(found):
+    """Return an answer without its times and its place in a list."""
+    if isinstance(found, dict):
+        return {k: without_times_of(v) for k, v in found.items() if k not in {"updated_at", "next"}}
+    return [without_times_of(each) for each in found] if isinstance(found, list) else found
 
 
 def told_of(way, name):
@@ -197,7 +235,19 @@ def told_of(way, name):
     yield way.start(about["workflow_id"], 1, "ada", "2026-01-01T09:00:00Z", "k")
     yield way.start(about["workflow_id"], 2, "ada", "2026-01-01T09:00:00Z", "k")
     yield way.start(about["workflow_id"], 1, "ada", "now", "k")
-    yield way.deploy(DAG, **about)
+    yield way.start(about["workflow_id"], 1, "ada", "2026-01-01T09:00:00Z", "i", inputs={"n": 1})
+    yield way.deploy(DAG | {"triggers": [TRIGGER]}, **about | {"version": 2})
+    yield without_times_of(way.dags(workflow_id=about["workflow_id"]))
+    yield without_times_of(way.dags(workflow_id=about["workflow_id"], limit=1))
+    yield without_times_of(way.workflow(about["workflow_id"]))
+    yield without_times_of(way.dag(about["workflow_id"], 1))
+    yield way.dag(about["workflow_id"], 9)
+    yield way.workflow("no such/thing")
+    yield way.delete_dag(about["workflow_id"], 2)
+    yield without_times_of(way.delete_dag(about["workflow_id"], 1))
+    yield way.delete_dag(about["workflow_id"], 1)
+    yield without_times_of(way.delete_dag(about["workflow_id"], cascade=True))
+    yield way.dags(workflow_id=about["workflow_id"])
 
 
 IN_WORDS = [
@@ -284,6 +334,20 @@ def test_functions_and_routes_answer_the_same(api, executor):
     assert by_id == by_function
     assert ("refused", "cron_expr") in by_function
     assert sum("refused" in each for each in by_function if isinstance(each, tuple)) > 20
+    used = "'report' is used by 'report/yearly'"
+    assert ("used", used, "delete them first, or delete with cascade") in by_function
+    assert by_function[-2]["schedules"] == ["report/yearly"]
+    assert by_function[-1] == {"workflows": [], "next": None}
+
+
+def test_inputs_of_a_start_by_hand_are_sent_with_the_dag(api, executor):
+    executor.status, executor.asked = 202, []
+    way = OverHttp(api)
+    way.deploy(DAG, workflow_id="with-inputs", version=1, user_id="ada")
+    asked = ("with-inputs", 1, "ada", "2026-01-01T10:00:00Z", "key-9")
+    assert way.start(*asked, inputs={"limit": 3}) is True
+    _, body, _ = executor.awaited(1)
+    assert (body["dag"], body["meta"]["inputs"]) == (DAG, {"limit": 3})
 
 
 @pytest.mark.req("W39")

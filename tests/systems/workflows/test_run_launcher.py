@@ -443,7 +443,6 @@ class TestExecutorOfAProgram:
         ({"workflow": "report", "version": 1}, "run.user_id: None is not a text"),
         ({"workflow": "report", "version": -1, "user_id": "ada"}, "run.version: -1 is not"),
         ({"workflow": "", "version": 1, "user_id": "ada"}, "run.workflow: '' is not a text"),
-        (RUN | {"inputs": {"a": 1}}, "run.inputs: no field has this name"),
         (RUN | {"user_id": "{{ schedule_id }}"}, "run: a workflow has no templates"),
     ],
 )

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 from hashlib import sha256
 
+import apsw
 import pytest
 
 from onbeat.core.instants import parse_instant
@@ -348,3 +349,21 @@ def test_the_crash_of_these_tests_is_one_of_which_the_next_node_finds_the_remain
         return [type(row.event).__name__ for row in told if "Node" in type(row.event).__name__]
 
     assert hour.play(story) == ["NodeStarted", "NodeLost", "NodeStarted"]
+
+
+@pytest.mark.req("W24")
+def test_the_key_of_a_tick_is_one_of_its_own_and_a_second_row_of_it_is_refused(tmp_path):
+    hour = Hour(tmp_path)
+    rows = play(hour, crashes=False)
+    keys = [row["idempotency_key"] for row in rows]
+    assert keys == [key_of(minute) for minute in MINUTES]
+    assert len(set(keys)) == len(keys)
+    database = apsw.Connection(str(tmp_path / "onbeat.db"))
+    stored = [key for (key,) in database.execute("SELECT idempotency_key FROM schedule_runs")]
+    assert sorted(stored) == sorted(keys)
+    columns = [name for _, name, *_ in database.execute("PRAGMA table_info(schedule_runs)")]
+    names = ", ".join(name for name in columns if name != "run_id")
+    again = f"INSERT INTO schedule_runs ({names}) SELECT {names} FROM schedule_runs LIMIT 1"
+    with pytest.raises(apsw.ConstraintError, match="UNIQUE constraint failed"):
+        database.execute(again)
+    database.close()

@@ -119,9 +119,11 @@ UPDATE schedule_runs
  WHERE run_id = ?1 AND status = 'ENQUEUED'
 """
 
+# Its last attempt is what ran last: its exit code is the schedule's, like that of any failure.
 NOTE_ENDED_RETRY = """
 UPDATE schedule_state
-   SET last_failure_at = ?1, consecutive_failures = consecutive_failures + 1
+   SET last_run_at = ?1, last_failure_at = ?1, consecutive_failures = consecutive_failures + 1,
+       last_exit = (SELECT exit_code FROM schedule_runs WHERE run_id = ?3)
  WHERE schedule_id = ?2
 """
 
@@ -186,7 +188,7 @@ def end_waiting(
     if status is Status.SKIPPED:
         tx.tell(RunSkipped(*ids, reason, blocked_by=blocker))
     else:
-        tx.run(NOTE_ENDED_RETRY, (tx.now, schedule_id))
+        tx.run(NOTE_ENDED_RETRY, (tx.now, schedule_id, run.run_id))
         tx.tell(RunFailed(*ids, run.attempt, reason, failures=failures_of(tx, schedule_id)))
 
 

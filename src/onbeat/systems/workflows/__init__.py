@@ -1,5 +1,6 @@
 """Workflows that are started by cron texts: DAGs as JSON, which an executor runs."""
 
+from onbeat.systems.workflows.catalog import Catalog
 from onbeat.systems.workflows.executors import (
     CallableExecutor,
     Executor,
@@ -16,6 +17,7 @@ from onbeat.systems.workflows.system import Workflows
 
 __all__ = [
     "CallableExecutor",
+    "Catalog",
     "DatabaseStore",
     "Defaults",
     "DirectoryStore",

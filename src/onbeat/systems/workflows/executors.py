@@ -31,6 +31,14 @@ class Meta(msgspec.Struct, frozen=True):
     idempotency_key: str  # the same at every attempt: whoever has seen it need not run it again
     triggered_at: str  # when it was handed over
     source: str = "schedule"
+    inputs: Mapping[str, object] | None = None  # of the run, or of its schedule
+
+    def fields(self) -> dict[str, object]:
+        """Return the same for JSON: without `inputs` where there are none."""
+        told: dict[str, object] = msgspec.to_builtins(self)
+        if self.inputs is None:
+            del told["inputs"]
+        return told
 
 
 class Executor(Protocol):
@@ -73,7 +81,7 @@ class HttpExecutor:
             headers |= {"Authorization": self._token}
         if self._callback is not None:
             headers |= await self._callback(meta.idempotency_key)
-        body = {"dag": dag, "meta": msgspec.to_builtins(meta)}
+        body = {"dag": dag, "meta": meta.fields()}
         found = await self._ask(
             "POST", self._url, body=body, headers=headers, timeout=LONGEST_ANSWER
         )
@@ -104,7 +112,7 @@ class CallableExecutor:
         self._function, self._in_thread = function, in_thread
 
     async def run(self, dag: Dag, meta: Meta) -> Outcome:
-        given = msgspec.to_builtins(meta)
+        given = meta.fields()
         try:
             found = await self._called(dag, given)
         except asyncio.CancelledError as broken:
@@ -141,7 +149,7 @@ class RayExecutor:
         self._submit = submit
 
     async def run(self, dag: Dag, meta: Meta) -> Outcome:
-        return await self._submit(meta.idempotency_key, dag, msgspec.to_builtins(meta))
+        return await self._submit(meta.idempotency_key, dag, meta.fields())
 
 
 async def _awaited(found: Awaitable[object]) -> object:

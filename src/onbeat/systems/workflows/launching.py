@@ -27,7 +27,7 @@ class WorkflowLauncher:
 
     def check(self, target: Target) -> None:
         fields = target.fields
-        check_names(fields, {"workflow", "version", "user_id"})
+        check_names(fields, {"workflow", "version", "user_id", "inputs"})
         if target.has_templates:
             raise InvalidSchedule("", "a workflow has no templates", hint="its DAG may have some")
         check_text("workflow", fields.get("workflow"))
@@ -54,6 +54,7 @@ class WorkflowLauncher:
             attempt.run_at,
             attempt.key,
             owner=attempt.user_id,
+            inputs=attempt.inputs,
         )
         if attempt.timeout is None:
             return self._awaited(await handed_over), ""

@@ -338,7 +338,7 @@ def check_free_of_routes(schedule_id: object) -> None:
         raise InvalidSchedule("schedule_id", problem, hint="another id")
 
 
-def check_may(service: Service, scope: Literal["operate", "define"]) -> None:
+def check_may(service: Service, scope: Literal["read", "operate", "define"]) -> None:
     """Refuse whoever may not do this, before they are told what is there."""
     caller = service.caller
     if not caller.may(scope):

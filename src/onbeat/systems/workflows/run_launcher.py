@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from onbeat.core.instants import parse_instant, rfc3339, rfc3339_ms
 from onbeat.core.runs import Accepted, Failed, Outcome, Succeeded
+from onbeat.core.schedules import json_can_say
 from onbeat.errors import InvalidSchedule, InvalidSettings, OnbeatError, naming, shown
 from onbeat.ports import Clock
 from onbeat.systems.workflows.executors import Executor, Meta, RayExecutor
@@ -49,14 +50,18 @@ class RunLauncher:
         user_id: str,
         scheduled_for: str,
         idempotency_key: str,
+        *,
+        inputs: Mapping[str, object] | None = None,
     ) -> bool:
         """Hand a workflow over, with a few quick tries; return whether the executor has it.
 
         False is that there is no such DAG, or that the executor would not have it.
         """
-        given = check_start(workflow_id, version, user_id, scheduled_for, idempotency_key)
+        given = check_start(
+            workflow_id, version, user_id, scheduled_for, idempotency_key, inputs=inputs
+        )
         for left in reversed(range(TRIES)):
-            outcome = await self.hand_over(*given)
+            outcome = await self.hand_over(*given, inputs=inputs)
             if isinstance(outcome, (Succeeded, Accepted)):
                 return True
             told = outcome.error if isinstance(outcome, Failed) else type(outcome).__name__
@@ -75,6 +80,7 @@ class RunLauncher:
         key: str,
         *,
         owner: str = "",
+        inputs: Mapping[str, object] | None = None,
     ) -> Outcome:
         """Hand a workflow over, once; return what came of it.
 
@@ -90,7 +96,8 @@ class RunLauncher:
             if dag is None:
                 problem = f"there is no DAG of {workflow_id} v{version} ({self._where()})"
                 return Failed(problem, "invalid_target", retryable=False)
-            return await self._executor.run(dag, Meta(user_id, rfc3339(run_at), key, now))
+            meta = Meta(user_id, rfc3339(run_at), key, now, inputs=inputs or None)
+            return await self._executor.run(dag, meta)
         except InvalidSchedule as refused:
             return Failed(str(refused), "invalid_target", retryable=False)
         except OnbeatError as broken:  # the database does not answer
@@ -104,7 +111,13 @@ class RunLauncher:
 
 
 def check_start(
-    workflow_id: object, version: object, user_id: object, scheduled_for: object, key: object
+    workflow_id: object,
+    version: object,
+    user_id: object,
+    scheduled_for: object,
+    key: object,
+    *,
+    inputs: object = None,
 ) -> tuple[str, int, str, int, str]:
     """Return what is to be started, with the planned time in seconds; or refuse it."""
     check_workflow(workflow_id, version)
@@ -112,6 +125,9 @@ def check_start(
     if not isinstance(key, str) or not KEY.fullmatch(key):
         hint = "1 to 200 letters, digits and signs, without spaces"
         raise InvalidSchedule("idempotency_key", f"{shown(key)} is no key", hint=hint)
+    if inputs is not None and not (isinstance(inputs, Mapping) and json_can_say(inputs)):
+        problem = f"{shown(inputs)} is not an object of JSON"
+        raise InvalidSchedule("inputs", problem, hint='{"limit": 100}')
     if not isinstance(scheduled_for, str):
         hint = "such as 2026-12-01T09:00:00Z"
         raise InvalidSchedule("scheduled_for", f"{shown(scheduled_for)} is not a text", hint=hint)

@@ -8,16 +8,17 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import quote
+from typing import NamedTuple, Protocol
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from onbeat.core.schedules import json_can_say
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.records import DocumentRow
-from onbeat.systems.whole import replace_file
+from onbeat.systems.whole import replace_file, sync_folder
 
 KIND = "workflow"  # of documents in the database
 LONGEST_NAME = 240  # bytes of the name of a file: most systems allow 255
@@ -29,6 +30,16 @@ HIGHEST_VERSION = 2**53 - 1  # what every reader of JSON takes for a whole numbe
 UNFIT = re.compile(r"[/%\0]|^\.")  # what the name of a file cannot have, or begin with
 
 Dag = Mapping[str, object]
+
+
+class DagRow(NamedTuple):
+    """A version of a workflow that is kept, without its DAG."""
+
+    workflow_id: str
+    version: int
+    user_id: str  # whose it is; empty: everybody's
+    updated_at: int  # milliseconds
+    name: str  # where a list goes on after it
 
 
 class WorkflowStore(Protocol):
@@ -50,6 +61,14 @@ class WorkflowStore(Protocol):
         It is `user_id`'s, if that is said and there are owners here: each has their own.
         """
 
+    async def list_dags(
+        self, *, workflow_id: str | None = None, after: str = "", limit: int = PAGE
+    ) -> list[DagRow]:
+        """Return the versions that are kept, by name: of one workflow or of all, after `after`."""
+
+    async def delete_dag(self, workflow_id: str, version: int, *, user_id: str = "") -> bool:
+        """Delete the DAG of this owner, durably; return whether it was there."""
+
 
 class Documents(Protocol):
     """What keeps JSON by name: a store has it, and so do the use cases."""
@@ -64,6 +83,9 @@ class Documents(Protocol):
         self, kind: str, *, after: str = "", limit: int | None = None
     ) -> list[DocumentRow]:
         """Return what is kept of a kind by name: those later than `after`, up to `limit`."""
+
+    async def forget(self, kind: str, name: str) -> bool:
+        """Delete what has this name; return whether it was there."""
 
 
 class DatabaseStore:
@@ -90,6 +112,30 @@ class DatabaseStore:
     ) -> None:
         owner, name = self._owner or user_id, name_of(workflow_id, version)
         await self._documents.keep(KIND, owned_name(name, owner), check_dag(dag), user_id=owner)
+
+    async def list_dags(
+        self, *, workflow_id: str | None = None, after: str = "", limit: int = PAGE
+    ) -> list[DagRow]:
+        begin = "" if workflow_id is None else quote(f"{workflow_id}_v", safe="/ ")
+        found: list[DagRow] = []
+        after = max(after, begin)
+        while rows := await self._documents.kept_all(KIND, after=after, limit=PAGE):
+            for row in rows:
+                name, _, _ = row.name.partition(OF)
+                which = _version_of(unquote(name))
+                if which is not None and workflow_id in (None, which[0]):
+                    found.append(DagRow(*which, row.user_id, row.updated_at, row.name))
+                if len(found) == limit:
+                    return found
+            after = rows[-1].name
+            if not after.startswith(begin):
+                break
+        return found
+
+    async def delete_dag(self, workflow_id: str, version: int, *, user_id: str = "") -> bool:
+        return await self._documents.forget(
+            KIND, owned_name(name_of(workflow_id, version), user_id)
+        )
 
     async def _of_first(self, name: str, users: list[str]) -> DocumentRow | None:
         for user_id in users:
@@ -149,6 +195,20 @@ class DirectoryStore:
             raise InvalidSchedule("dag", "it is too long", hint="1 MiB at most")
         await asyncio.to_thread(self._write, self.path_of(workflow_id, version), text + b"\n")
 
+    async def list_dags(
+        self, *, workflow_id: str | None = None, after: str = "", limit: int = PAGE
+    ) -> list[DagRow]:
+        return await asyncio.to_thread(self._list, workflow_id, after, limit)
+
+    async def delete_dag(
+        self,
+        workflow_id: str,
+        version: int,
+        *,
+        user_id: str = "",  # noqa: ARG002 - a file has no owner
+    ) -> bool:
+        return await asyncio.to_thread(self._delete, self.path_of(workflow_id, version))
+
     def path_of(self, workflow_id: str, version: int) -> Path:
         """Return the file of a DAG, in this folder whatever the id is."""
         name = UNFIT.sub(lambda found: f"%{ord(found[0]):02X}", name_of(workflow_id, version))
@@ -170,6 +230,41 @@ class DirectoryStore:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
             problem = f"{path.name} is not JSON: {broken}"
             raise InvalidSchedule("dag", problem, hint='{"nodes": [...]}') from None
+
+    def _list(self, workflow_id: str | None, after: str, limit: int) -> list[DagRow]:
+        """Return the files that are DAGs by their names; what has another name is left out."""
+        found: list[DagRow] = []
+        try:
+            names = sorted(each.name for each in os.scandir(self.folder) if each.is_file())
+        except FileNotFoundError:
+            return []
+        except OSError as broken:
+            problem = f"{self.folder} cannot be read: {broken.strerror}"
+            raise InvalidSchedule("workflows_folder", problem, hint="a folder") from None
+        for name in names:
+            stem = name.removesuffix(".json")
+            which = _version_of(unquote(stem)) if stem > after and stem != name else None
+            if which is None or workflow_id not in (None, which[0]):
+                continue
+            path = self.folder / name
+            with suppress(OSError, InvalidSchedule):  # it is gone by now, or cannot be one's name
+                if self.path_of(*which) == path:
+                    at = path.stat().st_mtime_ns // 1_000_000
+                    found.append(DagRow(*which, "", at, stem))
+            if len(found) == limit:
+                break
+        return found
+
+    def _delete(self, path: Path) -> bool:
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as broken:
+            problem = f"{path.name} cannot be deleted: {broken.strerror}"
+            raise InvalidSchedule("workflow_id", problem, hint="workflows_folder") from None
+        sync_folder(self.folder)
+        return True
 
     def _write(self, path: Path, text: bytes) -> None:
         try:
@@ -199,6 +294,14 @@ def owned_name(name: str, owner: str) -> str:
     """Return what the document of an owner is called; of nobody in particular: without one."""
     plain = quote(name, safe="/ ")
     return f"{plain}{OF}{quote(owner, safe='')}" if owner else plain
+
+
+def _version_of(name: str) -> tuple[str, int] | None:
+    """Return the workflow and the version that a name is of; None if it is not one of a DAG."""
+    workflow_id, _, version = name.rpartition("_v")
+    if not (workflow_id and version.isascii() and version.isdigit() and len(version) < 17):
+        return None
+    return (workflow_id, int(version)) if str(int(version)) == version else None
 
 
 def name_of(workflow_id: str, version: int) -> str:

@@ -14,6 +14,7 @@ from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed, naming, sho
 from onbeat.events import Event
 from onbeat.service import Service
 from onbeat.systems.wording import check_fields
+from onbeat.systems.workflows.catalog import Catalog
 from onbeat.systems.workflows.registrar import (
     DEPLOYED,
     OPTIONAL,
@@ -61,6 +62,7 @@ class Workflows:
         self._service, self._defaults, self._store_for = service, defaults, store_for
         self.store = store_for(service)
         self.registrar = Registrar(service, defaults=defaults, new_id=service.new_id)
+        self.catalog = Catalog(service, self.store)
         self.run_launcher = run_launcher  # it looks itself whose a DAG is
 
     def of(self, service: Service) -> "Workflows":
@@ -160,16 +162,20 @@ class Workflows:
         user_id: str,
         scheduled_for: str,
         idempotency_key: str,
+        *,
+        inputs: Mapping[str, object] | None = None,
     ) -> bool:
         """Hand a workflow over at once, for a user whom the caller may speak for.
 
         No run is recorded, so that the executor has nobody to tell of its end. Of a caller who has
         an owner it sees a key that is made of both.
         """
-        check_start(workflow_id, version, user_id, scheduled_for, idempotency_key)
+        check_start(workflow_id, version, user_id, scheduled_for, idempotency_key, inputs=inputs)
         self._check_may_speak_for(user_id, "operate")
         key = self._key_by_hand(idempotency_key)
-        return await self.run_launcher.start(workflow_id, version, user_id, scheduled_for, key)
+        return await self.run_launcher.start(
+            workflow_id, version, user_id, scheduled_for, key, inputs=inputs
+        )
 
     def _key_by_hand(self, key: str) -> str:
         """Return a key that is no other owner's, and of no run: executors run each key once."""

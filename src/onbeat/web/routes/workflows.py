@@ -24,7 +24,7 @@ from onbeat.systems.workflows import Workflows
 from onbeat.systems.workflows.registrar import check_given, check_one_of
 from onbeat.systems.workflows.system import check_deployed
 from onbeat.telling import RunFields
-from onbeat.web.asking import Asked, Limit, schedule_id_of, told
+from onbeat.web.asking import Asked, Limit, name_of, schedule_id_of, told
 from onbeat.web.problems import PROBLEM_JSON, problem
 from onbeat.web.routes.runs import Ending, RunKey, heard_of
 
@@ -44,6 +44,20 @@ Id = Annotated[
         schema_extra={"pattern": f"^{ID.pattern}$", "max_length": 200},
     ),
 ]
+WorkflowId = Annotated[
+    str,
+    PathParameter(
+        min_length=1,
+        max_length=2400,  # as it is sent; what is promised is what it stands for
+        description="The id of a workflow; a slash in it is sent as %2F.",
+        schema_extra={"max_length": 200},
+    ),
+]
+VersionInPath = Annotated[int, PathParameter(ge=0, le=2**53 - 1)]
+Cascade = Annotated[
+    bool, QueryParameter(description="Whether to delete the schedules that use it as well.")
+]
+After = Annotated[str, QueryParameter(max_length=2400, description="`next` of the page before.")]
 Only = Annotated[str | None, QueryParameter(min_length=1, max_length=200)]
 
 
@@ -163,12 +177,55 @@ class StartInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_id: Text
     scheduled_for: Instant
     idempotency_key: Text
+    inputs: dict[str, object] | None = None
 
 
 class WorkflowStarted(msgspec.Struct, frozen=True):
     """Whether the executor has it."""
 
     started: bool
+
+
+class WorkflowVersion(msgspec.Struct, frozen=True):
+    """A version of a workflow; `user_id` is null if it is everybody's."""
+
+    workflow_id: str
+    version: int
+    user_id: str | None
+    updated_at: str
+
+
+class WorkflowPage(msgspec.Struct, frozen=True):
+    """Versions of workflows; `next` is the `after` of the next page, null on the last."""
+
+    workflows: list[WorkflowVersion]
+    next: str | None
+
+
+class WorkflowUsed(WorkflowVersion, frozen=True):
+    """A version of a workflow, and the schedules that use it."""
+
+    schedules: list[str]
+
+
+class WorkflowRead(msgspec.Struct, frozen=True):
+    """A workflow: its versions."""
+
+    workflow_id: str
+    versions: list[WorkflowUsed]
+
+
+class WorkflowDag(WorkflowUsed, frozen=True):
+    """A version of a workflow, with its DAG."""
+
+    dag: dict[str, object]
+
+
+class WorkflowDeleted(msgspec.Struct, frozen=True):
+    """The versions that were deleted, and the schedules that were deleted with them."""
+
+    deleted: list[WorkflowVersion]
+    schedules: list[str]
 
 
 def check_ending(given: object) -> None:
@@ -317,6 +374,90 @@ async def start(
     return WorkflowStarted(await workflows.start(**msgspec.structs.asdict(data)))
 
 
+@get("/workflows", operation_id="workflow_dags", responses=told(""))
+async def get_dags(
+    workflows: NamedDependency[Workflows],
+    *,
+    workflow_id: Only = None,
+    user_id: Only = None,
+    after: After = "",
+    limit: Limit = 100,
+) -> WorkflowPage:
+    """Return the workflows that are kept, by name: each version without its DAG."""
+    found = await workflows.catalog.list_workflows(
+        workflow_id=workflow_id, user_id=user_id, after=after, limit=limit
+    )
+    return msgspec.convert(found, WorkflowPage)
+
+
+@get("/workflows/{id:str}", operation_id="workflow_versions", responses=told("workflow", 404))
+async def get_workflow(
+    workflows: NamedDependency[Workflows],
+    id: WorkflowId,  # noqa: A002 - as before
+    *,
+    user_id: Only = None,
+) -> WorkflowRead:
+    """Return the versions of a workflow, each with the schedules that use it."""
+    found = await workflows.catalog.get_workflow(name_of(id), user_id=user_id)
+    return msgspec.convert(found, WorkflowRead)
+
+
+@get(
+    "/workflows/{id:str}/versions/{version:int}",
+    operation_id="workflow_dag",
+    responses=told("workflow", 404),
+)
+async def get_dag(
+    workflows: NamedDependency[Workflows],
+    id: WorkflowId,  # noqa: A002 - as before
+    version: VersionInPath,
+    *,
+    user_id: Only = None,
+) -> WorkflowDag:
+    """Return a version of a workflow: its DAG, and the schedules that use it."""
+    found = await workflows.catalog.get_version(name_of(id), version, user_id=user_id)
+    return msgspec.convert(found, WorkflowDag)
+
+
+@delete(
+    "/workflows/{id:str}",
+    operation_id="workflow_delete_dags",
+    status_code=200,
+    responses=told("workflow", 404, 409),
+)
+async def delete_workflow(
+    workflows: NamedDependency[Workflows],
+    id: WorkflowId,  # noqa: A002 - as before
+    *,
+    user_id: Only = None,
+    cascade: Cascade = False,
+) -> WorkflowDeleted:
+    """Delete all versions of a workflow; refused with 409 if schedules use it, unless `cascade`."""
+    found = await workflows.catalog.delete_workflow(name_of(id), user_id=user_id, cascade=cascade)
+    return msgspec.convert(found, WorkflowDeleted)
+
+
+@delete(
+    "/workflows/{id:str}/versions/{version:int}",
+    operation_id="workflow_delete_dag",
+    status_code=200,
+    responses=told("workflow", 404, 409),
+)
+async def delete_version(
+    workflows: NamedDependency[Workflows],
+    id: WorkflowId,  # noqa: A002 - as before
+    version: VersionInPath,
+    *,
+    user_id: Only = None,
+    cascade: Cascade = False,
+) -> WorkflowDeleted:
+    """Delete a version of a workflow; refused with 409 if schedules use it, unless `cascade`."""
+    found = await workflows.catalog.delete_workflow(
+        name_of(id), version, user_id=user_id, cascade=cascade
+    )
+    return msgspec.convert(found, WorkflowDeleted)
+
+
 @post(
     "/runs/{key:str}/status",
     operation_id="report_run_shortly",
@@ -352,6 +493,7 @@ ROUTES: list[ControllerRouterHandler] = [
         "/",
         route_handlers=[
             upsert, pause, pause_by_id, remove, get_one, get_all, get_runs, deploy, start, report,
+            get_dags, get_workflow, get_dag, delete_workflow, delete_version,
         ],
         dependencies={"workflows": Provide(provide_workflows)},
         exception_handlers={InvalidSchedule: _refused, InvalidSettings: _not_set_up},
