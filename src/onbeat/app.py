@@ -32,9 +32,9 @@ from onbeat.hosting import Hosted
 from onbeat.launchers.function import Function, FunctionLauncher
 from onbeat.metrics import Metrics
 from onbeat.opened import Opened, SystemClock, launchers_that_check, open_postgres
-from onbeat.ports import Clock, Launcher, Listener, Node, Upserted
+from onbeat.ports import Clock, Launcher, Listener, Node, Upserted, check_launch
 from onbeat.records import RunRow, ScheduleRow, WhichRuns
-from onbeat.service import Service, check_launch
+from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.stores.sqlite import SqliteStore
 

@@ -43,8 +43,8 @@ from onbeat.launchers.ray import RayLauncher
 from onbeat.launchers.ray.link import Link
 from onbeat.launchers.session import SessionLauncher
 from onbeat.metrics import Metrics
-from onbeat.ports import Attempt, Clock, Launcher, Listener, Node
-from onbeat.service import Service, check_launch
+from onbeat.ports import Attempt, Clock, Launcher, Listener, Node, check_launch
+from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.sources.localzone import local_zone
 from onbeat.stores.sql.store import SqlStore

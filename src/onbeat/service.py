@@ -18,7 +18,7 @@ from onbeat.core.instants import rfc3339_ms
 from onbeat.core.model import STARTUP
 from onbeat.core.policies import GROUP
 from onbeat.core.runs import Accepted, Failed, Succeeded
-from onbeat.core.schedules import Schedule, Target, follows, from_definition
+from onbeat.core.schedules import Schedule, follows, from_definition
 from onbeat.core.standings import Standings
 from onbeat.core.why import Why, explain
 from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, naming, shown
@@ -29,10 +29,10 @@ from onbeat.ports import (
     NOTHING_EXPECTED,
     Beginning,
     Clock,
-    Launcher,
     Launchers,
     Store,
     Upserted,
+    check_launch,
 )
 from onbeat.records import (
     Backfilled,
@@ -594,25 +594,3 @@ def _read(row: ScheduleRow) -> Schedule | None:
         return from_definition(row.schedule_id, row.definition)
     except InvalidSchedule:
         return None
-
-
-def check_launch(schedule: Schedule, launchers: Launchers) -> None:
-    """Refuse a schedule whose target, or condition, could never be launched."""
-    with naming("run"):
-        launcher = _launcher_of(schedule.target, launchers)
-        launcher.check(schedule.target)
-    if schedule.policy.overlap == "replace" and not launcher.can_cancel(schedule.target):
-        problem = "what it starts cannot be ended, so that nothing could take its place"
-        raise InvalidSchedule("overlap", problem, hint="skip, queue or allow")
-    if schedule.when is not None:
-        with naming("when"):
-            _launcher_of(schedule.when, launchers).check(schedule.when)
-
-
-def _launcher_of(target: Target, launchers: Launchers) -> Launcher:
-    launcher = launchers.get(target.kind)
-    if launcher is None:
-        raise InvalidSchedule(
-            target.kind, "nothing launches it", hint=f"known: {', '.join(launchers)}"
-        )
-    return launcher

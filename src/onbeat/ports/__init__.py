@@ -13,6 +13,7 @@ from onbeat.ports.outside import (
     Launchers,
     Listener,
     Notifier,
+    check_launch,
 )
 from onbeat.ports.store import (
     ALL,
@@ -65,4 +66,5 @@ __all__ = [
     "Role",
     "Store",
     "Upserted",
+    "check_launch",
 ]

@@ -6,7 +6,8 @@ from typing import Protocol, runtime_checkable
 
 from onbeat.core.notices import Delivery, Letter
 from onbeat.core.runs import Failed, Outcome
-from onbeat.core.schedules import Target
+from onbeat.core.schedules import Schedule, Target
+from onbeat.errors import InvalidSchedule, naming
 from onbeat.events import Event
 from onbeat.ports.store import Attempt
 
@@ -103,3 +104,25 @@ Callback = Callable[[str], Awaitable[Mapping[str, str]]]
 Listener = Callable[[int, Sequence[Event]], None]
 """`(at, events)`: what a transaction told, once it is durable, and its `now`."""
 Launchers = Mapping[str, Launcher]  # by the kind of target
+
+
+def check_launch(schedule: Schedule, launchers: Launchers) -> None:
+    """Refuse a schedule whose target, or condition, could never be launched."""
+    with naming("run"):
+        launcher = _launcher_of(schedule.target, launchers)
+        launcher.check(schedule.target)
+    if schedule.policy.overlap == "replace" and not launcher.can_cancel(schedule.target):
+        problem = "what it starts cannot be ended, so that nothing could take its place"
+        raise InvalidSchedule("overlap", problem, hint="skip, queue or allow")
+    if schedule.when is not None:
+        with naming("when"):
+            _launcher_of(schedule.when, launchers).check(schedule.when)
+
+
+def _launcher_of(target: Target, launchers: Launchers) -> Launcher:
+    launcher = launchers.get(target.kind)
+    if launcher is None:
+        raise InvalidSchedule(
+            target.kind, "nothing launches it", hint=f"known: {', '.join(launchers)}"
+        )
+    return launcher

@@ -42,6 +42,7 @@ def replace_file(
             new.unlink()
         raise
     sync_folder(path.parent)
+    return True
 
 
 def sync_folder(path: Path) -> None:
@@ -51,7 +52,6 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-    return True
 
 
 def _mode_of(path: Path) -> int | None:
