@@ -71,6 +71,7 @@ class RunFields(msgspec.Struct, frozen=True):
     request_id: str
     node_id: str | None
     started_at: str | None
+    stuck_at: str | None
     finished_at: str | None
     exit_code: int | None
     error: str | None
@@ -108,6 +109,7 @@ class OverviewFields(msgspec.Struct, frozen=True):
     due: int
     next_due_at: str | None
     runs: dict[str, int]
+    stuck: int
     nodes: list[NodeFields]
 
 
@@ -251,6 +253,7 @@ def run_fields(row: RunRow) -> RunFields:
         request_id=row.request_id,
         node_id=row.leased_by,
         started_at=_millisecond(row.started_at),
+        stuck_at=_millisecond(row.stuck_at),
         finished_at=_millisecond(row.finished_at),
         exit_code=row.exit_code,
         error=row.error,
@@ -272,6 +275,7 @@ def overview_fields(found: Overview) -> OverviewFields:
         due=found.due,
         next_due_at=_millisecond(found.next_due_at),
         runs=dict(found.runs),
+        stuck=found.stuck,
         nodes=[node_fields(node, found.now) for node in found.nodes],
     )
 

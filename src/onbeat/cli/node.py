@@ -386,6 +386,8 @@ def status(settings: Settings, as_json: bool) -> None:
     click.echo(f"schedules  {found.schedules}{paused}")
     told = ", ".join(f"{n} {name.lower()}" for name, n in sorted(found.runs.items()))
     click.echo(f"runs       {told or 'none unfinished'}")
+    if found.stuck:
+        click.echo(f"stuck      {found.stuck}: they take too long (onbeat runs --stuck)")
     click.echo(f"due        {found.due} now, next {moment(found.next_due_at, found.now)}")
 
 

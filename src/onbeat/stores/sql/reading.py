@@ -145,6 +145,8 @@ def runs(tx: Transaction, which: WhichRuns, *, limit: int) -> list[RunRow]:
     asked.if_given("run_at < {}", which.until)
     asked.if_given("run_id < {}", which.before)
     asked.if_given(OF_SOURCE, which.source)
+    if which.is_stuck:
+        asked.add("finished_at IS NULL AND stuck_at IS NOT NULL")
     asked.if_given(OF_OWNER, tx.only_of)
     bounded = asked.number(limit)
     sql = f"{RUNS} {asked.where} ORDER BY run_id DESC LIMIT {bounded}"
@@ -289,7 +291,13 @@ def overview(tx: Transaction) -> Overview:
         f"AND {own or 'TRUE'} GROUP BY status",
         whose,
     )
+    stuck = tx.one(
+        "SELECT count(*) FROM schedule_runs WHERE finished_at IS NULL AND stuck_at IS NOT NULL "
+        f"AND {own or 'TRUE'}",
+        whose,
+    )
     assert counted is not None, "a count has a row"
+    assert stuck is not None, "a count has a row"
     assert due is not None, "a count has a row"
     return Overview(
         tx.now,
@@ -300,6 +308,7 @@ def overview(tx: Transaction) -> Overview:
         next_due_at=due[1],
         runs=dict(unfinished),
         nodes=nodes(tx) if tx.only_of is None else [],
+        stuck=stuck[0],
     )
 
 
