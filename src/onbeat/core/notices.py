@@ -29,6 +29,7 @@ SHORTER = {
     "group_full": "its group had no place until its start_deadline ended",
     "queue_full": "too many runs were waiting already",
     "exit": "the program failed",
+    "overlap": "a run was in flight, as at five ticks or more before it",
 }
 
 
