@@ -26,7 +26,7 @@ CLOCKS = {"now", "utcnow", "today"}
 LAYERS = [
     {"errors"},
     {"core"},
-    {"events"},
+    {"events", "regular"},
     {"records", "access"},
     {"changes"},
     {"ports"},
@@ -135,6 +135,7 @@ def test_a_system_knows_the_use_cases_and_the_core_and_no_other_system():
                 "events",
                 "ports",
                 "records",
+                "regular",
                 "service",
                 "telling",
                 "systems.wording",

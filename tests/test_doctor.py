@@ -434,6 +434,8 @@ def test_schedules_that_are_over_are_told():
 
 def test_schedules_that_fail_again_and_again_are_told():
     assert level("failing", seen(standing={"failing": list("abcde")})) == "warn"
+    assert level("stuck", seen(standing={"stuck": ["a"]})) == "warn"
+    assert "onbeat runs --stuck" in found("stuck", seen(standing={"stuck": ["a"]})).hint
     assert "a, b, c and 2 more" in found("failing", seen(standing={"failing": list("abcde")})).found
 
 

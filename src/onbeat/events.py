@@ -9,6 +9,7 @@ import msgspec
 
 LATE = 1_000  # milliseconds behind its time from which on the start of a run is told as late
 # Reasons for which a tick did not run though it should have: nobody decided so beforehand.
+MOST_OVERLAPS = 5  # ticks in a row that may be skipped by overlap before that is a miss, too
 MISSES = frozenset({"missed", "edited", "deadline", "group_full", "queue_full", "busy"})
 
 
@@ -115,10 +116,11 @@ class RunSkipped(Event, frozen=True, tag="run.skipped"):
     first_run_at: int | None = None
     tick_count: int = 1
     blocked_by: int | None = None
+    overlaps: int = 0  # ticks skipped for the same run in flight, with this one; more are not told
 
     @property
     def is_notable(self) -> bool:
-        return self.reason in MISSES
+        return self.reason in MISSES or self.overlaps > MOST_OVERLAPS
 
 
 class RunReleased(Event, frozen=True, tag="run.released"):
@@ -231,6 +233,23 @@ class RunAccepted(Event, frozen=True, tag="run.accepted"):
     attempt: int
     deadline_at: int
     external_id: str = ""
+
+
+class RunStuck(Event, frozen=True, tag="run.stuck"):
+    """A run in flight takes longer than its `warn_after`, or than three times its usual p99."""
+
+    level: ClassVar[str] = "warning"
+    schedule_id: str
+    run_id: int
+    run_at: int
+    attempt: int
+    lasts: int  # milliseconds, so far
+    limit: int  # milliseconds
+    rule: str  # warn_after, or p99
+
+    @property
+    def is_notable(self) -> bool:
+        return True
 
 
 class RunNamed(Event, frozen=True, tag="run.named"):
@@ -438,7 +457,7 @@ AnyEvent = (
     | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunEndAsked
     | RunBackfilled | RangeShortened | GroupChanged | TokenCreated | TokenRevoked | SessionOpened
     | RunNamed | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored | DocumentKept
-    | DocumentForgotten | ScheduleArmed | RunMoved | RunReportedLate
+    | DocumentForgotten | ScheduleArmed | RunMoved | RunReportedLate | RunStuck
 )  # fmt: skip
 
 

@@ -175,6 +175,7 @@ def _write_standing(page: "_Page", standing: Overview, figures: Figures) -> None
     waiting, running = (standing.runs.get(status, 0) for status in ("ENQUEUED", "STARTED"))
     page.gauge("runs_waiting", "Runs that have not started yet.", waiting)
     page.gauge("runs_running", "Runs that have started and not ended.", running)
+    page.gauge("runs_stuck", "Runs in flight that take too long.", standing.stuck)
     oldest = _since(figures.waiting_since, now)
     page.gauge("oldest_waiting_run_seconds", "For how long a run that is due has waited.", oldest)
     page.gauge("events_to_notify", "Rows of events to be looked at for notices.", figures.to_notify)

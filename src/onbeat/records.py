@@ -94,6 +94,7 @@ class RunRow:
     deferrals: int
     external_id: str | None
     rendered: Mapping[str, object] | None
+    stuck_at: int | None = None  # when it was found to take too long
     user: str = ""  # of the schedule: as whom it runs
 
     @property
@@ -159,6 +160,7 @@ class Overview:
     nodes: Sequence[NodeRow]
     awaited: Sequence[AwaitedRow] = ()  # those with the next deadlines
     following: Following | None = None  # None: every due row is of the zone data in use
+    stuck: int = 0  # runs in flight that take too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,7 @@ class WhichRuns:
     until: int | None = None  # seconds: planned before
     before: int | None = None  # with a smaller `run_id`
     source: str | None = None  # of schedules of this source
+    is_stuck: bool = False  # in flight, and marked as taking too long
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ the definition names a secret: what templates make is made harmless before it co
 
 import os
 import re
-import stat
 from collections.abc import Mapping
 from json import dumps
 from pathlib import Path
@@ -15,8 +14,10 @@ from pathlib import Path
 from onbeat.core.channels import REFERENCE, SCHEME, SECRET, SECRET_NAME
 from onbeat.core.templates import Template
 from onbeat.errors import InvalidSchedule, shown
+from onbeat.regular import read_regular
 
 LONGEST_SECRET = 64 * 1024  # bytes
+MOST_READ = 2**20  # of a file: one that is longer than a secret may be is still named as such
 SHORTEST_HIDDEN = 4  # hiding every "1" would spoil results and protect nothing
 
 
@@ -142,11 +143,7 @@ def _read(folder: Path, name: str) -> bytes:
     path = (folder / name).resolve(strict=True)  # Kubernetes has links, to within the folder
     if not path.is_relative_to(folder):
         raise FileNotFoundError
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(file, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise FileNotFoundError
-        return opened.read(LONGEST_SECRET + 3)  # and a newline, and one too many
+    return read_regular(path, most=MOST_READ, flags=os.O_NOFOLLOW)
 
 
 def _plain(text: str) -> list[str]:

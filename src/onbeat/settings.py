@@ -20,6 +20,7 @@ from onbeat.core.durations import parse_duration
 from onbeat.core.origins import read_origins
 from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown, without_password
 from onbeat.ports import Role
+from onbeat.regular import read_regular
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
@@ -212,7 +213,7 @@ def _from_file(
         file, hint = Path(environment[CONFIG]), f"{CONFIG} names it"
     name, path = (file, folder / file) if file else (folder / FILE, folder / FILE)
     try:
-        given = _parse(str(name), path.read_text(encoding="utf-8"))
+        given = _parse(str(name), read_regular(path).decode())
     except OSError as failed:
         if file is None and isinstance(failed, FileNotFoundError) and not path.is_symlink():
             return {}

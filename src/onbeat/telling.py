@@ -80,6 +80,7 @@ class RunFields(msgspec.Struct, frozen=True):
     request_id: str
     node_id: str | None
     started_at: str | None
+    stuck_at: str | None
     finished_at: str | None
     exit_code: int | None
     error: str | None
@@ -137,6 +138,7 @@ class OverviewFields(msgspec.Struct, frozen=True):
     due: int
     next_due_at: str | None
     runs: dict[str, int]
+    stuck: int
     nodes: list[NodeFields]
     awaited: list[AwaitedFields]  # up to five, those with the next deadlines
     following: FollowingFields | None
@@ -282,6 +284,7 @@ def run_fields(row: RunRow) -> RunFields:
         request_id=row.request_id,
         node_id=row.leased_by,
         started_at=_millisecond(row.started_at),
+        stuck_at=_millisecond(row.stuck_at),
         finished_at=_millisecond(row.finished_at),
         exit_code=row.exit_code,
         error=row.error,
@@ -303,6 +306,7 @@ def overview_fields(found: Overview) -> OverviewFields:
         due=found.due,
         next_due_at=_millisecond(found.next_due_at),
         runs=dict(found.runs),
+        stuck=found.stuck,
         nodes=[node_fields(node, found.now) for node in found.nodes],
         awaited=[
             AwaitedFields(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from onbeat import after, startup
 from onbeat.core import causes
-from onbeat.core.causes import ENDINGS, decode_happened, encode_happened, events_at
+from onbeat.core.causes import ENDINGS, decode_happened, encode_happened, events_at, find_circle
 from onbeat.core.decisions import Due, Launch, Skip, Tick
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import NO_PAST, Happened, Past
@@ -367,3 +367,33 @@ def test_no_tick_is_undone_or_moved_by_a_later_event(events):
         found = next_due(schedule, follower.until, follower.past)
         assert row is None or found == row
         row = found
+
+
+class Counting(dict):
+    """What schedules follow, and how often that was asked for."""
+
+    asked = 0
+
+    def get(self, name, default=None):
+        self.asked += 1
+        return super().get(name, default)
+
+
+class TestCircles:
+    def test_every_schedule_of_a_chain_is_looked_at_once(self):
+        followed = Counting({f"s{n:05}": {f"s{n - 1:05}"} for n in range(1, 5000)})
+        assert find_circle(followed, sorted(followed)) == []
+        assert followed.asked == 5000
+
+    def test_every_schedule_of_many_ways_is_looked_at_once(self):
+        """Each of a hundred layers of ten follows all ten of the next."""
+        followed = Counting({(n, m): {(n + 1, k) for k in range(10)} for n in range(100) for m in range(10)})  # fmt: skip
+        assert find_circle(followed, followed) == []
+        assert followed.asked == 1010
+
+    def test_a_circle_begins_and_ends_with_the_same_schedule(self):
+        followed = {"a": {"b"}, "b": {"c", "x"}, "c": {"d"}, "d": {"b"}}
+        assert find_circle(followed, ["a"]) == ["b", "c", "d", "b"]
+
+    def test_to_follow_oneself_directly_is_no_circle(self):
+        assert find_circle({"a": {"a", "b"}, "b": {"b"}}, ["a", "b"]) == []

@@ -130,11 +130,23 @@ def test_what_happened_is_told_in_words_with_how_to_look():
         (a_notice("late", late=3_723_400), "backup started 1h2m3s late"),
         (a_notice("late", late=1_000), "backup started 1s late"),
         (a_notice("parked"), "backup cannot be planned"),
+        (a_notice("stuck", lasts=7_200_000), "backup has been running for 2h"),
         (a_notice("test"), "a test: this channel works"),
     ],
 )
 def test_each_kind_has_its_headline(notice, told):
     assert headline(notice) == told
+
+
+def test_a_stuck_run_is_told_with_the_limit_that_it_exceeds():
+    by_field = a_notice("stuck", reason="warn_after", lasts=7_200_000, limit=3_600_000)
+    by_past = a_notice("stuck", reason="p99", lasts=7_200_000, limit=90_000)
+    assert why(by_field) == "its warn_after is 1h"
+    assert why(by_past) == "three times the p99 of its last runs is 1m30s"
+
+
+def test_a_tick_missed_by_overlap_is_told_with_why():
+    assert "in flight" in why(a_notice("missed", reason="overlap"))
 
 
 def test_a_range_of_ticks_is_told_from_its_first_to_its_last():
@@ -241,7 +253,7 @@ def test_a_channel_is_read_with_its_rule():
 
 def test_without_more_a_channel_hears_of_what_went_wrong_and_of_its_end():
     (channel,) = read_channels({"ops": HOOK})
-    assert channel.rule == Rule(frozenset({"failure", "recovery", "missed", "parked"}))
+    assert channel.rule == Rule(frozenset({"failure", "recovery", "missed", "parked", "stuck"}))
 
 
 @pytest.mark.parametrize(

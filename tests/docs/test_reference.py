@@ -174,5 +174,5 @@ def example_body(name):
         return None
     body = json.loads(found[1])
     if "run" in body:
-        body["run"] = {"http": "https://example.com/"}  # a command needs more
+        body["run"] = {"http": "https://example.com/", "public_only": True}  # others need more
     return {**body, "dry_run": False} if "dry_run" in body else body  # a look needs less

@@ -15,6 +15,7 @@ from onbeat.events import (
     RunFailed,
     RunSkipped,
     RunStarted,
+    RunStuck,
     RunSucceeded,
     ScheduleParked,
 )
@@ -310,12 +311,20 @@ def test_every_event_that_is_marked_can_be_told():
         "missed": RunSkipped(*about, "deadline"),
         "late": RunStarted(*about, 1, "node-1", 1, late=1_500),
         "parked": ScheduleParked("backup", "it is garbage"),
+        "stuck": RunStuck(*about, 1, 7_200_000, 3_600_000, "warn_after"),
     }
     for kind, event in found.items():
         assert event.is_notable
         assert notice_of(Happened(0, event)).kind == kind
     notable = {each for each in get_args(AnyEvent) if "is_notable" in vars(each)}
     assert notable == {type(event) for event in found.values()}
+
+
+def test_a_tick_is_missed_when_more_than_five_in_a_row_overlap():
+    about = ("backup", 17, 1_767_268_800, "overlap")
+    assert not RunSkipped(*about, overlaps=5).is_notable
+    missed = notice_of(Happened(0, RunSkipped(*about, overlaps=6)))
+    assert (missed.kind, missed.reason) == ("missed", "overlap")
 
 
 @pytest.mark.parametrize(

@@ -430,6 +430,8 @@ def status(settings: Settings, as_json: bool) -> None:
     for each in waiting:
         n = f"{each.runs} run{'s' * (each.runs != 1)}"
         click.echo(f"waiting    {n} ({each.schedule_id}): {each.why}")
+    if found.stuck:
+        click.echo(f"stuck      {found.stuck}: they take too long (onbeat runs --stuck)")
     click.echo(f"due        {found.due} now, next {moment(found.next_due_at, found.now)}")
     if (zones := found.following) is not None:
         done = f"{zones.done} of {zones.total} schedules, {zones.moved} ticks moved"

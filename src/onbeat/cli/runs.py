@@ -32,6 +32,7 @@ LOOK_EVERY = 0.1
     type=click.Choice([each.value for each in Status], case_sensitive=False),
     help="Only runs in this state.",
 )
+@click.option("--stuck", is_flag=True, help="Only runs in flight that take too long.")
 @click.option("-n", "limit", type=click.IntRange(1, 10_000), default=20, help="[default: 20]")
 @click.option(
     "--before", metavar="RUN", type=click.IntRange(1, 2**63 - 1), help="Older ones than this run."
@@ -44,12 +45,15 @@ def runs(
     status: str | None,
     limit: int,
     before: int | None,
+    stuck: bool,
     as_json: bool,
 ) -> None:
     """Show runs, of one schedule or of all, latest first."""
 
     async def look(service: Service) -> tuple[list[RunRow], int]:
-        found = await service.runs(WhichRuns(name, status, before=before), limit=limit)
+        found = await service.runs(
+            WhichRuns(name, status, before=before, is_stuck=stuck), limit=limit
+        )
         return found, (await service.overview()).now
 
     found, now = ask(settings, look)

@@ -5,7 +5,7 @@ that comes before that tick is decided joins it; the next one after that has a t
 every event is followed by a tick, and no tick is undone by a later event.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +17,38 @@ ENDINGS: Mapping[Status, tuple[Ending, ...]] = {
     Status.SUCCESS: ("success", "completion"),
     Status.FAILED: ("failure", "completion"),
 }  # of the others nothing follows
+MOST_NAMED = 10  # schedules of a circle
+
+
+def find_circle(followed: Mapping[str, Collection[str]], names: Iterable[str]) -> list[str]:
+    """Return the way by which one of these schedules follows itself through others, or nothing.
+
+    A schedule may follow itself directly. Each schedule is looked at once, whatever their number.
+    """
+    done: set[str] = set()
+    for name in names:
+        way: dict[str, None] = {}  # from `name` to where we are, in order
+        ahead = [iter((name,))]
+        while ahead:
+            following = next(ahead[-1], None)
+            if following is None:
+                ahead.pop()
+                if way:
+                    done.add(way.popitem()[0])
+            elif following in way and following != next(reversed(way)):
+                circle = list(way)[list(way).index(following) :]
+                return [*circle, following]
+            elif following not in way and following not in done:
+                way[following] = None
+                ahead.append(iter(sorted(followed.get(following, ()))))
+    return []
+
+
+def told_of(circle: Sequence[str]) -> str:
+    """Return what is wrong with schedules that follow each other in a circle."""
+    if len(circle) > MOST_NAMED:
+        circle = [*circle[: MOST_NAMED - 1], "...", circle[-1]]
+    return f"{' follows '.join(circle)}: that has no beginning"
 
 
 def ended(

@@ -16,8 +16,8 @@ from onbeat.errors import InvalidSchedule, meant, naming, shown
 Way = Literal["webhook", "smtp", "apprise"]
 WAYS: tuple[Way, ...] = get_args(Way)
 
-KINDS = ("failure", "recovery", "success", "missed", "late", "parked")
-USUAL = frozenset({"failure", "recovery", "missed", "parked"})
+KINDS = ("failure", "recovery", "success", "missed", "late", "parked", "stuck")
+USUAL = frozenset({"failure", "recovery", "missed", "parked", "stuck"})
 MOST_FAILURES = 1000
 LONGEST = 8000  # characters of an address, a password or a header
 

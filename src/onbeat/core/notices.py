@@ -14,7 +14,7 @@ import msgspec
 from onbeat.core.instants import rfc3339, rfc3339_ms
 from onbeat.core.why import SENTENCES
 
-Kind = Literal["failure", "recovery", "success", "missed", "late", "parked", "test"]
+Kind = Literal["failure", "recovery", "success", "missed", "late", "parked", "stuck", "test"]
 State = Literal["waiting", "sent", "failed", "in_doubt"]
 
 MOST_TOLD = 50  # notices in one message; of further ones only their number is told
@@ -30,7 +30,11 @@ SHORTER = {
     "group_full": "its group had no place until its start_deadline ended",
     "queue_full": "too many runs were waiting already",
     "exit": "the program failed",
+    "overlap": "a run was in flight, as at five ticks or more before it",
 }
+
+
+STUCK = {"warn_after": "its warn_after", "p99": "three times the p99 of its last runs"}
 
 
 class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,6 +51,8 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     late: int = 0  # milliseconds
     first_run_at: int | None = None  # of a range of ticks
     tick_count: int = 1
+    lasts: int = 0  # milliseconds, of a run that is stuck
+    limit: int = 0  # milliseconds after which it counts as that
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -209,12 +215,16 @@ def headline(notice: Notice) -> str:
             return f"{name} started {_length(notice.late)} late"
         case "parked":
             return f"{name} cannot be planned"
+        case "stuck":
+            return f"{name} has been running for {_length(notice.lasts)}"
         case "test":
             return "a test: this channel works"
 
 
 def why(notice: Notice) -> str:
     """Return why that happened, as far as it is known; else nothing."""
+    if notice.kind == "stuck":
+        return f"{STUCK.get(notice.reason, 'its limit')} is {_length(notice.limit)}"
     sentence = SHORTER.get(notice.reason) or SENTENCES.get(notice.reason, "")  # type: ignore[call-overload]
     sentence = str(sentence)
     if "{error}" in sentence:
@@ -252,6 +262,8 @@ def _fields(notice: Notice) -> dict[str, object]:
         "error": notice.error or None,
         "failures": notice.failures,
         "late_ms": notice.late,
+        "lasts_ms": notice.lasts,
+        "limit_ms": notice.limit,
     }
 
 

@@ -71,6 +71,7 @@ class Policy:
     jitter_around: bool = False  # up to this before or after it, instead
     retry: Retries = Retries()
     timeout: int | None = None  # a run that lasts longer is ended
+    warn_after: int | None = None  # a run that lasts longer is reported as stuck, and goes on
     start_deadline: int | None = None  # one that waits longer than this is skipped
     cancel_grace: int = 10_000  # how long one that is to end may take, before it is killed
     on_lost: OnLost = "fail"  # a run whose node fell silent is launched at most, or at least, once
@@ -272,6 +273,7 @@ POLICIES: dict[str, _Field] = {
     "jitter_around": _Field(read_flag),
     "retry": _Field(_read_retries, _write_retries),
     "timeout": _length(least=1000),
+    "warn_after": _length(least=1000),
     "start_deadline": _length(least=1000),
     "cancel_grace": _length(),
     "on_lost": _choice(OnLost),

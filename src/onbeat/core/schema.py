@@ -284,6 +284,7 @@ _POLICY_WORDS = {
     "jitter_around": "the jitter is before or after the tick, instead of after it",
     "retry": "how long after each failure it is tried again",
     "timeout": "a run that lasts longer is ended",
+    "warn_after": "a run that lasts longer is reported as stuck, and is not ended",
     "start_deadline": "a run that waits longer than this is skipped",
     "cancel_grace": "how long one that is to end may take, before it is killed",
     "on_lost": "whether a run whose node fell silent is launched again",

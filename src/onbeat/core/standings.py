@@ -9,7 +9,7 @@ from types import MappingProxyType
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.causes import started
+from onbeat.core.causes import find_circle, started, told_of
 from onbeat.core.decisions import Due
 from onbeat.core.model import STARTUP, Past
 from onbeat.core.plan import defined_late, next_due
@@ -125,10 +125,5 @@ def _check_followed(followed: Mapping[str, set[str]]) -> None:
         for other in sorted(followed[name] - followed.keys() - {STARTUP}):
             problem = f"{name} follows {other!r}, which is not there"
             raise InvalidSchedule("after.schedule", problem, hint="define that one first, or both")
-        seen, new = set[str](), followed[name] - {name}
-        while new:
-            seen |= new
-            new = set[str]().union(*(followed.get(each, set()) - {each} for each in new)) - seen
-        if name in seen:
-            problem = f"{name} follows itself through {', '.join(sorted(seen - {name, STARTUP}))}"
-            raise InvalidSchedule("after.schedule", problem, hint="leave one of these out")
+    if circle := find_circle(followed, sorted(followed)):
+        raise InvalidSchedule("after.schedule", told_of(circle), hint="leave one of these out")

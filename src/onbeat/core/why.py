@@ -84,6 +84,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     schedule_id: str = ""
     created_at: int = 0
     revision: int = 0  # of the schedule: the one that it starts by
+    stuck_at: int | None = None
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
@@ -402,6 +403,8 @@ def _runs(facts: Facts, run: RunFacts) -> list[str]:
     if run.leased_by is not None and run.leased_by not in {each.node_id for each in facts.nodes}:
         told.append("its node has fallen silent: whether it still runs is not known, and decided")
         told[-1] += " by the next that starts" if not facts.nodes else " by another in moments"
+    if run.stuck_at is not None:
+        told.append(f"it takes longer than it should: reported at {rfc3339_ms(run.stuck_at)}")
     if run.leased_by is None and run.deadline_at is not None:
         name = f" as {run.external_id}" if run.external_id else ""
         told.append(

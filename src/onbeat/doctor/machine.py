@@ -10,6 +10,7 @@ from pathlib import Path
 from onbeat.doctor.certificates import expires_at
 from onbeat.doctor.seen import Check, Finding, Seen, fail, length, names, ok, size, warn
 from onbeat.errors import InvalidSettings
+from onbeat.regular import read_regular
 
 OLDEST_PYTHON = (3, 11)
 # A WAL file that is reset at the wrong moment damages the database: https://sqlite.org/wal.html
@@ -129,7 +130,7 @@ def certificate(seen: Seen) -> Finding | None:
     if path is None:
         return None
     try:
-        until = expires_at(path.read_text())
+        until = expires_at(read_regular(path).decode())
     except (OSError, ValueError) as broken:
         return fail(
             "tls", f"{path} cannot be read: {broken}", "a certificate in PEM, with its chain"
@@ -154,7 +155,7 @@ def _open_to(paths: list[Path | None], mode: int) -> Iterator[str]:
 
 def _has_password(path: Path) -> bool:
     try:
-        return PASSWORD.search(path.read_text(errors="replace")) is not None
+        return PASSWORD.search(read_regular(path).decode(errors="replace")) is not None
     except OSError:
         return False
 

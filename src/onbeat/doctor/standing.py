@@ -104,6 +104,17 @@ def failing(seen: Seen) -> Finding | None:
     return ok("failing", "none failed five times in a row")
 
 
+def stuck(seen: Seen) -> Finding | None:
+    """Judge whether runs take too long."""
+    standing = seen.looked.standing
+    if standing is None:
+        return None
+    if standing.stuck:
+        hint = f"onbeat runs --stuck; onbeat logs {standing.stuck[0]}; the field timeout ends runs"
+        return warn("stuck", f"{names(standing.stuck)} take longer than they should", hint)
+    return ok("stuck", "no run takes longer than it should")
+
+
 def waiting(seen: Seen) -> Finding | None:
     """Judge how long runs wait."""
     standing = seen.looked.standing
@@ -176,5 +187,5 @@ def _missing_program(schedule: Schedule, seen: Seen) -> str | None:
 
 
 CHECKS: tuple[Check, ...] = (
-    planner, gate, definitions, offers, programs, over, failing, waiting, history, notices,
+    planner, gate, definitions, offers, programs, over, failing, stuck, waiting, history, notices,
 )  # fmt: skip

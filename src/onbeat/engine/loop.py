@@ -17,6 +17,8 @@ LOOK_EVERY = 0.2  # how soon a change by another process, or a clock that was se
 LEFTOVERS_EVERY = 10.0
 LOOK_ANYWAY = 0.5  # how soon a change is noticed on a store that tells only of some
 PRUNE_EVERY = 3600.0
+STUCK_EVERY = 5.0
+STUCK_AT_ONCE = 500  # runs in flight, in one look
 
 log = logging.getLogger("onbeat.engine")
 
@@ -88,6 +90,8 @@ class Engine:
         if self._store.is_shared:
             self._serving.append(self._task(self._guard_lease()))
             self._looking.append(self._task(self._mind_the_others()))
+        if "plan" in self._node.roles:
+            self._looking.append(self._task(self._notice_stuck()))
         self._starting = [self._task(self.planner.run()), self._task(self.dispatcher.run())]
         self.dispatcher.wake()
         if self.outbox is not None:
@@ -266,6 +270,17 @@ class Engine:
             except StoreFailed as broken:
                 log.warning("history was not pruned: %s", broken)
             await asyncio.sleep(PRUNE_EVERY)
+
+    async def _notice_stuck(self) -> None:
+        """Have runs that take too long marked and reported, each once, by whichever node."""
+        while True:
+            await asyncio.sleep(STUCK_EVERY)
+            try:
+                following: int | None = 0
+                while following is not None:
+                    following = await self._store.mark_stuck(after=following, limit=STUCK_AT_ONCE)
+            except StoreFailed as broken:
+                log.warning("stuck runs could not be looked for: %s", broken)
 
     def _task(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

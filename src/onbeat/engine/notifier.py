@@ -25,7 +25,7 @@ from onbeat.core.notices import (
     settle,
 )
 from onbeat.errors import StoreFailed
-from onbeat.events import RunFailed, RunSkipped, RunStarted, RunSucceeded, ScheduleParked
+from onbeat.events import RunFailed, RunSkipped, RunStarted, RunStuck, RunSucceeded, ScheduleParked
 from onbeat.ports import Notifier, Store
 from onbeat.records import Happened
 
@@ -217,6 +217,9 @@ def notice_of(happened: Happened) -> Notice | None:
         case RunStarted() if event.late:
             about = (event.schedule_id, at, event.run_id, event.run_at)
             return Notice("late", *about, late=event.late)
+        case RunStuck():
+            about = (event.schedule_id, at, event.run_id, event.run_at)
+            return Notice("stuck", *about, event.rule, lasts=event.lasts, limit=event.limit)
         case ScheduleParked():
             return Notice("parked", event.schedule_id, at, error=first_line(event.error))
         case _:

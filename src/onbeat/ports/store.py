@@ -452,6 +452,13 @@ class Store(Protocol):
     async def standings(self) -> Standings:
         """Return how things stand: all that a forecast begins with, of one moment."""
 
+    async def mark_stuck(self, *, after: int = 0, limit: int = 500) -> int | None:
+        """Mark runs in flight that take too long, each once, with the event that reports it.
+
+        Of the runs later than `after`, up to `limit` are looked at. Returns from where to go on,
+        or None: that was all. However many nodes look, one of them marks a run.
+        """
+
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         """Remove finished runs and events older than `before`; return how many runs went."""
 

@@ -34,6 +34,9 @@ class Exposes:
         if not self.path.exists():
             problem = f"{self.path} does not exist"
             raise InvalidSchedule("", problem, hint="an expose.db, or a folder of YAML files")
+        if not self.path.is_file():
+            problem = f"{self.path} is not a regular file"
+            raise InvalidSchedule("", problem, hint="an expose.db, or a folder of YAML files")
         return self._of_database()
 
     def parse(self, text: str) -> object:

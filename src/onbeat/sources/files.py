@@ -3,21 +3,20 @@
 from pathlib import Path
 
 from onbeat.errors import InvalidSchedule, shown
+from onbeat.regular import LARGEST, read_regular
 
-LARGEST_FILE = 16 * 2**20
+LARGEST_FILE = LARGEST
 
 
 def read_text(path: Path) -> str:
-    """Return what is in a file, or refuse it."""
+    """Return what is in a regular file, or refuse it."""
+    if "\0" in str(path):
+        raise InvalidSchedule("", f"{shown(path.name)} is not a file name", hint="a path")
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            hint = f"{LARGEST_FILE // 2**20} MiB at most"
-            raise InvalidSchedule("", f"{path.name} is too large", hint=hint)
-        return path.read_text(encoding="utf-8")
+        text = read_regular(path, most=LARGEST_FILE).decode("utf-8")
     except OSError as failed:
         problem = f"{path.name} cannot be read: {failed.strerror}"
         raise InvalidSchedule("", problem, hint="a file that this user may read") from None
     except UnicodeDecodeError:
         raise InvalidSchedule("", f"{path.name} is not in UTF-8", hint="save it in UTF-8") from None
-    except ValueError:  # a NUL in the name
-        raise InvalidSchedule("", f"{shown(path.name)} is no file name", hint="a path") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")

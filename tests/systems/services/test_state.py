@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -172,22 +173,22 @@ class TestReading:
             "wrong": {"last_run_at": "2026-01-01T08:00:00Z"},
         }  # fmt: skip
         old = json.dumps({"version": 1, "timers": kept})
-        real = Path.open
+        real = os.open
 
         def fail(path, *given, **named):
-            if path == world.state_path and given == ("rb",):
+            if path == world.state_path:
                 raise OSError(24, "Too many open files")
             return real(path, *given, **named)
 
         async def story(world):
             await world.look()
             assert world.state_path.read_text() == old
-            monkeypatch.setattr(Path, "open", real)
+            monkeypatch.setattr(os, "open", real)
             await world.let_pass("1h")
 
         world.write(HOURLY, HOURLY | {"id": "wrong", "target": "nope"})
         world.state_path.write_text(old)
-        monkeypatch.setattr(Path, "open", fail)
+        monkeypatch.setattr(os, "open", fail)
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             world.play(story)
         assert world.state["timers"]["wrong"] == {"last_run_at": "2026-01-01T08:00:00.000Z"}

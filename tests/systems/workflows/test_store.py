@@ -118,7 +118,7 @@ class TestFiles:
 
     def test_what_is_no_file_is_refused_and_nobody_waits_for_it(self, tmp_path):
         os.mkfifo(tmp_path / "report_v1.json")
-        with pytest.raises(InvalidSchedule, match=r"dag: report_v1.json is no file"):
+        with pytest.raises(InvalidSchedule, match=r"dag: report_v1.json is not a regular file"):
             self.load(tmp_path)
 
     def test_a_file_and_a_dag_have_a_bound(self, tmp_path):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from onbeat.core.causes import ENDINGS, encode_happened, ended, started
+from onbeat.core.causes import ENDINGS, encode_happened, ended, find_circle, started, told_of
 from onbeat.core.model import STARTUP, Happened
 from onbeat.core.plan import next_due
 from onbeat.core.runs import Status
@@ -106,28 +106,34 @@ def keep_follows(tx: Transaction, schedules: Sequence[Schedule]) -> None:
         "SELECT schedule_id FROM schedules WHERE deleted_at IS NULL AND schedule_id IN (?1[])",
         (new[::2],),
     )
+    known = {STARTUP, *(row[0] for row in there)}
     for schedule in schedules:
-        for followed in sorted(follows(schedule) - {row[0] for row in there} - {STARTUP}):
+        for followed in sorted(follows(schedule) - known):
             problem = f"{schedule.schedule_id} follows {followed!r}, which is not there"
             raise InvalidSchedule("after.schedule", problem, hint="define that one first, or both")
-        circle = _circle(tx, schedule.schedule_id)
-        if circle:
-            problem = f"{' follows '.join(circle)}: that has no beginning"
-            raise InvalidSchedule("after.schedule", problem, hint="leave one of these out")
+    if circle := _circle(tx, [schedule.schedule_id for schedule in schedules]):
+        raise InvalidSchedule("after.schedule", told_of(circle), hint="leave one of these out")
 
 
-def _circle(tx: Transaction, schedule_id: str) -> list[str]:
-    """Return the way by which a schedule follows itself through others, if it does."""
-    ways, seen = [[schedule_id]], {schedule_id}
-    while ways:
-        way = ways.pop()
-        rows = tx.all(
-            "SELECT followed FROM follows WHERE schedule_id = ?1 ORDER BY followed", (way[-1],)
-        )
-        for (followed,) in rows:
-            if followed == schedule_id and len(way) > 1:
-                return [*way, followed]
-            if followed not in seen:
-                seen.add(followed)
-                ways.append([*way, followed])
-    return []
+def _circle(tx: Transaction, schedule_ids: Sequence[str]) -> list[str]:
+    """Return the way by which one of these follows itself through others, if it does.
+
+    What nothing follows is in no circle. Of the others two statements read all that they follow.
+    """
+    followed = {row[0] for row in tx.all(FOLLOWED, (list(schedule_ids),))}
+    names = [name for name in schedule_ids if name in followed]
+    edges: dict[str, list[str]] = {}
+    for name, other in tx.all(ALL_FOLLOWED, (names,)) if names else ():
+        edges.setdefault(name, []).append(other)
+    return find_circle(edges, names)
+
+
+FOLLOWED = "SELECT DISTINCT followed FROM follows WHERE followed IN (?1[])"
+ALL_FOLLOWED = """
+  WITH RECURSIVE up (schedule_id) AS (
+       SELECT schedule_id FROM follows WHERE schedule_id IN (?1[])
+        UNION
+       SELECT f.followed FROM up JOIN follows f USING (schedule_id)
+       )
+SELECT f.schedule_id, f.followed FROM up JOIN follows f USING (schedule_id)
+"""

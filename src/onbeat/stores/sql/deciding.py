@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import msgspec
+from msgspec.structs import replace
 
 from onbeat.core.decisions import Decision, Launch, Queue, Skip, Tick
 from onbeat.core.runs import Run, TriggeredBy, run_key
 from onbeat.core.schedules import Schedule
-from onbeat.events import RunEnqueued, RunSkipped, RunStarted
+from onbeat.events import MOST_OVERLAPS, RunEnqueued, RunSkipped, RunStarted
 from onbeat.ports import Attempt, Node
 from onbeat.stores.sql.ending import carry_out_about
 from onbeat.stores.sql.rows import State, late_by
@@ -74,6 +75,18 @@ RATED = """
 UPDATE schedule_state AS t SET rated = given.rated
   FROM given
  WHERE t.schedule_id = given.schedule_id
+"""
+
+# How many ticks before each were skipped for the same run: as many as matter.
+OVERLAPS = f"""
+  WITH given (run_id, blocked_by, schedule_id) AS (VALUES {{(?int,?int,?text)}})
+SELECT g.run_id, (
+       SELECT count(*) FROM (
+              SELECT 1 FROM schedule_runs r
+               WHERE r.schedule_id = g.schedule_id AND r.run_id > g.blocked_by
+                 AND r.run_id < g.run_id AND r.status = 'SKIPPED' AND r.reason = 'overlap'
+               LIMIT {MOST_OVERLAPS}) AS q)
+  FROM given g
 """
 
 NOTE_MISSES = """
@@ -166,8 +179,27 @@ class _Writing:
         tx.many(SPREAD, self._spread)
         tx.many(RATED, self._rated)
         tx.many(NOTE_MISSES, list(chain.from_iterable(self._misses.values())))
+        self._count_overlaps()
         tx.events += self._told
         return CarriedOut(self._attempts, self._enqueued)
+
+    def _count_overlaps(self) -> None:
+        """Have events tell how many ticks in a row were skipped for the same run."""
+        found = {
+            event.run_id: n
+            for n, event in enumerate(self._told)
+            if isinstance(event, RunSkipped)
+            and event.reason == "overlap"
+            and event.blocked_by is not None
+        }
+        given: list[Value] = []
+        for run_id, n in found.items():
+            event = self._told[n]
+            assert isinstance(event, RunSkipped)
+            given += (run_id, event.blocked_by, event.schedule_id)
+        for run_id, before in self._tx.each(OVERLAPS, given) if given else ():
+            n = found[run_id]
+            self._told[n] = replace(self._told[n], overlaps=before + 1)
 
     def _begin(
         self,

@@ -42,6 +42,12 @@ SELECT schedule_id, definition FROM schedules WHERE deleted_at IS NULL
  ORDER BY schedule_id LIMIT ?1
 """
 
+STUCK = """
+SELECT DISTINCT schedule_id FROM schedule_runs INDEXED BY unfinished_runs
+ WHERE finished_at IS NULL AND stuck_at IS NOT NULL
+ ORDER BY schedule_id LIMIT ?1
+"""
+
 FIRST_ENDED = """
 SELECT min(finished_at) FROM (SELECT finished_at FROM schedule_runs ORDER BY run_id LIMIT 100) AS r
 """
@@ -56,6 +62,7 @@ class Standing:
     tz: str  # the zone data that due rows were computed with; empty: none yet
     over: Sequence[str] = ()  # schedules that will never have a tick again by themselves
     failing: Sequence[str] = ()
+    stuck: Sequence[str] = ()  # schedules with runs that take too long
     parked: Sequence[str] = ()  # those that could not be planned lately
     definitions: Sequence[tuple[str, str]] = ()
     runs: int = 0
@@ -106,6 +113,7 @@ def examine(tx: Transaction) -> Standing:
         zone_data(tx),
         over=[row[0] for row in tx.all(OVER, (MOST_NAMES,))],
         failing=[row[0] for row in tx.all(FAILED_OFTEN, (FAILING, MOST_NAMES))],
+        stuck=[row[0] for row in tx.all(STUCK, (MOST_NAMES,))],
         parked=sorted(set(parked)),
         definitions=[(row[0], row[1]) for row in tx.all(DEFINED, (MOST_DEFINITIONS,))],
         runs=0 if counted is None else int(counted[0]),

@@ -191,6 +191,8 @@ def runs(tx: Transaction, which: WhichRuns, *, limit: int) -> list[RunRow]:
     asked.if_given("run_at >= {}", which.since)
     asked.if_given("run_at < {}", which.until)
     asked.if_given("run_id < {}", which.before)
+    if which.is_stuck:
+        asked.add("finished_at IS NULL AND stuck_at IS NOT NULL")
     for whose, value in ((OF_SOURCE, which.source), (OF_OWNER, tx.only_of)):
         if value is None:
             continue
@@ -337,7 +339,13 @@ def overview(tx: Transaction) -> Overview:
         f"AND {own} GROUP BY status",
         whose,
     )
+    stuck = tx.one(
+        "SELECT count(*) FROM schedule_runs WHERE finished_at IS NULL AND stuck_at IS NOT NULL "
+        f"AND {own}",
+        whose,
+    )
     assert counted is not None, "a count has a row"
+    assert stuck is not None, "a count has a row"
     assert due is not None, "a count has a row"
     return Overview(
         tx.now,
@@ -353,12 +361,13 @@ def overview(tx: Transaction) -> Overview:
             for row in tx.all(
                 "SELECT run_id, schedule_id, started_at, deadline_at, coalesce(external_id, '') "
                 "FROM schedule_runs WHERE deadline_at IS NOT NULL AND leased_by IS NULL "
-                f"AND finished_at IS NULL AND status = 'STARTED' AND {own or 'TRUE'} "
+                f"AND finished_at IS NULL AND status = 'STARTED' AND {own} "
                 f"ORDER BY deadline_at LIMIT {MOST_AWAITED}",
                 whose,
             )
         ],
         following=zones.following(tx),
+        stuck=stuck[0],
     )
 
 

@@ -64,6 +64,7 @@ from onbeat.stores.sql import (
     reading,
     reporting,
     restoring,
+    sticking,
     tokens,
     zones,
 )
@@ -337,6 +338,14 @@ class SqlStore(ABC):
 
     async def standings(self) -> Standings:
         return await self._read(forecasting.standings)
+
+    async def mark_stuck(self, *, after: int = 0, limit: int = 500) -> int | None:
+        found, following = await self._work.glance(
+            lambda tx: sticking.find(tx, after=after, limit=limit)
+        )
+        if found:
+            await self._write(lambda tx: sticking.mark(tx, found))
+        return following
 
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         return await self._write(lambda tx: reading.prune(tx, before=before, limit=limit))

@@ -15,6 +15,7 @@ import msgspec
 from onbeat.core.instants import parse_instant_ms, rfc3339_ms
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.ports import Beginning
+from onbeat.regular import read_regular
 from onbeat.systems.whole import replace_file
 
 log = logging.getLogger("onbeat.systems")
@@ -134,8 +135,7 @@ class StateFile:
     def _read(self) -> bytes | None:
         """Return what is in the file; None if there is none."""
         try:
-            with self.path.open("rb") as file:
-                return file.read(LARGEST + 1)
+            return read_regular(self.path, most=LARGEST)
         except FileNotFoundError:
             return None
 

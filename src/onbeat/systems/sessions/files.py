@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from errno import EFBIG
 from pathlib import Path
 
 import msgspec
 
+from onbeat.regular import read_regular
 from onbeat.systems.sessions.definitions import SLUG, Fields
 from onbeat.systems.whole import replace_file
 
@@ -121,7 +123,7 @@ class Files:
     def mark(self) -> str:
         """Return what is written on the folder: whose it is."""
         with suppress(OSError, UnicodeDecodeError):
-            return (self.folder / MARKER).read_text("utf-8").strip()
+            return read_regular(self.folder / MARKER, most=LARGEST).decode().strip()
         return ""
 
     def set_mark(self, text: str) -> None:
@@ -149,14 +151,13 @@ def _stamp(path: Path) -> Mark:
 
 def _read(path: Path) -> Fields | Corrupt | None:
     try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST + 1)
+        text = read_regular(path, most=LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as broken:
+        if broken.errno == EFBIG:
+            return Corrupt(path.name, f"it is longer than {LARGEST} bytes")
         return Corrupt(path.name, str(broken.strerror))
-    if len(text) > LARGEST:
-        return Corrupt(path.name, f"it is longer than {LARGEST} bytes")
     plain = ""
     try:
         plain = COMMENT.sub(_without, text.decode("utf-8-sig"))

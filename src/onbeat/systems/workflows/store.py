@@ -6,9 +6,9 @@ A DAG is JSON that nobody here looks into. What was saved is there, whole, or wh
 import asyncio
 import os
 import re
-import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from errno import EFBIG, EINVAL
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
@@ -18,6 +18,7 @@ import msgspec
 from onbeat.core.schedules import json_can_say
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.records import DocumentRow
+from onbeat.regular import read_regular
 from onbeat.systems.whole import replace_file, sync_folder
 
 KIND = "workflow"  # of documents in the database
@@ -277,14 +278,16 @@ class DirectoryStore:
 
 def _read_regular(path: Path) -> bytes:
     """Return what is in a file; what is none, or too long, is refused and waited for by nobody."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise InvalidSchedule("dag", f"{path.name} is no file", hint="a file with JSON")
-        text = file.read(LONGEST_FILE + 1)
-    if len(text) > LONGEST_FILE:
-        raise InvalidSchedule("dag", f"{path.name} is too long", hint="1 MiB at most")
-    return text
+    try:
+        return read_regular(path, most=LONGEST_FILE)
+    except OSError as broken:
+        if broken.errno == EFBIG:
+            problem = f"{path.name} is too long"
+            raise InvalidSchedule("dag", problem, hint="1 MiB at most") from None
+        if broken.errno == EINVAL:
+            problem = f"{path.name} is not a regular file"
+            raise InvalidSchedule("dag", problem, hint="a file with JSON") from None
+        raise
 
 
 OF = ":"  # between the name of a document and its owner: neither has one

@@ -7,7 +7,6 @@ signature, and its claims only after.
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
 from math import isfinite
-from pathlib import Path
 
 import jwt
 import msgspec
@@ -16,6 +15,7 @@ from jwt.algorithms import get_default_algorithms
 from onbeat.access import SCOPES, Caller, Scope
 from onbeat.errors import InvalidSettings, shown
 from onbeat.ports import Clock
+from onbeat.regular import read_regular
 from onbeat.settings import Settings
 from onbeat.tokens import OWNER
 from onbeat.web.door.answers import Refused
@@ -23,6 +23,7 @@ from onbeat.web.door.bodies import check_json
 
 LONGEST = 8 * 1024  # characters
 LONGEST_LIFE, LEEWAY = 24 * 3600, 10  # seconds
+LARGEST_KEY = 64 * 1024  # bytes of its file
 SHORTEST_SECRET, SMALLEST_RSA = 32, 2048  # bytes, bits
 
 
@@ -123,7 +124,7 @@ def _scope(claims: dict[str, object]) -> Scope:
 def _read_key(settings: Settings) -> object:
     name, algorithm = settings.jwt_key, settings.jwt_algorithm
     try:
-        found = Path(name).read_bytes()
+        found = read_regular(name, most=LARGEST_KEY)
     except OSError as broken:
         problem = f"{shown(name)} cannot be read: {broken.strerror}"
         raise InvalidSettings("jwt_key", problem, hint="a file") from None

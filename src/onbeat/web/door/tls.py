@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 from onbeat.errors import InvalidSettings, shown
+from onbeat.regular import read_regular
 from onbeat.settings import Settings
 
 
@@ -24,6 +25,8 @@ def ssl_context(settings: Settings) -> ssl.SSLContext | None:
     if not settings.tls_cert:
         return None
     _check_key(settings.tls_key)
+    for name in ("tls_cert", "tls_key", "tls_client_ca"):
+        _check_regular(name, getattr(settings, name))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -55,6 +58,14 @@ def _check_key(name: str) -> None:
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         problem = f"everybody on this machine can read or write {shown(name)}"
         raise InvalidSettings("tls_key", problem, hint="chmod 600")
+
+
+def _check_regular(field: str, name: str) -> None:
+    try:
+        read_regular(name) if name else b""
+    except OSError as broken:
+        problem = f"{shown(name)} cannot be read: {_told(broken)}"
+        raise InvalidSettings(field, problem, hint="a PEM file") from None
 
 
 def _no_password() -> str:

@@ -58,6 +58,9 @@ async def list_runs(
     triggered_by: Annotated[TriggeredBy | None, QueryParameter()] = None,
     since: Instant = None,
     until: Instant = None,
+    stuck: Annotated[
+        bool, QueryParameter(description="Only runs in flight that take too long.")
+    ] = False,
 ) -> RunPage:
     """Return runs, the latest first: those planned from `since` on, and before `until`."""
     which = WhichRuns(
@@ -68,6 +71,7 @@ async def list_runs(
         None if since is None else instant_of("since", since),
         None if until is None else instant_of("until", until),
         cursor,
+        is_stuck=stuck,
     )
     return await runs_page(service, which, limit)
 
