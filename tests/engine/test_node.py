@@ -209,9 +209,9 @@ def test_a_run_that_has_not_begun_when_all_is_ended_is_handed_back():
         engine.dispatcher.end_all()
         await asyncio.wait_for(engine.stop(1), 5)
         (run,) = await store.runs()
-        return launcher.attempts, run.status, run.attempt, run.leased_by
+        return launcher.attempts, run.status, run.was_tried, run.leased_by
 
-    assert played(story) == ([], "ENQUEUED", 0, None)
+    assert played(story) == ([], "ENQUEUED", False, None)
 
 
 def test_a_node_that_stops_waits_until_what_it_did_not_launch_is_handed_back():
@@ -230,9 +230,9 @@ def test_a_node_that_stops_waits_until_what_it_did_not_launch_is_handed_back():
         await asyncio.sleep(0.001)
         await asyncio.wait_for(engine.stop(1), 5)
         (run,) = await store.runs()
-        return run.status, run.attempt, run.leased_by
+        return run.status, run.was_tried, run.leased_by
 
-    assert played(story) == ("ENQUEUED", 0, None)
+    assert played(story) == ("ENQUEUED", False, None)
 
 
 def test_a_stop_ends_though_the_recorder_fails_in_the_middle_of_it():

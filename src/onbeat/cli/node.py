@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,8 @@ from onbeat.cli.session import JSON, ask, caller, with_settings, write_json, wri
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
 from onbeat.cli.watch import kept_applied
-from onbeat.errors import ChangedSince, InvalidSettings, StoreUnusable
+from onbeat.engine.patience import until_answered
+from onbeat.errors import ChangedSince, InvalidSettings, StoreFailed, StoreUnusable
 from onbeat.opened import check_target, holder
 from onbeat.records import NodeRow, Overview
 from onbeat.service import Service
@@ -152,7 +153,7 @@ async def _serve(
     stopped = beat.catch_signals()
     watched = None if file is None else Watched(file)
     definitions = None if file is None else read_file(file, check_target)  # nothing is touched yet
-    service = (await beat.open()).of(caller())  # who starts it has its file applied
+    service = (await beat.open_patiently()).of(caller())  # who starts it has its file applied
     try:
 
         async def define(_: Service) -> None:
@@ -165,24 +166,50 @@ async def _serve(
             await define(service)  # a client of the file: its node is another process
         else:
             await beat.begin(client=False, first=define)
-        welcome = None if front is None else await front.start(beat)
-        found = await service.overview()
-        if as_json:
-            api = {} if welcome is None else {"api": welcome.url}
-            about = {"database": settings.database_shown, "pid": os.getpid(), **api}
-            write_json({**about, **asdict(overview_fields(found))})
-        else:
-            if welcome is not None:
-                await _tell_of_api(welcome, service)
-            n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
-            click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
-        sys.stdout.flush()
+        # From here on the node is up: it waits for the database, for as long as that takes.
+        with _unless_stopped(stopped):
+            welcome = None if front is None else await front.start(beat, stopped)
+            found = await until_answered(
+                service.overview, "the node waits to say that it is up", unless=stopped
+            )
+            await _say_up(settings, service, welcome, found, as_json=as_json)
         async with kept_applied(service, watched, wish), supervised():
             await beat.until(stopped)
     finally:
         if front is not None:
             await front.stop()
         await beat.close()
+
+
+@contextlib.contextmanager
+def _unless_stopped(stopped: asyncio.Event) -> Iterator[None]:
+    """Leave out the rest if the database does not answer and the node is to stop anyway."""
+    try:
+        yield
+    except StoreFailed:
+        if not stopped.is_set():
+            raise
+
+
+async def _say_up(
+    settings: Settings,
+    service: Service,
+    welcome: "Welcome | None",
+    found: Overview,
+    *,
+    as_json: bool,
+) -> None:
+    """Print where the node is, and how things stand."""
+    if as_json:
+        api = {} if welcome is None else {"api": welcome.url}
+        about = {"database": settings.database_shown, "pid": os.getpid(), **api}
+        write_json({**about, **asdict(overview_fields(found))})
+    else:
+        if welcome is not None:
+            await _tell_of_api(welcome, service)
+        n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
+        click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
+    sys.stdout.flush()
 
 
 async def _apply(service: Service, file: File, wish: Wish) -> None:
@@ -221,7 +248,7 @@ async def _tell_of_api(welcome: "Welcome", service: Service) -> None:
         click.echo(f"token      {welcome.token_file} has the first, with every right")
     click.echo(f"api        {welcome.url}/api/v1")
     if sys.stdout.isatty():
-        link = link_of(welcome.url, await service.tokens.link())
+        link = link_of(welcome.url, await until_answered(service.tokens.link, "a link waits"))
         click.echo(f"dashboard  {link} (opens once, within ten minutes)")
     else:
         click.echo(f"dashboard  {welcome.url} (onbeat token link opens it)")

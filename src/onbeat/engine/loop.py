@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 
 from onbeat.core.deciding import LOOKAHEAD
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.leases import Lease, in_a_thread
 from onbeat.engine.notifier import Outbox
+from onbeat.engine.patience import again
 from onbeat.engine.planner import BATCH, Planner
 from onbeat.errors import NodeForgotten, StoreFailed
 from onbeat.ports import Clock, Launchers, Node, Rescued, Store
@@ -77,14 +78,20 @@ class Engine:
         self._lease.begin(sent)
         await self._store.changed_elsewhere()  # from here on: what comes now is seen by the watch
         self._serving = [
-            self._task(self.dispatcher.record()),
-            self._task(self._keep_lease()),
+            self._part(self.dispatcher.record, "recording"),
+            self._part(self._keep_lease, "the heartbeat"),
         ]
-        self._looking = [self._task(self._watch()), self._task(self._prune())]
+        self._looking = [
+            self._part(self._watch, "looking for changes"),
+            self._part(self._prune, "pruning"),
+        ]
         if self._store.is_shared:
-            self._serving.append(self._task(self._guard_lease()))
-            self._looking.append(self._task(self._mind_the_others()))
-        self._starting = [self._task(self.planner.run()), self._task(self.dispatcher.run())]
+            self._serving.append(self._part(self._guard_lease, "guarding the lease"))
+            self._looking.append(self._part(self._mind_the_others, "looking after other nodes"))
+        self._starting = [
+            self._part(self.planner.run, "planning"),
+            self._part(self.dispatcher.run, "claiming"),
+        ]
         self.dispatcher.wake()
         if self.outbox is not None:
             self.outbox.start()
@@ -263,8 +270,10 @@ class Engine:
                 log.warning("history was not pruned: %s", broken)
             await asyncio.sleep(PRUNE_EVERY)
 
-    def _task(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+    def _part(self, work: Callable[[], Awaitable[None]], told: str) -> asyncio.Task[None]:
+        """Run a part of the engine until it is cancelled or ends: a failing store ends none."""
+        name = getattr(work, "__qualname__", told)
+        task = asyncio.get_running_loop().create_task(again(work, told), name=name)
         task.add_done_callback(self._tell_if_failed)
         return task
 

@@ -1,12 +1,15 @@
 """The API of a node, put together: the door, the routes behind it, and the server before it."""
 
+import asyncio
 import socket
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
 import onbeat
 from onbeat.app import Onbeat
+from onbeat.engine.patience import until_answered
 from onbeat.metrics import scrape
 from onbeat.opened import output_file
 from onbeat.records import RunRow
@@ -59,8 +62,11 @@ class Front:
         there = f"[{host}]" if ":" in host else host
         return f"{'https' if self._tls else 'http'}://{there}:{port}"
 
-    async def start(self, beat: Onbeat) -> Welcome:
-        """Serve from now on; make the first token, if there is none."""
+    async def start(self, beat: Onbeat, stopped: asyncio.Event | None = None) -> Welcome:
+        """Serve from now on; make the first token, if there is none.
+
+        While the store fails, this waits: until it answers, or the process is to stop.
+        """
         self._live = live = Live()
         tokens = beat.service.tokens
         beat.listen(live.heard)
@@ -84,8 +90,9 @@ class Front:
             clock=beat.service.clock,
             large_paths=LARGE_PATHS,
         )
+        first_token = partial(ensure_first_token, tokens, self.settings)
+        token_file = await until_answered(first_token, "the API is not up yet", unless=stopped)
         self._server = Server(door, self._socket, self._tls)
-        token_file = await ensure_first_token(tokens, self.settings)
         await self._server.start()
         return Welcome(self.settings.api_url, token_file)
 

@@ -336,7 +336,7 @@ class Sessions:
                 if found is not None:
                     return found
             run = await self._service.run(run.run_id)
-            if run.attempt > 0 and run.status != Status.STARTED:
+            if run.was_tried and run.status != Status.STARTED:
                 break
             await asyncio.sleep(PATIENCE / LOOKS)
         result = run.result if isinstance(run.result, dict) else {}
