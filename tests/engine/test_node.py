@@ -197,6 +197,27 @@ def test_a_claim_that_finds_nothing_is_not_repeated_for_runs_that_ended_during_i
     assert asyncio.run(story()) == 1
 
 
+def test_node_on_sqlite_looks_for_leftovers_again_and_again(monkeypatch):
+    looks, often = [], asyncio.Event()
+
+    class Counting(RecordingLauncher):
+        async def recover(self):
+            looks.append(self)
+            if len(looks) == 3:
+                often.set()
+            return 0
+
+    async def story(store, clock):
+        engine = Engine(store, clock, NODE, {"command": Counting()})
+        await engine.start()
+        await asyncio.wait_for(often.wait(), 5)
+        await asyncio.wait_for(engine.stop(1), 5)
+
+    monkeypatch.setattr("onbeat.engine.loop.LEFTOVERS_EVERY", 0.001)
+    played(story)
+    assert len(looks) >= 3
+
+
 def test_a_run_that_has_not_begun_when_all_is_ended_is_handed_back():
     async def story(store, clock):
         launcher = RecordingLauncher()

@@ -88,6 +88,8 @@ class Engine:
         if self._store.is_shared:
             self._serving.append(self._part(self._guard_lease, "guarding the lease"))
             self._looking.append(self._part(self._mind_the_others, "looking after other nodes"))
+        else:
+            self._looking.append(self._part(self._look_for_leftovers, "looking for leftovers"))
         self._starting = [
             self._part(self.planner.run, "planning"),
             self._part(self.dispatcher.run, "claiming"),
@@ -246,6 +248,12 @@ class Engine:
             except StoreFailed as broken:
                 self._lease.others_are_silent = False  # until it is heard of again
                 log.warning("other nodes could not be looked after: %s", broken)
+
+    async def _look_for_leftovers(self) -> None:
+        """End what a killed node has begun: some of it may not have been found at the start."""
+        while True:
+            await asyncio.sleep(LEFTOVERS_EVERY)
+            await self._end_leftovers()
 
     async def _end_leftovers(self) -> None:
         for launcher in set(self._launchers.values()):
