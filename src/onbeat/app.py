@@ -20,6 +20,7 @@ from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.core.schedules import ID, Schedule, check_schedule, read_target
 from onbeat.core.ticks import Trigger
 from onbeat.core.why import Why
+from onbeat.engine.patience import until_answered
 from onbeat.errors import (
     InvalidSchedule,
     InvalidSettings,
@@ -37,6 +38,8 @@ from onbeat.records import RunRow, ScheduleRow, WhichRuns
 from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.stores.sqlite import SqliteStore
+
+START_LIMIT = 15.0  # seconds in which a store that fails may answer, before a start is given up
 
 F = TypeVar("F", bound=Function)
 log = logging.getLogger("onbeat.engine")
@@ -73,6 +76,7 @@ class Onbeat:
         self._decorated: dict[str, Schedule] = {}
         self._executor: Function | None = None
         self._open: Opened | None = None
+        self._start_by = 0.0  # by the clock of the event loop
         self._hosted: Hosted | None = None
         self._taking_over: asyncio.Task[None] | None = None
 
@@ -193,7 +197,7 @@ class Onbeat:
             ended.result()
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        await self.open_patiently()
         try:
             await self.begin()
         except BaseException:
@@ -208,6 +212,14 @@ class Onbeat:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    async def open_patiently(self) -> Service:
+        """Open the store of a node; wait up to START_LIMIT seconds for one that does not answer.
+
+        What is left of that time is for `begin`.
+        """
+        self._start_by = asyncio.get_running_loop().time() + START_LIMIT
+        return await until_answered(self.open, "the node is not up yet", until=self._start_by)
 
     async def open(self) -> Service:
         """Open the store, as a client: nothing is planned or launched."""
@@ -247,7 +259,7 @@ class Onbeat:
                 await self.systems.begin()
 
         try:
-            await opened.begin(begin)
+            await opened.begin(begin, until=self._start_by)
         except StoreHeld as held:
             if not client:
                 raise

@@ -143,7 +143,9 @@ class RunClaimed(Event, frozen=True, tag="run.claimed"):
 
 
 class RunStarted(Event, frozen=True, tag="run.started"):
-    """An attempt was announced; it is launched at once.
+    """An attempt was announced; it is launched at once, or handed back.
+
+    No other event of this kind has the same run and attempt.
 
     A run that starts as it is decided has no `run.enqueued` before this: what that would have told
     is told here, from `due_at` on.
@@ -172,12 +174,17 @@ class RunStarted(Event, frozen=True, tag="run.started"):
 
 
 class RunHandedBack(Event, frozen=True, tag="run.handed_back"):
-    """A claimed run was not launched, and is free to be claimed again."""
+    """A claimed run was not launched, and is free to be claimed again.
+
+    If an attempt was announced before, `attempt` names it: that one is void, and the next has
+    another number.
+    """
 
     schedule_id: str
     run_id: int
     run_at: int
     fence: int
+    attempt: int = 0
 
 
 class RunSucceeded(Event, frozen=True, tag="run.succeeded"):

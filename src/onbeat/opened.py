@@ -19,6 +19,7 @@ import onbeat
 from onbeat import logs, notify
 from onbeat.core.schedules import ON_RAY, Schedule
 from onbeat.engine.loop import Engine
+from onbeat.engine.patience import until_answered
 from onbeat.errors import (
     InvalidFile,
     InvalidSettings,
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("onbeat.engine")
 
-TAKE_OVER_EVERY = 0.5  # seconds between two tries of a client to become the node, or to join anew
+TAKE_OVER_EVERY = 0.5  # seconds between two tries of a client to become the node
 
 
 class SystemClock:
@@ -177,16 +178,22 @@ class Opened:
                 await self.begin(first)
             except StoreHeld:
                 continue
-            except InvalidFile as wrong:  # somebody will mend it
+            except (InvalidFile, StoreFailed) as wrong:  # it may be right at the next try
                 if str(wrong) != told:
                     told = str(wrong)
                     log.error("cannot become the node yet: %s", told)  # noqa: TRY400 - it is told
         log.warning("took over: this process is the node now")
 
-    async def begin(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Run as a node, until asked to stop; do something `first`, when none other can be it."""
+    async def begin(
+        self, first: Callable[[], Awaitable[None]] | None = None, *, until: float = 0.0
+    ) -> None:
+        """Run as a node, until asked to stop; do something `first`, when none other can be it.
+
+        While the store fails, both are tried again until `until`, by the clock of the event loop.
+        """
         _make_writable(self._output)
-        self.engine = await self._join(first)
+        join = partial(self._join, first)
+        self.engine = await until_answered(join, "the node is not up yet", until=until)
         self._minding = asyncio.create_task(self._mind(self.engine))
 
     async def _mind(self, engine: Engine) -> None:
@@ -194,7 +201,7 @@ class Opened:
         try:
             while await self._until_asked_to_stop(engine):
                 await engine.stop(0)
-                self.engine = engine = await self._join_again()
+                self.engine = engine = await until_answered(self._join, "cannot join again")
             log.warning("asked to stop by onbeat down")
             self.engine = None
             await engine.stop(self._settings.stop_grace / 1000)
@@ -218,14 +225,6 @@ class Opened:
         if error is not None:
             log.warning("joins anew as another node: %s", error)
         return error is not None
-
-    async def _join_again(self) -> Engine:
-        while True:
-            try:
-                return await self._join()
-            except StoreFailed as broken:
-                log.warning("cannot join, next try in %.1f s: %s", TAKE_OVER_EVERY, broken)
-                await asyncio.sleep(TAKE_OVER_EVERY)
 
     async def _join(self, first: Callable[[], Awaitable[None]] | None = None) -> Engine:
         offers = {name for launcher in self._launchers.values() for name in launcher.offers()}

@@ -102,6 +102,12 @@ class RunRow:
         """The idempotency key."""
         return run_key(self.schedule_id, self.run_at, self.request_id)
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether an attempt was launched, or was to be: not if all were handed back."""
+        waits = self.status == "ENQUEUED" and self.attempt == self.deferrals and not self.reason
+        return self.attempt > 0 and not waits
+
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:

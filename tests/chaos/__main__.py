@@ -12,21 +12,31 @@ from tests.chaos.broken import WAYS
 from tests.chaos.checker import Verdict, judge
 from tests.chaos.databases import Database, PostgresDatabase, SqliteFile
 from tests.chaos.driver import Driver
+from tests.chaos.harm import KINDS, OF_SERVER
 from tests.postgres import Server, new_folder
 
 MOST_TOLD = 5  # of one kind
-COUNTED = ("doubled", "silent", "stuck", "orphaned", "late")
+COUNTED = ("doubled", "silent", "stuck", "orphaned", "late", "broken off")
 ON = ("sqlite", "postgres")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument(
+        "--server-faults", type=int, metavar="N", help="instead of killing nodes, harm PostgreSQL"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--on", default="both", choices=(*ON, "both"), help="which database")
     parser.add_argument("--broken", default="", choices=("", *WAYS), help="break the product")
     parser.add_argument("--keep", type=Path, help="a folder, to be left as it is in the end")
     given = parser.parse_args()
+    if given.server_faults:
+        verdict = attack(
+            "postgres", kills=0, faults=given.server_faults, seed=given.seed, broken=given.broken,
+            keep=given.keep,
+        )  # fmt: skip
+        sys.exit(1 if verdict.wrong else 0)
     kinds = [kind for kind in ON if given.on in (kind, "both")]
     if given.on == "both" and given.broken and WAYS[given.broken].needs_others:
         kinds.remove("sqlite")
@@ -37,15 +47,18 @@ def main() -> None:
     sys.exit(1 if any(verdict.wrong for verdict in found) else 0)
 
 
-def attack(kind: str, *, kills: int, seed: int, broken: str, keep: Path | None) -> Verdict:
-    """Kill nodes on one kind of database, and tell what came of it."""
+def attack(
+    kind: str, *, kills: int, seed: int, broken: str, keep: Path | None, faults: int = 0
+) -> Verdict:
+    """Kill nodes on one kind of database, or harm its server; print what came of it."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="onbeat-chaos-") as temporary:
         folder = Path(temporary) if keep is None else keep / kind
         folder.mkdir(parents=True, exist_ok=keep is None)
         with database_for(kind, folder) as database:
-            driver = Driver(folder, database, seed=seed, broken=broken)
-            history = driver.run(kills)
+            harms = OF_SERVER if faults else tuple(KINDS)
+            driver = Driver(folder, database, seed=seed, broken=broken, harms=harms)
+            history = driver.endure(faults) if faults else driver.run(kills)
         if keep is not None:
             history.keep(folder)
         verdict = judge(history)

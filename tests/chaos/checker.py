@@ -68,6 +68,7 @@ class _Life:
     claimed_by: str = ""
     started_by: str = ""
     handed_back: int = 0  # how often it was
+    tried: int = 0  # attempts that were announced and not handed back
     announced: dict[int, int] = field(default_factory=dict)  # when each attempt was
     ends: dict[int, str] = field(default_factory=dict)  # how each attempt that was announced ended
     ended: dict[int, int] = field(default_factory=dict)  # and when
@@ -76,7 +77,7 @@ class _Life:
     @property
     def in_the_way(self) -> bool:
         """Whether it may stand in the way of a fresh tick: a retry does from when it is claimed."""
-        waits = self.status == "ENQUEUED" and (not self.attempt or bool(self.claimed_by))
+        waits = self.status == "ENQUEUED" and (not self.tried or bool(self.claimed_by))
         return not self.manual and (waits or self.status == "STARTED")
 
 
@@ -196,7 +197,7 @@ def _step(world: _World, life: _Life, event: AnyEvent, at: int, verdict: Verdict
             _check_node(world, life, event, verdict)
         case "run.started":
             _check_start(world, life, event, at, verdict)
-            life.status, life.attempt = "STARTED", event.attempt
+            life.status, life.attempt, life.tried = "STARTED", event.attempt, life.tried + 1
             life.started_by, life.announced[event.attempt] = event.node_id, at
             if not life.manual:
                 world.started[life.schedule_id].add(life.run_id)
@@ -214,7 +215,9 @@ def _step(world: _World, life: _Life, event: AnyEvent, at: int, verdict: Verdict
                 verdict.say("tossed about", f"run {life.run_id} was handed back again and again")
             if was == "STARTED":
                 life.ends[life.attempt] = "handed back"
-                life.attempt -= 1
+                life.tried -= 1
+            if event.attempt != (life.attempt if was == "STARTED" else 0):
+                verdict.say("illegal", f"run {life.run_id}: attempt {event.attempt} handed back")
             life.status, life.claimed_by = "ENQUEUED", ""
     if life.status != "STARTED":
         world.started[life.schedule_id].discard(life.run_id)
@@ -224,6 +227,8 @@ def _check_start(world: _World, life: _Life, event: AnyEvent, at: int, verdict: 
     """Nothing starts early, unasked, unclaimed, beside another, or out of turn."""
     verdict.attempts += 1
     told = f"attempt {event.attempt} at run {life.run_id} of {life.schedule_id}"
+    if event.attempt in life.announced:
+        verdict.say("announced twice", told)
     if event.attempt != life.attempt + 1:
         verdict.say("illegal", f"{told} follows attempt {life.attempt}")
     if at < max(life.due_at, life.run_at * 1000):
@@ -242,7 +247,7 @@ def _check_start(world: _World, life: _Life, event: AnyEvent, at: int, verdict: 
     others = world.started[life.schedule_id] - {life.run_id}
     if overlap != "allow" and others:
         verdict.say("overlap", f"{told} was started beside {sorted(others)}")
-    first = event.attempt == 1 and 1 not in life.ends
+    first = life.tried == 0
     if overlap == "queue" and first:
         if life.run_at < world.last_first.get(life.schedule_id, 0):
             verdict.say("out of turn", f"{told} was started after a later tick")

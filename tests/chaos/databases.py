@@ -131,10 +131,10 @@ class PostgresDatabase(Database):
                 return []
 
     def end_backends(self, name: str, most: int) -> int:
-        """End up to so many connections of whoever is called so; return how many."""
+        """End up to so many connections of clients whose name is LIKE this; return how many."""
         found = self.query(
             "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity "
-            f"WHERE application_name = '{name}' ORDER BY random() LIMIT {most}) chosen"
+            f"WHERE application_name LIKE '{name}' ORDER BY random() LIMIT {most}) chosen"
         )
         return len(found)
 

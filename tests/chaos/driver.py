@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from onbeat.cli import UNAVAILABLE
 from tests.chaos.databases import Database
 from tests.chaos.harm import KINDS, Harm
 from tests.chaos.history import History
@@ -100,6 +99,28 @@ class Driver:
                         waiting.append(point)
                 if not waiting and self.kills.total() < kills:
                     waiting.append(ANY_MOMENT)
+                self._rest()
+            return self.finish()
+        finally:
+            self.end()
+
+    def endure(self, times: int) -> History:
+        """Harm the server so many times, and kill no node that is up; return what is left.
+
+        Every third time a node is replaced, so that it starts while the server fails.
+        """
+        try:
+            self._people.define()
+            self._fill(LIVE)
+            self._until(lambda: all(life.is_up for life in self._lives), "a node is not up")
+            for n in range(times):
+                if n % 3 == 2:
+                    self._make_room()
+                    self._fill(LIVE)
+                self._harm.begin(self._harms)
+                while self._harm.is_on:
+                    self._pump()
+                self._people.work()
                 self._rest()
             return self.finish()
         finally:
@@ -279,9 +300,8 @@ class Driver:
             self._lives.remove(life)
             code = life.code
             self._note(f"{life.name} ended ({code})")
-            no_server = code == UNAVAILABLE and not life.is_up and self._was_harmed(life.began)
             as_told = code == life.leaves_with or (code == -signal.SIGKILL and life.may_die)
-            if not (no_server or as_told):
+            if not as_told:
                 self._broken_off.append(f"a node ended by itself ({code}): {life.last_words()}")
 
     def _was_harmed(self, since: float) -> bool:

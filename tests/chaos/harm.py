@@ -17,6 +17,7 @@ from tests.chaos.people import People
 Length = tuple[float, float]  # seconds, from and to
 ANY_LENGTH, ABOUT_A_LEASE, SURELY_FORGOTTEN = (0.5, 12.0), (1.2, 3.5), (4.5, 6.0)  # of a halt
 LONGEST_AWAY, LONGEST_PAUSE = 3.0, 5.0  # seconds
+CUT_FOR = (0.5, 3.0)  # seconds
 UNANSWERED = 11.5  # seconds of a pause that is longer than a call waits for its answer
 REST = 5.0  # seconds after which nothing is in doubt any more that was done before
 REACHED_BY, FORGOTTEN_BY, JOINED_BY, GONE_BY = 8.0, 7.0, 8.0, 12.0  # seconds until it has to be so
@@ -141,6 +142,13 @@ class Harm:
         self._database.end_backends(life.name, self._chance.choice((1, 2, 100)))
         yield 0.0
 
+    def _cut_off_all(self) -> Iterator[float]:
+        """End connections of all nodes again and again: some at a moment that hurts."""
+        until = time.monotonic() + self._chance.uniform(*CUT_FOR)
+        while time.monotonic() < until:
+            self._database.end_backends("node-%", self._chance.choice((1, 3, 100)))
+            yield self._chance.uniform(0, 0.1)
+
     def _restart_server(self) -> Iterator[float]:
         return self._restart("fast")
 
@@ -192,9 +200,16 @@ KINDS: dict[str, Callable[[Harm], Iterator[float]]] = {
     "halt about a lease": Harm._halt_about_a_lease,
     "halt before launches": Harm._halt_before_launches,
     "cut off": Harm._cut_off,
+    "cut off all": Harm._cut_off_all,
     "server restarted": Harm._restart_server,
     "server crashed": Harm._crash_server,
     "server paused": Harm._pause_server,
     "server paused long": Harm._pause_server_for_long,
     "asked to leave": Harm._ask_to_leave,
 }
+
+# What happens to the server alone: no node may end by it.
+OF_SERVER = (
+    "cut off", "cut off all", "server restarted", "server crashed", "server paused",
+    "server paused long",
+)  # fmt: skip

@@ -197,6 +197,27 @@ def test_a_claim_that_finds_nothing_is_not_repeated_for_runs_that_ended_during_i
     assert asyncio.run(story()) == 1
 
 
+def test_node_on_sqlite_looks_for_leftovers_again_and_again(monkeypatch):
+    looks, often = [], asyncio.Event()
+
+    class Counting(RecordingLauncher):
+        async def recover(self):
+            looks.append(self)
+            if len(looks) == 3:
+                often.set()
+            return 0
+
+    async def story(store, clock):
+        engine = Engine(store, clock, NODE, {"command": Counting()})
+        await engine.start()
+        await asyncio.wait_for(often.wait(), 5)
+        await asyncio.wait_for(engine.stop(1), 5)
+
+    monkeypatch.setattr("onbeat.engine.loop.LEFTOVERS_EVERY", 0.001)
+    played(story)
+    assert len(looks) >= 3
+
+
 def test_a_run_that_has_not_begun_when_all_is_ended_is_handed_back():
     async def story(store, clock):
         launcher = RecordingLauncher()
@@ -209,9 +230,9 @@ def test_a_run_that_has_not_begun_when_all_is_ended_is_handed_back():
         engine.dispatcher.end_all()
         await asyncio.wait_for(engine.stop(1), 5)
         (run,) = await store.runs()
-        return launcher.attempts, run.status, run.attempt, run.leased_by
+        return launcher.attempts, run.status, run.was_tried, run.leased_by
 
-    assert played(story) == ([], "ENQUEUED", 0, None)
+    assert played(story) == ([], "ENQUEUED", False, None)
 
 
 def test_a_node_that_stops_waits_until_what_it_did_not_launch_is_handed_back():
@@ -230,9 +251,9 @@ def test_a_node_that_stops_waits_until_what_it_did_not_launch_is_handed_back():
         await asyncio.sleep(0.001)
         await asyncio.wait_for(engine.stop(1), 5)
         (run,) = await store.runs()
-        return run.status, run.attempt, run.leased_by
+        return run.status, run.was_tried, run.leased_by
 
-    assert played(story) == ("ENQUEUED", 0, None)
+    assert played(story) == ("ENQUEUED", False, None)
 
 
 def test_a_stop_ends_though_the_recorder_fails_in_the_middle_of_it():

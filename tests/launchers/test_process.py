@@ -717,6 +717,100 @@ def test_a_leftover_that_does_not_go_at_once_is_waited_for(a_bystander, monkeypa
     assert own.wait(SOON) == -signal.SIGKILL
 
 
+def is_in_group(group):
+    """Return whether a process lives in a group: one that nobody waited for does not."""
+    for pid in process._pids():
+        with suppress(OSError):
+            told = process._stat(pid)
+            if int(told[2]) == group and told[0] != b"Z":
+                return True
+    return False
+
+
+HOPPING = "import os\nwhile True:\n    if os.fork(): os._exit(0)"  # a new number every moment
+
+
+def test_leftover_that_forks_and_exits_faster_than_it_is_read_is_ended():
+    store_id = uuid4().hex
+    leftover = subprocess.Popen(
+        [sys.executable, "-S", "-E", "-c", HOPPING],
+        env={"ONBEAT_STORE": store_id, "ONBEAT_NODE": "1-1"},
+        start_new_session=True,
+    )
+    try:
+        leftover.wait(SOON)  # the first of them has exited: the others live
+        assert end_leftovers(store_id) > 0
+        assert not any(is_in_group(leftover.pid) for _ in range(20))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(leftover.pid, signal.SIGKILL)
+
+
+def test_leftover_that_is_being_executed_is_read_again(a_bystander, monkeypatch):
+    """Between two programs a process has neither an environment nor a command line."""
+    store_id, entries, is_being_executed = uuid4().hex, process._entries, process._is_being_executed
+    own, looks = a_bystander({"ONBEAT_STORE": store_id}), []
+
+    def not_yet(pid, user=None):
+        if pid == own.pid:
+            looks.append(pid)
+        return frozenset() if pid == own.pid and len(looks) == 1 else entries(pid, user)
+
+    monkeypatch.setattr(process, "_entries", not_yet)
+    monkeypatch.setattr(
+        process,
+        "_is_being_executed",
+        lambda pid: len(looks) == 1 if pid == own.pid else is_being_executed(pid),
+    )
+    assert end_leftovers(store_id) == 1
+    assert own.wait(SOON) == -signal.SIGKILL
+
+
+def test_process_without_an_environment_is_read_once(a_bystander):
+    bystander = a_bystander({})
+    asyncio.run(until(lambda: not process._is_being_executed(bystander.pid)))
+    assert process._entries(bystander.pid) == frozenset()
+    assert process._marked(frozenset({b"ONBEAT_STORE=none"})) == {}
+
+
+def test_leftovers_of_a_node_that_exits_right_now_are_ended(a_bystander, monkeypatch):
+    """Its lock is free, which the next node has, a moment before it is a zombie."""
+    store_id, stat = uuid4().hex, process._stat
+    node = a_bystander({})
+    own = a_bystander({"ONBEAT_STORE": store_id, "ONBEAT_NODE": process._identity(node.pid)})
+
+    def exiting(pid):
+        told = stat(pid)
+        if pid == node.pid:
+            told[6] = b"%d" % (int(told[6]) | process.EXITING)
+        return told
+
+    assert end_leftovers(store_id) == 0
+    monkeypatch.setattr(process, "_stat", exiting)
+    assert end_leftovers(store_id) == 1
+    assert own.wait(SOON) == -signal.SIGKILL
+
+
+def test_leftover_that_comes_to_light_after_the_start_is_ended_with_the_node(tmp_path, a_bystander):
+    store_id = uuid4().hex
+
+    async def main():
+        launcher = a_launcher(tmp_path, store_id=store_id)
+        assert await launcher.recover() == 0
+        own = a_bystander({"ONBEAT_STORE": store_id, "ONBEAT_NODE": "1-1"})
+        await launcher.close()
+        return own
+
+    assert asyncio.run(main()).wait(SOON) == -signal.SIGKILL
+
+
+def test_client_that_closes_ends_nothing(tmp_path, a_bystander):
+    store_id = uuid4().hex
+    own = a_bystander({"ONBEAT_STORE": store_id, "ONBEAT_NODE": "1-1"})
+    asyncio.run(a_launcher(tmp_path, store_id=store_id).close())
+    assert own.poll() is None
+
+
 def test_a_scheduler_that_one_of_its_runs_started_spares_itself_and_its_parents(a_bystander):
     store_id = uuid4().hex
     script = (

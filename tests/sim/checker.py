@@ -388,7 +388,7 @@ class Checker(Life):
         self.require(run.state == "CLAIMED" or direct, "legal state changes", f"started {run}")
         # A claimed one was due when it was claimed, whatever the clock says now.
         self.require(not direct or run.due_at <= self.now, "never early", f"started {run}")
-        self.require(event.attempt == run.attempt + 1, "legal state changes", f"attempt of {run}")
+        self.require(event.attempt == run.attempt + 1, "an attempt is announced once", f"{run}")
         self.require(run.asked is None, "an asked run ends", f"started again: {run}")
         self.waiting.is_free(run, "started")
         self._fence(run, event.fence, rises=run.state == "ENQUEUED")
@@ -403,6 +403,7 @@ class Checker(Life):
             self._was_asked_first(run, event)
         run.state, run.attempt, run.started_by = "STARTED", event.attempt, event.node_id
         run.by[event.attempt] = run.revision, run.definition
+        run.returned = False
         run.reason = None
         if event.attempt > 1:
             self.seen["a further attempt"] += 1
@@ -436,8 +437,11 @@ class Checker(Life):
         self.require(not late, "a node that stops leaves nothing behind", f"{run}")
         self.require(run.holds_a_place, "legal state changes", f"handed back {run}")
         self.require(run.asked is None, "an asked run ends", f"handed back: {run}")
+        void = run.attempt if run.state == "STARTED" else 0
+        self.require(event.attempt == void, "an attempt is announced once", f"{event}: {run}")
         if run.state == "STARTED":
-            run.attempt -= 1
+            run.deferrals += 1
+            run.returned = run.tries == 0
             run.handed_back += 1
             self.seen["handed back after the announcement"] += 1
         else:

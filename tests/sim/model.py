@@ -133,7 +133,7 @@ class RunModel:
     backfill: bool = False
     state: str = "ENQUEUED"  # or CLAIMED, STARTED, or how it ended
     attempt: int = 0
-    deferrals: int = 0  # attempts that found the target busy
+    deferrals: int = 0  # attempts that found the target busy, or were handed back
     fence: int = 0
     blocked_by: int | None = None
     reason: str | None = None
@@ -149,6 +149,7 @@ class RunModel:
     handed_back: int = 0
     accepted_attempt: int = 0  # the last that was accepted
     is_reported_late: bool = False
+    returned: bool = False  # what was announced last was handed back, and none counted before
     started_by: str = ""
     free_since: int = 0  # when it could first have been claimed
     waiting_since: int = 0  # since when it is enqueued, for the last time
@@ -190,21 +191,26 @@ class RunModel:
         return self.attempt - self.deferrals
 
     @property
+    def was_tried(self):
+        """Whether an attempt was launched, or was to be and found its target busy."""
+        return self.attempt > 0 and not self.returned
+
+    @property
     def awaits_retry(self):
         """Whether a fresh tick takes its place."""
-        return self.state == "ENQUEUED" and self.attempt > 0 and not self.is_asked_for
+        return self.state == "ENQUEUED" and self.was_tried and not self.is_asked_for
 
     @property
     def was_deferred(self):
         """Whether it is judged again when it is claimed."""
         late = self.due_at > self.enqueued_at
-        return not self.manual and (self.attempt > 0 or late or self.backfill)
+        return not self.manual and (self.was_tried or late or self.backfill)
 
     def in_flight(self, now):
         if self.manual or self.is_over or self.blocked_by is not None:
             return False
         if self.state == "ENQUEUED":
-            fresh = self.attempt == 0 and not self.backfill
+            fresh = not self.was_tried and not self.backfill
             return fresh and self.due_at <= max(now, self.enqueued_at)
         return self.asked is not None or not self.is_unheard_of(now)
 

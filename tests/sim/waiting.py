@@ -121,7 +121,7 @@ class Waiting:
         life, tx = self._life, self._life.tx
         tx.decided[run.schedule_id] += 1
         replaces = life.may_replace(run.schedule_id)
-        waits_again = run.attempt > 0 and not run.backfill
+        waits_again = run.was_tried and not run.backfill
         told = f"{event}: {run}"
         life.require(replaces or waits_again, "only a retry is superseded", told)
         stays = run.backfill and run.state == "ENQUEUED"
@@ -172,7 +172,7 @@ class Waiting:
         if event.reason == "disabled":
             off = not (model.policy.enabled or run.is_asked_for)
         ready = run.blocked_by is None and run.due_at <= life.now
-        again = run.attempt > 0 and not run.is_asked_for
+        again = run.was_tried and not run.is_asked_for
         told = f"{event}: {run}"
 
         def with_a_tick():

@@ -897,8 +897,42 @@ class TestAnnouncing:
     async def test_an_announced_run_that_was_not_launched_can_be_handed_back(self, world):
         await world.store.hand_back([await world.going()])
         row = await world.row()
-        assert (row.status, row.leased_by) == ("ENQUEUED", None)
+        assert (row.status, row.leased_by, row.was_tried) == ("ENQUEUED", None, False)
         assert len(await world.start()) == 1
+
+    async def test_attempt_number_is_announced_once_even_if_it_is_handed_back(self, world):
+        await world.store.hand_back([await world.going()])
+        (again,) = await world.start()
+        await world.store.hand_back([again])
+        await world.start()
+        told = await world.told()
+        started = [event.attempt for event in told if event.name == "run.started"]
+        void = [event.attempt for event in told if event.name == "run.handed_back"]
+        assert (started, void) == ([1, 2, 3], [1, 2])
+
+    async def test_hand_back_of_a_claim_voids_no_attempt(self, world):
+        await world.waiting()
+        await world.store.hand_back(await world.claim())
+        (started,) = await world.start()
+        told = [event for event in await world.told() if event.name == "run.handed_back"]
+        assert (started.attempt, [event.attempt for event in told]) == (1, [0])
+
+    async def test_handed_back_attempt_costs_no_retry_and_is_not_called_one(self, world):
+        await world.store.hand_back([await world.going(retry=["1m"])])
+        (first,) = await world.start()
+        assert (first.attempt, first.triggered_by) == (2, "timer")
+        await world.end(first, Failed("no"))
+        assert (await world.row()).status == "ENQUEUED", "its one retry is left"
+        world.clock.advance("1m")
+        (retry,) = await world.start()
+        assert (retry.attempt, retry.triggered_by) == (3, "retry")
+        await world.end(retry, Failed("no"))
+        assert (await world.row()).status == "FAILED"
+
+    async def test_handed_back_run_is_in_the_way_of_the_next_tick(self, world):
+        await world.store.hand_back([await world.going()])
+        await world.tick()
+        assert (await world.runs("status reason"))[-1] == ("SKIPPED", "overlap")
 
     async def test_who_lost_a_run_can_neither_announce_nor_free_it(self, world):
         await world.waiting()

@@ -237,7 +237,7 @@ async def test_what_a_node_knows_nothing_of_is_freed(world):
     assert await world.store.disown(node, known, before=now) == 0, "it may still be launched"
     assert await world.store.disown(node, known, before=now + 1) == 1
     rows = {row.schedule_id: (row.status, row.attempt, row.leased_by) for row in await world.rows()}
-    assert rows == {"known": ("STARTED", 1, "node"), "unknown": ("ENQUEUED", 0, None)}
+    assert rows == {"known": ("STARTED", 1, "node"), "unknown": ("ENQUEUED", 1, None)}
 
 
 async def test_a_node_that_leaves_waits_for_its_own_calls(world):

@@ -9,9 +9,11 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from onbeat.web import live
 from tests.postgres import Server, new_folder
 from tests.web.serving import serving
 from tests.web.test_schedules import problem
+from tests.web.test_streams import stream
 from tests.web.waiting import eventually
 
 HOURLY = {"every": "1h", "run": {"command": ["true"]}}
@@ -228,6 +230,45 @@ class TestHealth:
             finally:
                 server.resume()
             eventually(lambda: api.get("//readyz").status_code == 200, 20)
+
+    @pytest.mark.usefixtures("looks_often")
+    def test_streams_outlive_a_restart_of_the_database_and_requests_are_asked_to_retry(
+        self, tmp_path
+    ):
+        with (
+            Server(new_folder()) as server,
+            serving(tmp_path, database=server.new_database()) as api,
+        ):
+            slow = ["sh", "-c", "echo one; while [ ! -e go ]; do sleep 0.1; done; echo two"]
+            fields = {"manual": True, "run": {"command": slow, "cwd": str(tmp_path)}}
+            api.put("/schedules/slow", fields)
+            run = api.post("/schedules/slow/run").json()["run_id"]
+            eventually(lambda: api.get(f"/runs/{run}/log").text == "one\n", 10)
+            with (
+                stream(api, "/events?name=schedule.created") as heard,
+                stream(api, f"/runs/{run}/log?follow=true") as printed,
+            ):
+                server.stop("fast")
+                refused = eventually(lambda: _unavailable(api), 10)
+                time.sleep(1.0)  # longer than between two looks of each stream
+                server.start()
+                eventually(lambda: api.get("/schedules").status_code == 200, 20)
+                (tmp_path / "go").touch()
+                api.put("/schedules/other", fields)
+                assert "event: schedule.created" in heard
+                assert list(printed)[-1] == "two"
+        assert refused.headers["retry-after"] == "2"
+        assert problem(refused, 503)["hint"] == "try again later"
+
+
+def _unavailable(api):
+    found = api.get("/schedules")
+    return found if found.status_code == 503 else None
+
+
+@pytest.fixture
+def looks_often(monkeypatch):
+    monkeypatch.setattr(live, "WELCOME_EVERY", 0.2)
 
 
 class TestMetrics:

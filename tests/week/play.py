@@ -126,7 +126,7 @@ class Play:
         self.beat = Onbeat(settings=settings, clock=self.clock, launchers={"command": self.targets})
         await self.beat.__aenter__()
         tasks = asyncio.all_tasks()
-        self._loops = [task for task in tasks if task.get_coro().__qualname__ in LOOPS]
+        self._loops = [task for task in tasks if task.get_name() in LOOPS]
         assert len(self._loops) == len(LOOPS), "the engine is made of these"
 
     async def close(self):

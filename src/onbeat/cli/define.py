@@ -164,7 +164,7 @@ def write_runs(runs: list[RunRow], now: int) -> None:
 def _note(run: RunRow, now: int) -> str:
     """Return what else there is to say of a run."""
     parts = []
-    if run.status == Status.ENQUEUED and run.attempt:
+    if run.status == Status.ENQUEUED and run.was_tried:
         parts.append(
             f"tried again {_ago(run.due_at, now)}" if run.due_at > now else "to be tried again"
         )

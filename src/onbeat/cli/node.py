@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,13 @@ from onbeat.cli.session import JSON, ask, caller, with_settings, write_json, wri
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
 from onbeat.cli.watch import kept_applied
+from onbeat.engine.patience import until_answered
 from onbeat.errors import (
     ApiUnavailable,
     ChangedSince,
     InvalidSettings,
     OnbeatError,
+    StoreFailed,
     StoreUnusable,
 )
 from onbeat.opened import check_target, holder
@@ -163,7 +165,7 @@ async def _serve(
     watched = None if file is None else Watched(file)
     definitions = None if file is None else read_file(file, check_target)  # nothing is touched yet
     checking: asyncio.Task[None] | None = None
-    service = (await beat.open()).of(caller())  # who starts it has its file applied
+    service = (await beat.open_patiently()).of(caller())  # who starts it has its file applied
     try:
 
         async def define(_: Service) -> None:
@@ -176,18 +178,13 @@ async def _serve(
             await define(service)  # a client of the file: its node is another process
         else:
             await beat.begin(client=False, first=define)
-        welcome = None if front is None else await front.start(beat)
-        found = await service.overview()
-        if as_json:
-            api = {} if welcome is None else {"api": welcome.url}
-            about = {"database": settings.database_shown, "pid": os.getpid(), **api}
-            write_json({**about, **asdict(overview_fields(found))})
-        else:
-            if welcome is not None:
-                await _tell_of_api(welcome, service)
-            n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
-            click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
-        sys.stdout.flush()
+        # From here on the node is up: it waits for the database, for as long as that takes.
+        with _unless_stopped(stopped):
+            welcome = None if front is None else await front.start(beat, stopped)
+            found = await until_answered(
+                service.overview, "the node waits to say that it is up", unless=stopped
+            )
+            await _say_up(settings, service, welcome, found, as_json=as_json)
         checking = asyncio.create_task(_warn_of(settings, beat))
         async with kept_applied(service, watched, wish), supervised():
             await beat.until(stopped)
@@ -212,6 +209,37 @@ async def _warn_of(settings: Settings, beat: Onbeat) -> None:
             log.warning("%s: %s%s", each.check, each.found, hint)
     except Exception:
         log.exception("the check at the start failed: this is a defect")
+
+
+@contextlib.contextmanager
+def _unless_stopped(stopped: asyncio.Event) -> Iterator[None]:
+    """Leave out the rest if the database does not answer and the node is to stop anyway."""
+    try:
+        yield
+    except StoreFailed:
+        if not stopped.is_set():
+            raise
+
+
+async def _say_up(
+    settings: Settings,
+    service: Service,
+    welcome: "Welcome | None",
+    found: Overview,
+    *,
+    as_json: bool,
+) -> None:
+    """Print where the node is, and how things stand."""
+    if as_json:
+        api = {} if welcome is None else {"api": welcome.url}
+        about = {"database": settings.database_shown, "pid": os.getpid(), **api}
+        write_json({**about, **asdict(overview_fields(found))})
+    else:
+        if welcome is not None:
+            await _tell_of_api(welcome, service)
+        n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
+        click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
+    sys.stdout.flush()
 
 
 async def _apply(service: Service, file: File, wish: Wish) -> None:
@@ -257,7 +285,7 @@ async def _tell_of_api(welcome: "Welcome", service: Service) -> None:
         click.echo(f"token      {welcome.token_file} has the first, with every right")
     click.echo(f"api        {welcome.url}/api/v1")
     if sys.stdout.isatty():
-        link = link_of(welcome.url, await service.tokens.link())
+        link = link_of(welcome.url, await until_answered(service.tokens.link, "a link waits"))
         click.echo(f"dashboard  {link} (opens once, within ten minutes)")
     else:
         click.echo(f"dashboard  {welcome.url} (onbeat token link opens it)")

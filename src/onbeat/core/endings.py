@@ -141,7 +141,7 @@ def judge(
     if policy.overlap == "replace" and older:
         decisions, left = make_way(others)
         return (*decisions, Launch(tick) if left is None else Queue(tick, left.run_at))
-    is_replaced = run.attempt > 0 or policy.overlap == "replace"
+    is_replaced = run.was_tried or policy.overlap == "replace"
     return (Skip(tick, "superseded" if is_replaced else "overlap", others[0].run_at),)
 
 

@@ -44,18 +44,24 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     attempt: int = 0  # announcements so far
     blocked_by: int | None = None  # it is queued behind this run
     leased: bool = False  # a node has claimed it
-    deferrals: int = 0  # attempts at which its target was busy
+    deferrals: int = 0  # attempts that do not count: the target was busy, or it was handed back
     deadline_at: int | None = None  # milliseconds: by when it is to start, or to be heard of
     ending: Reason | None = None  # it was asked to end, for this reason
     is_backfill: bool = False  # somebody asked for this tick afterwards
     is_found_again: bool = False  # it goes on without its node, and is found by its key
     goes_on: bool = False  # its node is gone, and it may run elsewhere: it is to be found again
     revision: int = 0  # of its schedule: the one that it starts by
+    was_handed_back: bool = False  # what was announced last was not launched, nothing failed before
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether an attempt was launched, or was to be and found its target busy."""
+        return self.attempt > 0 and not self.was_handed_back
 
     @property
     def awaits_retry(self) -> bool:
         """Whether an attempt failed, or found its target busy, and the next one is to come."""
-        waits = self.status is Status.ENQUEUED and self.attempt > 0
+        waits = self.status is Status.ENQUEUED and self.was_tried
         return waits and not (self.leased or self.goes_on)
 
     @property
@@ -80,7 +86,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     @property
     def was_deferred(self) -> bool:
         """Whether it is not of a tick decided just then, so that it is judged when claimed."""
-        return self.attempt > 0 or self.due_at > self.created_at or self.is_backfill
+        return self.was_tried or self.due_at > self.created_at or self.is_backfill
 
     @property
     def awaits_judgement(self) -> bool:

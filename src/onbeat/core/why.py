@@ -85,6 +85,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     created_at: int = 0
     revision: int = 0  # of the schedule: the one that it starts by
     stuck_at: int | None = None
+    deferrals: int = 0  # attempts that do not count: the target was busy, or it was handed back
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
@@ -418,9 +419,8 @@ def _runs(facts: Facts, run: RunFacts) -> list[str]:
 def _ended(run: RunFacts, policy: Policy) -> str:
     if run.finished_at is None or not run.attempt:
         return ""
-    tries = (
-        f" at attempt {run.attempt} of {len(policy.retry.delays) + 1}" if run.attempt > 1 else ""
-    )
+    n, most = run.attempt - run.deferrals, len(policy.retry.delays) + 1
+    tries = f" at attempt {n} of {most}" if n > 1 else ""
     if run.started_at is None:
         return f"it ended at {rfc3339_ms(run.finished_at)}{tries}"
     return f"it ran from {rfc3339_ms(run.started_at)} to {rfc3339_ms(run.finished_at)}{tries}"

@@ -19,12 +19,12 @@ from onbeat.core.endings import holds
 from onbeat.core.runs import Accepted, Canceled, Failed, Lost, Outcome
 from onbeat.core.schedules import Target
 from onbeat.engine.leases import Lease
+from onbeat.engine.patience import Backoff, until_answered
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
 from onbeat.ports import Attempt, Clock, FindsAgain, Finished, Launchers, Node, Store
 
 BATCH = 250  # runs claimed at once
 CLAIM_EVERY = 0.05  # seconds at most between two looks at what waits, while runs end
-FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 5.0
 LONGEST_PROBE = 60_000  # milliseconds in which a condition has to be told
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Claim and launch until stopped."""
-        backoff = FIRST_BACKOFF
+        backoff = Backoff()
         while not self._stopping:
             await self._wake.wait()
             self._wake.clear()
@@ -136,12 +136,10 @@ class Dispatcher:
             try:
                 if await self.claim_once():
                     self.wake()  # there may be more
-                backoff = FIRST_BACKOFF
+                backoff.reset()
             except StoreFailed as broken:
                 self.doubt(broken)
-                log.warning("claiming failed, will be tried again in %.1f s: %s", backoff, broken)
-                await asyncio.sleep(backoff)
-                backoff = min(backoff * 2, LONGEST_BACKOFF)
+                await backoff.sleep("claiming failed", broken)
                 self.wake()
 
     async def claim_once(self) -> int:
@@ -242,6 +240,7 @@ class Dispatcher:
 
     async def record(self) -> None:
         """Record outcomes until cancelled: whatever has come in since the last time, at once."""
+        self._records_no_more = False
         try:
             while True:
                 await self._to_record.wait()
@@ -442,14 +441,7 @@ class Dispatcher:
 
     async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
         """Do what has to be done, for as long as the store fails."""
-        backoff = FIRST_BACKOFF
-        while True:
-            try:
-                return await call()
-            except StoreFailed as broken:
-                log.warning("outcomes wait to be recorded, next try in %.1f s: %s", backoff, broken)
-                await asyncio.sleep(backoff)
-                backoff = min(backoff * 2, LONGEST_BACKOFF)
+        return await until_answered(call, "outcomes wait to be recorded")
 
 
 def _told(broken: BaseException) -> str:

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 
 from onbeat.core.deciding import LOOKAHEAD
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.leases import Lease, in_a_thread
 from onbeat.engine.notifier import Outbox
+from onbeat.engine.patience import again
 from onbeat.engine.planner import BATCH, Planner
 from onbeat.engine.zones import keep_following
 from onbeat.errors import NodeForgotten, StoreFailed
@@ -80,19 +81,25 @@ class Engine:
         self._lease.begin(sent)
         await self._store.changed_elsewhere()  # from here on: what comes now is seen by the watch
         self._serving = [
-            self._task(self.dispatcher.record()),
-            self._task(self._keep_lease()),
+            self._part(self.dispatcher.record, "recording"),
+            self._part(self._keep_lease, "the heartbeat"),
         ]
-        self._looking = [self._task(self._watch()), self._task(self._prune())]
+        self._looking = [
+            self._part(self._watch, "looking for changes"),
+            self._part(self._prune, "pruning"),
+        ]
         if "plan" in self._node.roles:
-            following = keep_following(self._store, self._clock, self.planner.wake)
-            self._looking.append(self._task(following))
+            self._looking.append(self._part(self._follow_zones, "following time zone data"))
+            self._looking.append(self._part(self._notice_stuck, "looking for stuck runs"))
         if self._store.is_shared:
-            self._serving.append(self._task(self._guard_lease()))
-            self._looking.append(self._task(self._mind_the_others()))
-        if "plan" in self._node.roles:
-            self._looking.append(self._task(self._notice_stuck()))
-        self._starting = [self._task(self.planner.run()), self._task(self.dispatcher.run())]
+            self._serving.append(self._part(self._guard_lease, "guarding the lease"))
+            self._looking.append(self._part(self._mind_the_others, "looking after other nodes"))
+        else:
+            self._looking.append(self._part(self._look_for_leftovers, "looking for leftovers"))
+        self._starting = [
+            self._part(self.planner.run, "planning"),
+            self._part(self.dispatcher.run, "claiming"),
+        ]
         self.dispatcher.wake()
         if self.outbox is not None:
             self.outbox.start()
@@ -248,6 +255,12 @@ class Engine:
                 self._lease.others_are_silent = False  # until it is heard of again
                 log.warning("other nodes could not be looked after: %s", broken)
 
+    async def _look_for_leftovers(self) -> None:
+        """End what a killed node has begun: some of it may not have been found at the start."""
+        while True:
+            await asyncio.sleep(LEFTOVERS_EVERY)
+            await self._end_leftovers()
+
     async def _end_leftovers(self) -> None:
         for launcher in set(self._launchers.values()):
             await launcher.recover()
@@ -271,6 +284,9 @@ class Engine:
                 log.warning("history was not pruned: %s", broken)
             await asyncio.sleep(PRUNE_EVERY)
 
+    async def _follow_zones(self) -> None:
+        await keep_following(self._store, self._clock, self.planner.wake)
+
     async def _notice_stuck(self) -> None:
         """Have runs that take too long marked and reported, each once, by whichever node."""
         while True:
@@ -282,8 +298,10 @@ class Engine:
             except StoreFailed as broken:
                 log.warning("stuck runs could not be looked for: %s", broken)
 
-    def _task(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+    def _part(self, work: Callable[[], Awaitable[None]], told: str) -> asyncio.Task[None]:
+        """Run a part of the engine until it is cancelled or ends: a failing store ends none."""
+        name = getattr(work, "__qualname__", told)
+        task = asyncio.get_running_loop().create_task(again(work, told), name=name)
         task.add_done_callback(self._tell_if_failed)
         return task
 

@@ -15,6 +15,7 @@ from onbeat.core.runs import Run
 from onbeat.core.schedules import Schedule
 from onbeat.core.ticks import Trigger
 from onbeat.engine.dispatcher import Dispatcher
+from onbeat.engine.patience import Backoff
 from onbeat.errors import StoreFailed
 from onbeat.ports import Clock, Node, Planned, Store
 
@@ -23,7 +24,6 @@ LONGEST_SLEEP = 3600.0
 LONGEST_WAIT = 60_000  # milliseconds, of those whose catch-up was over the allowance
 PATIENCE = 0.1  # seconds to wait for a free place, so that a run need not be claimed
 LOOK_AGAIN = 0.25  # seconds, if something is due that another node has taken
-FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 5.0
 
 log = logging.getLogger("onbeat.engine")
 
@@ -63,7 +63,7 @@ class Planner:
 
     async def run(self) -> None:
         """Plan until stopped."""
-        backoff = FIRST_BACKOFF
+        backoff = Backoff()
         while not self._stopping:
             self._wake.clear()
             before = self._clock.now()
@@ -77,12 +77,10 @@ class Planner:
                 if planned.is_full:
                     continue
                 self.next_due = await self._store.next_due(after=before)
-                backoff = FIRST_BACKOFF
+                backoff.reset()
             except StoreFailed as broken:
                 self._dispatcher.doubt(broken)
-                log.warning("planning failed, will be tried again in %.1f s: %s", backoff, broken)
-                await asyncio.sleep(backoff)
-                backoff = min(backoff * 2, LONGEST_BACKOFF)
+                await backoff.sleep("planning failed", broken)
                 continue
             was_due = self.next_due is not None and self.next_due <= before
             await self._sleep(LOOK_AGAIN if was_due and not planned.ticks else 0.0)

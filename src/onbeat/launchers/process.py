@@ -18,6 +18,7 @@ from contextlib import suppress
 from errno import EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC, ETXTBSY
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
+from typing import NamedTuple
 from uuid import uuid4
 
 from onbeat.core.codec import check_names
@@ -43,6 +44,8 @@ LOOK, LOOK_SOON = 0.5, 0.05  # seconds to the next look at an output; soon, if i
 PAUSE = 0.02  # seconds between two looks for what is to end
 LEFTOVER_GRACE = 0.5  # seconds for what outlives its main process
 KILL_TIME = 2  # seconds of SIGKILL, after which what hangs in the kernel is left to it
+ROUNDS = 50  # of one look at /proc, at most: a process may fork and exit faster than it is read
+EXITING, KERNEL = 0x4, 0x20_0000  # flags of a process in /proc
 DROPPED = b"[onbeat: earlier output was dropped]\n"
 PASSING = {EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC, ETXTBSY}  # it may start at the next attempt
 
@@ -76,10 +79,10 @@ def end_leftovers(store_id: str) -> int:
     ended: set[int] = set()
     for _ in range(int(KILL_TIME / PAUSE) if store_id else 0):
         found = _marked(marks, user=os.geteuid())
-        if not (left := [pid for pid, entries in found.items() if not _has_node(entries)]):
+        if not (left := {pid: seen for pid, seen in found.items() if not _has_node(seen.entries)}):
             break
         ended.update(left)
-        _signal_all(left, SIGKILL, marks)
+        _kill_all(left, marks)
         time.sleep(PAUSE)
     return len(ended)
 
@@ -119,7 +122,8 @@ class ProcessLauncher:
         self._shortener = ThreadPoolExecutor(1, "onbeat-output")
         self._finder = ThreadPoolExecutor(1, "onbeat-proc")
         self._finding = asyncio.Lock()
-        self._next_find: asyncio.Future[dict[int, Marks]] | None = None
+        self._next_find: asyncio.Future[dict[int, _Seen]] | None = None
+        self._is_used = False  # by a node: a client has nothing to end
 
     def check(self, target: Target) -> None:
         command, cwd, env = _read(target)
@@ -137,6 +141,7 @@ class ProcessLauncher:
         return ("command",)
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
+        self._is_used = True
         try:
             child = self._start(attempt)
         except InvalidSchedule as refused:
@@ -163,6 +168,7 @@ class ProcessLauncher:
                 self._finder.submit(_kill_marked, child.marks)  # what has left the group
 
     async def recover(self) -> int:
+        self._is_used = True
         return await asyncio.to_thread(end_leftovers, self._store_id)
 
     async def close(self) -> None:
@@ -171,6 +177,8 @@ class ProcessLauncher:
                 if not child.stopped.done():
                     child.stopped.set_result(None)
             await asyncio.sleep(PAUSE)
+        if self._is_used:  # what a killed node has begun may only have come to light since
+            await self.recover()
 
     def _start(self, attempt: Attempt) -> "_Child":
         command, cwd, named = _read(attempt.target)
@@ -224,7 +232,7 @@ class ProcessLauncher:
                 left = await self._find(child)
                 if now() >= until:
                     child.signal_group(SIGKILL)
-                    _signal_all(left, SIGKILL, child.marks)
+                    _kill_all(left, child.marks)
             child.signal_group(SIGKILL)  # a member without the marks
             await self._shorten(child.output)
             if child.hidden:
@@ -233,20 +241,20 @@ class ProcessLauncher:
         except asyncio.CancelledError:
             # Only a loop that is taken down cancels this, so there is no later: act, and block.
             child.signal_group(SIGKILL)
-            _signal_all(_marked(child.marks), SIGKILL, child.marks)
+            _kill_all(_marked(child.marks), child.marks)
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(KILL_TIME)
             _hide(child.output, child.hidden)
             raise
 
-    async def _find(self, child: "_Child") -> list[int]:
+    async def _find(self, child: "_Child") -> dict[int, "_Seen"]:
         """Return what runs of it, by a look begun after the call that serves all who wait."""
         if self._next_find is None or self._next_find.done():
             self._next_find = asyncio.ensure_future(self._find_all())
         found = await asyncio.shield(self._next_find)
-        return [pid for pid, entries in found.items() if child.marks <= entries]
+        return {pid: seen for pid, seen in found.items() if child.marks <= seen.entries}
 
-    async def _find_all(self) -> dict[int, Marks]:
+    async def _find_all(self) -> dict[int, "_Seen"]:
         async with self._finding:
             self._next_find = None  # from here on it is too old for whoever asks
             # In a thread, because reading of a process that hangs in the kernel can hang as well.
@@ -417,27 +425,81 @@ def _last(path: Path, length: int) -> str:
     return ""
 
 
-def _marked(marks: Marks, *, user: int | None = None) -> dict[int, Marks]:
-    """Return the processes whose environment has these entries, but for us and our parents."""
-    try:
-        pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
-    except FileNotFoundError:  # this is no Linux
-        return {}
-    found = {pid: own for pid in pids if marks <= (own := _entries(pid, user))}
-    for pid in _line(os.getpid()) if found else ():
-        found.pop(pid, None)
+class _Seen(NamedTuple):
+    """A process, as it was when it was looked at."""
+
+    entries: Marks  # its environment
+    group: int  # its process group, if all of that is of the same run; else 0
+
+
+def _marked(marks: Marks, *, user: int | None = None) -> dict[int, _Seen]:
+    """Return the processes whose environment has these entries, but for us and our parents.
+
+    A process may begin while others are read, and be gone before its turn comes: the newest are
+    read first, and what came since is looked at again until nothing is new. One that is just being
+    executed has no environment yet, and is read again, too.
+    """
+    own = frozenset(_line(os.getpid()))
+    found: dict[int, _Seen] = {}
+    read = set(own)
+    for _ in range(ROUNDS):
+        new = sorted(_pids() - read, reverse=True)
+        if not new:
+            break
+        for pid in new:
+            entries = _entries(pid, user)
+            if marks <= entries:
+                found[pid] = _Seen(entries, _group_of(pid, own))
+            if entries or not _is_being_executed(pid):
+                read.add(pid)
     return found
 
 
+def _pids() -> set[int]:
+    try:
+        return {int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()}
+    except FileNotFoundError:  # this is no Linux
+        return set()
+
+
+def _is_being_executed(pid: int) -> bool:
+    """Return whether a process without an environment is about to get one."""
+    with suppress(OSError):
+        told = _stat(pid)
+        is_thread_of_kernel = int(told[6]) & KERNEL
+        if told[0] not in (b"Z", b"X") and not is_thread_of_kernel:
+            return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _group_of(pid: int, own: Collection[int]) -> int:
+    """Return the group of a process of a run; 0 if it is in the session of one of our own.
+
+    A run begins with a session: what else is in it descends from the run.
+    """
+    with suppress(OSError):
+        if os.getsid(pid) not in {os.getsid(each) for each in own}:
+            return os.getpgid(pid)
+    return 0
+
+
 def _kill_marked(marks: Marks) -> None:
-    _signal_all(_marked(marks), SIGKILL, marks)
+    _kill_all(_marked(marks), marks)
+
+
+def _kill_all(found: Mapping[int, _Seen], marks: Marks) -> None:
+    """Kill processes, with their whole groups: one may have forked since it was looked at."""
+    for group in {seen.group for seen in found.values()} - {0}:
+        with suppress(OSError):  # it is gone
+            os.killpg(group, SIGKILL)
+    _signal_all(found, SIGKILL, marks)
 
 
 def _entries(pid: int, user: int | None = None) -> Marks:
     """Return what a process was started with: nothing if it has ended, or is not ours to read."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123 - twice as fast
         if user is None or user == os.fstat(file.fileno()).st_uid:
-            return frozenset(file.read().split(b"\0"))
+            return frozenset(file.read().split(b"\0")) - {b""}
     return frozenset()
 
 
@@ -462,8 +524,10 @@ def _identity(pid: int) -> str:
     """Return what tells a process from any other that had, or will have, its number."""
     with suppress(OSError):
         told = _stat(pid)
-        # With the time of its start; one that is dead, and nobody has noticed, is none any more.
-        return "" if told[0] in (b"Z", b"X") else f"{pid}-{int(told[19])}"
+        # With the time of its start. One that is dead or exits is none any more: it may have let go
+        # of its lock, which another node has by then.
+        is_gone = told[0] in (b"Z", b"X") or int(told[6]) & EXITING
+        return "" if is_gone else f"{pid}-{int(told[19])}"
     return f"{pid}-0" if pid == os.getpid() else ""
 
 

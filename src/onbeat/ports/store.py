@@ -380,7 +380,10 @@ class Store(Protocol):
         """
 
     async def hand_back(self, attempts: Sequence[Attempt]) -> None:
-        """Free runs that were claimed, or announced, and surely not launched."""
+        """Free runs that were claimed, or announced, and surely not launched.
+
+        An attempt that was announced keeps its number and costs no retry.
+        """
 
     async def finish(self, finished: Sequence[Finished]) -> list[int]:
         """Record outcomes and what follows from them; return the runs whose fence still held.

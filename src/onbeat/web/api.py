@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from http.client import SERVICE_UNAVAILABLE
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ from onbeat.web.openapi import complete, query_names
 from onbeat.web.output import Output
 from onbeat.web.problems import (
     PROBLEM_JSON,
+    RETRY_AFTER,
     Problem,
     as_problem,
     of_another_type,
@@ -212,4 +214,7 @@ def _answer(
     request: Asked, told: Problem, headers: dict[str, str] | None = None
 ) -> Response[bytes]:
     body = told.as_json(request.scope["path"])
-    return Response(body, status_code=told.status, media_type=PROBLEM_JSON, headers=headers or {})
+    headers = dict(headers or {})
+    if told.status == SERVICE_UNAVAILABLE:
+        headers.setdefault("Retry-After", str(RETRY_AFTER))
+    return Response(body, status_code=told.status, media_type=PROBLEM_JSON, headers=headers)

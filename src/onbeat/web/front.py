@@ -1,13 +1,16 @@
 """The API of a node, put together: the door, the routes behind it, and the server before it."""
 
+import asyncio
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
 import onbeat
 from onbeat.app import Onbeat
+from onbeat.engine.patience import until_answered
 from onbeat.errors import ApiUnavailable
 from onbeat.metrics import scrape
 from onbeat.opened import output_file
@@ -81,8 +84,11 @@ class Front:
         there = f"[{host}]" if ":" in host else host
         return f"{'https' if self._tls else 'http'}://{there}:{port}"
 
-    async def start(self, beat: Onbeat) -> Welcome:
-        """Serve from now on; make the first token, if there is none."""
+    async def start(self, beat: Onbeat, stopped: asyncio.Event | None = None) -> Welcome:
+        """Serve from now on; make the first token, if there is none.
+
+        While the store fails, this waits: until it answers, or the process is to stop.
+        """
         self._live = live = Live()
         tokens = beat.service.tokens
         beat.listen(live.heard)
@@ -106,9 +112,10 @@ class Front:
             clock=beat.service.clock,
             large_paths=LARGE_PATHS,
         )
+        first_token = partial(ensure_first_token, tokens, self.settings)
+        token_file = await until_answered(first_token, "the API is not up yet", unless=stopped)
         inside = Cors(door, self.settings.cors_origins)
         self._server = Server(identified(inside, tokens.signer), self._socket, self._tls)
-        token_file = await ensure_first_token(tokens, self.settings)
         await self._server.start()
         return Welcome(self.settings.api_url, token_file)
 

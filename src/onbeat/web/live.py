@@ -5,9 +5,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from onbeat.errors import StoreFailed
 from onbeat.events import Event
 from onbeat.records import EventRow, RunRow
 from onbeat.service import Service
@@ -21,6 +23,8 @@ AT_ONCE = 500  # transactions
 MOST_LISTENERS, MOST_OF_ONE = 100, 20
 WELCOME_EVERY = 2.5  # seconds between looks whether who listens may; what is found is 2 s old
 CHUNK = 64 * 1024
+
+T = TypeVar("T")
 
 
 class Live:
@@ -76,6 +80,20 @@ class Live:
             self._of -= Counter([name] if name else [])
 
 
+async def patiently(call: Callable[[], Awaitable[T]], live: Live) -> T:
+    """Ask the store until it answers: a stream outlives a database that is away for a while.
+
+    The error is raised once all who listen are let go.
+    """
+    while True:
+        try:
+            return await call()
+        except StoreFailed:
+            if live.is_closed:
+                raise
+            await asyncio.sleep(LOOK_EVERY)
+
+
 async def while_welcome(
     chunks: AsyncGenerator[bytes, None], still_welcome: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[bytes]:
@@ -87,8 +105,9 @@ async def while_welcome(
         while True:
             await asyncio.wait([coming], timeout=max(0.0, looks_at - loop.time()))
             if loop.time() >= looks_at:
-                if not await still_welcome():
-                    return
+                with suppress(StoreFailed):  # it is not known now: looked at again
+                    if not await still_welcome():
+                        return
                 looks_at = loop.time() + WELCOME_EVERY
             if coming.done():
                 chunk = coming.result()
@@ -116,18 +135,24 @@ async def follow_events(
     whoever resumes gets what came shortly before, too, and drops the ids that they know.
     """
     now = service.clock.now()
-    low = await service.newest_event(before=now - LOOK_BACK if service.is_shared else None)
+    before = now - LOOK_BACK if service.is_shared else None
+    low = await patiently(lambda: service.newest_event(before=before), live)
     sent: dict[int, int] = {}  # event rows that were sent, and when they were written
     if after is not None:
         low = after[0] - 1 if not service.is_shared else min(low, after[0] - 1)
     elif service.is_shared:
-        sent = {row.event_id: row.at for row in await service.events(after=low, limit=10_000)}
+        known = await patiently(lambda: service.events(after=low, limit=10_000), live)
+        sent = {row.event_id: row.at for row in known}
     yield b"retry: 2000\n\n"
     quiet = 0.0
     while not live.is_closed:
         looked = service.clock.now() - LOOK_BACK if service.is_shared else None
-        complete = await service.newest_event(before=looked)
-        rows = await service.events(after=low, but=sent.keys(), limit=AT_ONCE)
+        try:
+            complete = await service.newest_event(before=looked)
+            rows = await service.events(after=low, but=sent.keys(), limit=AT_ONCE)
+        except StoreFailed:
+            await asyncio.sleep(LOOK_EVERY)
+            continue
         for row in rows:
             is_known = (
                 after is not None and (row.event_id, row.n) <= after and not service.is_shared

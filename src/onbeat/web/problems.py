@@ -26,6 +26,7 @@ from onbeat.errors import (
 )
 
 PROBLEM_JSON = "application/problem+json"
+RETRY_AFTER = 2  # seconds after which to ask again, if the database does not answer
 WITH_ERROR = "/api/schedule/"  # the routes of the sessions system, whose callers know them so
 
 

@@ -91,7 +91,7 @@ def test_what_the_database_cannot_tell_is_tried_again_later(world):
     token = world.a_token()
     world.tokens._store.token_of = broken
     found = world.ask(token=token)
-    assert found.status == 503
+    assert (found.status, found.headers["retry-after"]) == (503, "2")
     assert b"secret.db" not in found.body
 
 

@@ -49,6 +49,7 @@ class PostgresStore(SqlStore):
         except BaseException:
             threads.close()
             raise
+        address.is_proven = True
         return cls(address, threads, store_id, name)
 
     async def close(self) -> None:

@@ -75,6 +75,9 @@ TO_WRITE = _beginning("READ COMMITTED READ WRITE", SETTINGS)
 PATIENTLY = SETTINGS | {"idle_in_transaction_session_timeout": "60000"}
 TO_READ = _beginning("REPEATABLE READ READ ONLY", PATIENTLY)
 
+# What a server says last on a connection: its end may be read only later.
+GONE = (errors.AdminShutdown, errors.CrashShutdown, errors.DatabaseDropped)
+
 T = TypeVar("T")
 Answer = tuple[T, int, Sequence[Event]]  # of a call, with its `now` and what it told
 
@@ -88,7 +91,7 @@ class Connection(psycopg.Connection[Row]):
     def cut(self) -> None:
         """Have a statement that waits for its answer fail; any thread may do this."""
         with (
-            suppress(OSError, psycopg.OperationalError),
+            suppress(OSError, psycopg.Error),
             closing(socket.socket(fileno=os.dup(self.fileno()))) as same,
         ):
             same.shutdown(socket.SHUT_RDWR)
@@ -142,9 +145,14 @@ class Watch:
 
 
 class Address:
-    """Where a database is. `shown` has no password in it."""
+    """Where a database is. `shown` has no password in it.
+
+    `is_proven` is set once a store was opened there. From then on a refusal is a loss that may
+    pass, such as a password that is being changed: StoreFailed, and never StoreUnusable.
+    """
 
     def __init__(self, url: str) -> None:
+        self.is_proven = False
         try:
             given = conninfo_to_dict(url)
         except psycopg.ProgrammingError as refused:
@@ -170,13 +178,15 @@ class Address:
             connection = Connection.connect(self._conninfo, autocommit=True, cursor_factory=Cursor)
         except psycopg.OperationalError as broken:
             raise self._unreachable(broken) from None
+        except (psycopg.Error, OSError) as broken:  # such as too many open files
+            raise StoreFailed(f"{self.shown} cannot be reached: {broken}") from None
         adapters = connection.adapters
         adapters.register_dumper(int, Int8BinaryDumper)  # one type each, so one plan a statement
         adapters.register_dumper(str, StrBinaryDumper)
         watch.add(connection)
         try:
             served_by = connection.execute("SELECT pg_backend_pid()").fetchone()
-        except psycopg.Error as broken:
+        except (psycopg.Error, OSError) as broken:
             watch.remove(connection)
             connection.close()
             raise StoreFailed(f"{self.shown} does not answer: {_told(broken)}") from None
@@ -189,7 +199,7 @@ class Address:
         told = " ".join(str(broken).split()).partition(" Is the server running")[0]
         told = re.sub(r"^connection (failed|is bad): (.* FATAL: )?", "", told).strip()
         for part, hint in WRONG_ADDRESS.items():
-            if part in told:
+            if part in told and not self.is_proven:
                 return StoreUnusable(f"{self.shown}: {told} ({hint})")
         return StoreFailed(f"{self.shown} cannot be reached: {told}")
 
@@ -213,18 +223,21 @@ class DatabaseClock:
     WINDOW = 5.0
 
     def __init__(self) -> None:
-        self._ahead: list[float] = [float("-inf")] * 2  # of our monotonic time: before, and lately
-        self._since = time.monotonic()
+        # How far it is ahead of our monotonic time: before, and lately; and since when "lately" is.
+        # One value, replaced as a whole: the threads that answer and those that ask are others.
+        self._ahead = (float("-inf"), float("-inf"), time.monotonic())
 
     def see(self, now: int) -> None:
         """Take note of an answer."""
         here = time.monotonic()
-        if here - self._since > self.WINDOW:
-            self._ahead, self._since = [self._ahead[1], float("-inf")], here
-        self._ahead[1] = max(self._ahead[1], now - here * 1000)
+        before, lately, since = self._ahead
+        if here - since > self.WINDOW:
+            before, lately, since = lately, float("-inf"), here
+        self._ahead = before, max(lately, now - here * 1000), since
 
     def now(self) -> int:
-        return int(time.monotonic() * 1000 + max(self._ahead))
+        before, lately, _ = self._ahead
+        return int(time.monotonic() * 1000 + max(before, lately))
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -313,8 +326,7 @@ class Threads:
             if any(isinstance(event, HINTS) for event in tx.events):
                 cursor.execute("SELECT pg_notify($1, $2)", (CHANNEL, self._name))
         except BaseException:
-            with suppress(psycopg.Error):
-                connection.execute("ROLLBACK")
+            roll_back(connection)
             raise
         _commit(connection, changes=begin is TO_WRITE)
         return result, tx.now, tx.events
@@ -323,10 +335,10 @@ class Threads:
         """Begin a transaction; return what time it is."""
         try:
             cursor.execute(begin)
-        except psycopg.OperationalError as broken:
-            if not connection.broken:
+        except (psycopg.OperationalError, OSError) as broken:
+            if not (connection.broken or isinstance(broken, GONE)):
                 raise
-            # It broke while nobody looked, as when the server was restarted: another will do.
+            # It broke while it was idle, as when the server was restarted: another will do.
             raise Clash(f"the connection was lost: {broken}") from None
         while cursor.nextset():
             pass
@@ -335,11 +347,20 @@ class Threads:
         return int(now) if self.given_clock is None else self.given_clock.now()
 
 
+def roll_back(connection: Connection) -> None:
+    """End a transaction that failed; a connection on which that fails too is closed."""
+    try:
+        connection.execute("ROLLBACK")
+    except (psycopg.Error, OSError):
+        connection.close()
+
+
 def _commit(connection: Connection, *, changes: bool) -> None:
     try:
         cursor = connection.execute("COMMIT")
-    except psycopg.Error as broken:
-        if not (connection.broken and changes):
+    except (psycopg.Error, OSError) as broken:
+        # A commit that waits for a standby is ended after it was made durable here.
+        if not ((connection.broken or isinstance(broken, (*GONE, OSError))) and changes):
             raise
         doubt = "the database did not answer whether it kept what was asked"
         raise StoreInDoubt(doubt) from broken
@@ -358,13 +379,16 @@ class Lane:
         """Do something with the connection, made anew if it is not there any more."""
         if self._connection is None:
             self._connection = self._address.connect(self._watch)
-        connection = self._connection
+        connection, is_gone = self._connection, False
         try:
             return work(connection)
-        except psycopg.Error as broken:
-            raise as_store_error(broken) from broken
+        except (psycopg.Error, OSError, StoreInDoubt, Clash) as broken:
+            is_gone = not isinstance(broken, psycopg.Error) or isinstance(broken, GONE)
+            if isinstance(broken, StoreFailed):
+                raise
+            raise as_store_error(broken, is_proven=self._address.is_proven) from broken
         finally:
-            if connection.closed:
+            if connection.closed or is_gone:
                 self.close()
 
     def close(self) -> None:
@@ -378,12 +402,16 @@ class Clash(StoreFailed):
     """A transaction was ended so that another could go on, or never began: it is done again."""
 
 
-def _told(broken: psycopg.Error) -> str:
-    return " ".join((broken.diag.message_primary or str(broken)).split())
+def _told(broken: Exception) -> str:
+    said = broken.diag.message_primary if isinstance(broken, psycopg.Error) else None
+    return " ".join((said or str(broken)).split())
 
 
-def as_store_error(broken: psycopg.Error) -> Exception:
-    """Return what a caller is to see of an error of PostgreSQL; a defect of ours stays as it is."""
+def as_store_error(broken: Exception, *, is_proven: bool = False) -> Exception:
+    """Return what a caller is to see of an error of PostgreSQL; a defect of ours stays as it is.
+
+    A store that was open before, `is_proven`, has lost what it had: that may come back.
+    """
     told = _told(broken)
     match broken:
         case errors.DeadlockDetected() | errors.SerializationFailure():
@@ -398,8 +426,14 @@ def as_store_error(broken: psycopg.Error) -> Exception:
             return StoreFailed("the database takes no changes now: it is a standby, or read-only")
         case errors.InsufficientPrivilege() | errors.InvalidSchemaName():
             hint = f'it has to own the schema "{SCHEMA}", or may create it'
-            return StoreUnusable(f"the database user may not do this: {told} ({hint})")
+            kind = StoreFailed if is_proven else StoreUnusable
+            return kind(f"the database user may not do this: {told} ({hint})")
+        case errors.UndefinedTable() | errors.FeatureNotSupported() if is_proven:
+            # Tables that are being restored, or were changed by a newer Onbeat.
+            return StoreFailed(f"the tables are not as they were: {told}")
         case psycopg.OperationalError() | psycopg.InternalError() | psycopg.InterfaceError():
             return StoreFailed(f"PostgreSQL: {told}")
+        case OSError():
+            return StoreFailed(f"PostgreSQL cannot be reached: {told}")
         case _:
             return broken

@@ -1,11 +1,7 @@
 """The tables on a database: made or brought up to date by whoever comes first."""
 
-from contextlib import suppress
-
-import psycopg
-
 from onbeat.errors import StoreUnusable
-from onbeat.stores.postgres.database import SCHEMA, Address, Connection
+from onbeat.stores.postgres.database import SCHEMA, Address, Connection, roll_back
 from onbeat.stores.postgres.migrations import MIGRATIONS
 from onbeat.stores.postgres.transaction import MIGRATING
 
@@ -43,8 +39,7 @@ def _migrate(connection: Connection, address: Address) -> None:
         )
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(psycopg.Error):
-            connection.execute("ROLLBACK")
+        roll_back(connection)
         raise
     connection.execute(f"ANALYZE {SCHEMA}.due, {SCHEMA}.schedule_state, {SCHEMA}.schedule_runs")
 

@@ -122,7 +122,7 @@ class _Claiming:
         run = Run(
             row.run_id, row.run_at, Status.ENQUEUED, row.due_at, row.created_at, row.request_id,
             row.attempt, deferrals=row.deferrals, deadline_at=row.deadline_at,
-            is_backfill=row.triggered_by == "backfill",
+            is_backfill=row.triggered_by == "backfill", was_handed_back=row.was_handed_back,
         )  # fmt: skip
         if run.deadline_at is not None and run.deadline_at <= self._tx.now:
             return False  # whoever looks for those ends it

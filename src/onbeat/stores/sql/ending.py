@@ -57,10 +57,12 @@ from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
 LONGEST_TEXT = 64 * 1024  # of a result, an error and the last of what was printed
 AT_ONCE = 128  # successes in one statement
 
+# An attempt that was announced keeps its number, and counts as little as one that found its target
+# busy: a number is announced once.
 HAND_BACK = """
   WITH held (id, token) AS (VALUES {(?int,?int)})
 UPDATE schedule_runs AS r
-   SET attempt = r.attempt - CASE WHEN r.status = 'STARTED' THEN 1 ELSE 0 END,
+   SET deferrals = r.deferrals + CASE WHEN r.status = 'STARTED' THEN 1 ELSE 0 END,
        status = 'ENQUEUED', leased_by = NULL, started_at = NULL, fence = r.fence + 1,
        updated_at = ?1
   FROM held
@@ -73,7 +75,14 @@ RETURNING schedule_id, run_id, run_at, fence
 ASKED = f"""
   WITH held (id, token) AS (VALUES {{(?int,?int)}})
 SELECT {RUN_OF_SCHEDULE}, fence FROM schedule_runs JOIN held ON run_id = id AND fence = token
- WHERE status = 'STARTED' AND end_asked_at IS NOT NULL AND NOT ({IS_FOUND_AGAIN} AND attempt > 1)
+ WHERE status = 'STARTED' AND end_asked_at IS NOT NULL
+   AND NOT ({IS_FOUND_AGAIN} AND attempt - deferrals > 1)
+"""
+
+ANNOUNCED = """
+  WITH held (id, token) AS (VALUES {(?int,?int)})
+SELECT run_id, attempt FROM schedule_runs JOIN held ON run_id = id AND fence = token
+ WHERE status = 'STARTED' AND leased_by IS NOT NULL
 """
 
 SUCCEED_ALONE = """
@@ -381,7 +390,11 @@ def free(tx: Transaction, fences: Sequence[Value]) -> None:
     """
     for row in tx.each(ASKED, fences):
         end(tx, row, Canceled("asked to end before it was launched"))
-    freed = [RunHandedBack(*row) for row in tx.each(HAND_BACK, fences, (tx.now,))]
+    announced: dict[int, int] = dict(tx.each(ANNOUNCED, fences))
+    freed = [
+        RunHandedBack(schedule_id, run_id, run_at, fence, announced.get(run_id, 0))
+        for schedule_id, run_id, run_at, fence in tx.each(HAND_BACK, fences, (tx.now,))
+    ]
     tx.events += freed
     for schedule_id in sorted({each.schedule_id for each in freed}):
         release_next(tx, schedule_id)

@@ -86,7 +86,7 @@ class WaitingRow(NamedTuple):
     deadline_at: int | None
     grp: str | None
     rendered: str | None
-    was_lost: int  # the attempt before: its node fell silent
+    was_lost: int | None  # the attempt before: its node fell silent; None: there is no reason
     goes_on: int  # it may run without that node
     is_to_end: int  # somebody has asked for its end since
     definition: str | None  # of the run's revision; None: it is not kept
@@ -94,16 +94,25 @@ class WaitingRow(NamedTuple):
     current: str | None  # the definition of now, if that is another one
     user_id: str
 
+    @property
+    def was_handed_back(self) -> bool:
+        """The same as WAS_HANDED_BACK."""
+        return self.attempt > 0 and self.attempt == self.deferrals and self.was_lost is None
+
 
 IS_FOUND_AGAIN = f"needs IN ({', '.join(repr(kind) for kind in sorted(FOUND_AGAIN))})"
 # A run that waits since its node fell silent, and that may go on without it: it is to be found
 # again, and ended then if somebody has asked for that meanwhile.
 GOES_ON = f"({IS_FOUND_AGAIN} AND (coalesce(reason, '') = 'lost' OR end_asked_at IS NOT NULL))"
 
+# A run whose attempts were all handed back, or found their target busy, the last one the former:
+# what is announced has no reason, and one that failed or found it busy is given one.
+WAS_HANDED_BACK = "status = 'ENQUEUED' AND attempt > 0 AND attempt = deferrals AND reason IS NULL"
+
 RUN_OF_SCHEDULE = f"""schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt,
        blocked_by, leased_by IS NOT NULL, deferrals, deadline_at,
        CASE WHEN end_asked_at IS NOT NULL THEN reason END, triggered_by = 'backfill',
-       {IS_FOUND_AGAIN}, status = 'ENQUEUED' AND {GOES_ON}, revision"""
+       {IS_FOUND_AGAIN}, status = 'ENQUEUED' AND {GOES_ON}, revision, {WAS_HANDED_BACK}"""
 
 UNFINISHED = f"""
 SELECT {RUN_OF_SCHEDULE}
@@ -169,12 +178,13 @@ def unfinished_of(tx: Transaction, schedule_ids: Collection[str]) -> dict[str, l
 def as_run(row: Row) -> Run:
     """Return a run from the columns of `RUN_OF_SCHEDULE`."""
     _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by, *rest = row
-    leased, deferrals, deadline_at, ending, backfill, found_again, goes_on, revision = rest
+    leased, deferrals, deadline_at, ending, backfill, found_again, goes_on, *rest = rest
+    revision, handed_back = rest
     return Run(
         run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by,
         leased=bool(leased), deferrals=deferrals, deadline_at=deadline_at, ending=ending,
         is_backfill=bool(backfill), is_found_again=bool(found_again), goes_on=bool(goes_on),
-        revision=revision,
+        revision=revision, was_handed_back=bool(handed_back),
     )  # fmt: skip
 
 

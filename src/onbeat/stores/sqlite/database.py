@@ -419,7 +419,7 @@ def connect(path: Path | None) -> apsw.Connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA cache_size = -65536")
+        connection.execute("PRAGMA cache_size = -16384")
         connection.execute("PRAGMA journal_mode = WAL")
     except apsw.Error as broken:
         raise _unusable(path, broken) from None

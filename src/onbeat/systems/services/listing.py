@@ -272,7 +272,7 @@ def _finished(run: RunRow) -> int:
 
 
 def _waits_again(run: RunRow) -> bool:
-    return run.status == Status.ENQUEUED and run.attempt > 0
+    return run.status == Status.ENQUEUED and run.was_tried
 
 
 def _told(at: int | None) -> str | None:

@@ -383,7 +383,7 @@ class Sessions:
                 if found is not None:
                     return found
             run = await self._service.run(run.run_id)
-            if run.external_id or (run.attempt > 0 and run.status != Status.STARTED):
+            if run.external_id or (run.was_tried and run.status != Status.STARTED):
                 break
             await asyncio.sleep(PATIENCE / LOOKS)
         result = run.result if isinstance(run.result, dict) else {}

@@ -21,7 +21,7 @@ async def in_hand(service: Service, slug: str) -> RunRow | None:
     """Return a run that is at work, or is to be sent for the first time: there need be no other."""
     started = await service.runs(WhichRuns(slug, status=Status.STARTED), limit=1)
     waiting = await service.runs(WhichRuns(slug, status=Status.ENQUEUED), limit=LATEST)
-    fresh = [run for run in waiting if not run.attempt or is_detached(run)]
+    fresh = [run for run in waiting if not run.was_tried or is_detached(run)]
     return next(iter((*started, *fresh)), None)
 
 
@@ -33,13 +33,13 @@ def is_detached(run: RunRow) -> bool:
 async def make_way(service: Service, slug: str, *, but: str = "") -> None:
     """Cancel what waits to be tried again, for a run that is to start; `but` is its request id."""
     found = await _waiting(service, slug)
-    tried = [run for run in found if run.attempt and (not but or run.request_id != but)]
+    tried = [run for run in found if run.was_tried and (not but or run.request_id != but)]
     await _cancel(service, tried, OVERTAKEN)
 
 
 async def cancel_overtaken(service: Service, slug: str) -> None:
     """Cancel what waits to be tried again although another run has done its work meanwhile."""
-    tried = [run for run in await _waiting(service, slug) if run.attempt]
+    tried = [run for run in await _waiting(service, slug) if run.was_tried]
     if tried:
         runs = await service.runs(WhichRuns(slug), limit=LATEST)
         over = [run for run in tried if any(_overtakes(other, run) for other in runs)]

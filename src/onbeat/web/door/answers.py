@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from html import escape
+from http.client import SERVICE_UNAVAILABLE
 
 from onbeat.errors import OnbeatError
 from onbeat.web.door.asgi import Message, Scope, Send
-from onbeat.web.problems import PROBLEM_JSON, Problem, as_problem, problem
+from onbeat.web.problems import PROBLEM_JSON, RETRY_AFTER, Problem, as_problem, problem
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -24,7 +25,8 @@ class Refused(Exception):  # noqa: N818 - it names what is wrong
 def as_refusal(failed: OnbeatError) -> Refused:
     """Return what is told of an error that Onbeat raises on purpose."""
     told = as_problem(failed)
-    return Refused(told.status, told.problem, field=told.field, hint=told.hint)
+    later = [(b"retry-after", b"%d" % RETRY_AFTER)] if told.status == SERVICE_UNAVAILABLE else ()
+    return Refused(told.status, told.problem, field=told.field, hint=told.hint, headers=later)
 
 
 class Guarded:

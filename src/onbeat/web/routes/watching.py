@@ -18,7 +18,7 @@ from onbeat.records import EventRow, RunRow
 from onbeat.service import Service
 from onbeat.web.asking import Asked, RunId, place_of, told
 from onbeat.web.door.credentials import NODES
-from onbeat.web.live import Live, follow_events, while_welcome
+from onbeat.web.live import Live, follow_events, patiently, while_welcome
 from onbeat.web.output import Output
 from onbeat.web.problems import PROBLEM_JSON, problem
 
@@ -128,7 +128,7 @@ async def log(
     run, output, live = await service.run(run_id), _output(state), state.live
 
     async def again() -> RunRow:
-        return await service.run(run_id)
+        return await patiently(lambda: service.run(run_id), live)
 
     if not follow:
         return Stream(output.so_far(run, again, here=here), media_type="text/plain")
