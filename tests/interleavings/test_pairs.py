@@ -18,7 +18,7 @@ from tests.interleavings.world import BEFORE, World
 from tests.postgres import shared_server
 
 USUAL = (
-    "plan", "claim", "announce", "finish", "lost", "edit", "pause", "delete", "recreate", "run", "close",
+    "plan", "claim", "announce", "finish", "lost", "edit", "move", "pause", "delete", "recreate", "run", "close",
     "cancel", "backfill", "claim in a group",
 )  # fmt: skip
 OTHERS = (
@@ -35,6 +35,7 @@ NAMES = (*USUAL, *OTHERS) if IN_ALL else USUAL
 ONLY = {  # with others they are like `plan` and `claim`
     "plan by two": {"plan by two", "plan", "lost", "close"},
     "claim in a group": {"claim in a group"},
+    "move": {"plan", "claim", "announce", "finish", "lost", "edit", "move"},  # else it is an edit
 }
 if not IN_ALL:  # those that can meet on a run
     ONLY |= {
