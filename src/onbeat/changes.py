@@ -13,8 +13,8 @@ import msgspec
 
 from onbeat.core.edits import (
     NOTHING_FORESEEN,
+    BeforeEdit,
     Foreseen,
-    Found,
     foresee,
     foresee_move,
     foreseen_words,
@@ -34,7 +34,7 @@ Kind = Literal["create", "change", "unchanged", "remove", "keep", "taken"]
 MOST_NAMED = 5  # schedules in one refusal
 PAUSED = "paused, and stays so"
 NOT_COUNTED = "its ticks were not counted: too much changes at once"
-NOTHING_OWED: Mapping[str, Found] = {}
+NOTHING_OWED: Mapping[str, BeforeEdit] = {}
 NO_EFFECT, UNCOUNTED = Effect(), Effect(is_known=False)
 
 
@@ -125,7 +125,7 @@ def compare(
     told: Iterable[EventRow] = (),
     horizon: int = WEEK,
     work: int | None = None,
-    owed: Mapping[str, Found] = NOTHING_OWED,
+    owed: Mapping[str, BeforeEdit] = NOTHING_OWED,
     update_waiting: bool = False,
 ) -> Changes:
     """Return what defining these schedules as those of a source would do at `now`.
@@ -177,7 +177,7 @@ def touched(
 def _foreseen(
     change: Change,
     new: Schedule | None,
-    found: Found | None,
+    found: BeforeEdit | None,
     *,
     now: int,
     update_waiting: bool,

@@ -186,7 +186,7 @@ class Service:
             told=await self._store.audit(limit=MOST_RUNS) if is_edited else (),
             horizon=horizon,
             work=work,
-            owed=await self._store.found_by_edits(ids) if ids else {},
+            owed=await self._store.before_edits(ids) if ids else {},
             update_waiting=update_waiting,
         )
         given = {*(each.schedule_id for each in allowed), *changes.removed}

@@ -18,7 +18,7 @@ from tests.interleavings.world import BEFORE, World
 from tests.postgres import shared_server
 
 USUAL = (
-    "plan", "claim", "announce", "finish", "lost", "edit", "pause", "delete", "recreate", "run", "close",
+    "plan", "claim", "announce", "finish", "lost", "edit", "move", "pause", "delete", "recreate", "run", "close",
     "cancel", "backfill", "claim in a group", "follow",
 )  # fmt: skip
 OTHERS = (
@@ -36,6 +36,7 @@ ONLY = {  # with others they are like `plan` and `claim`
     "plan by two": {"plan by two", "plan", "lost", "close"},
     "claim in a group": {"claim in a group"},
     "follow": {"follow", "plan", "finish", "lost", "edit", "pause", "delete", "close"},
+    "move": {"plan", "claim", "announce", "finish", "lost", "edit", "move"},  # else it is an edit
 }
 if not IN_ALL:  # those that can meet on a run
     ONLY |= {

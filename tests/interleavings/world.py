@@ -187,7 +187,8 @@ class World:
         for a in attempts:
             row = ("STARTED", a.attempt, a.fence)
             self.launched.append(
-                Launched(a.run_id, a.schedule_id, a.run_at, a.request_id, a.attempt, a.fence, a.key, 0, 0, row)
+                Launched(a.run_id, a.schedule_id, a.run_at, a.request_id, a.attempt, a.fence, a.key, 0, 0, row,
+                         tuple(a.target.fields["command"]), revision=a.revision)
             )  # fmt: skip
             self.started += [a] if node is ONE else []
         return list(attempts)
@@ -198,7 +199,7 @@ class World:
 
     def calls(self, held):
         """Return everything that can be done, by name."""
-        edited = a_schedule("report", every="30m", overlap="skip")
+        edited = a_schedule("report", every="30m", overlap="skip", run={"command": ["new"]})
         ended = [
             Finished(held["going"], Failed("it broke")),
             Finished(held["going", TWO], Succeeded()),
@@ -214,6 +215,7 @@ class World:
             "disown": lambda store: self._disown(store, held),
             "lost": lambda store: store.rescue(ONE),
             "edit": lambda store: self.call(store, "upsert", [edited]),
+            "move": lambda store: self.call(store, "upsert", [edited], update_waiting=True),
             "pause": lambda store: self.call(store, "pause", "report"),
             "resume": lambda store: self.call(store, "resume", "report", catchup=True),
             "delete": lambda store: self.call(store, "delete", "report"),

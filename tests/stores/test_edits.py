@@ -309,7 +309,7 @@ class TestUpdateWaiting:
 
 class TestForeseeing:
     async def foreseen(self, world, new, **asked):
-        found = await world.store.found_by_edits(["report"])
+        found = await world.store.before_edits(["report"])
         return foresee(found.get("report"), new, now=world.clock.now(), **asked)
 
     async def test_what_an_edit_records_is_foreseen(self, world):
@@ -339,7 +339,7 @@ class TestForeseeing:
 
     async def test_what_is_not_there_has_nothing_to_foresee(self, world):
         assert (await self.foreseen(world, a_schedule("report"))).is_nothing
-        assert await world.store.found_by_edits(["report"]) == {}
+        assert await world.store.before_edits(["report"]) == {}
 
 
 NAMES = tuple(f"s{n:02}" for n in range(40))
@@ -385,7 +385,7 @@ class TestPlanAndApplyAgree:
 
     async def edit(self, world, rng, name):
         """Edit a schedule; return what was seen, if all of it was foreseen."""
-        found = (await world.store.found_by_edits([name])).get(name)
+        found = (await world.store.before_edits([name])).get(name)
         now, moves = world.clock.now(), rng.random() < 0.3
         try:
             new = Drawing(rng, [name]).schedule(name, now=now // 1000)

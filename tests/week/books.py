@@ -42,6 +42,13 @@ class Run:
     is_next: bool = False  # of those that its blocker was in the way of, it is the first
     has_blocked: bool = False
     is_backfill: bool = False
+    fields: dict = field(init=False)  # what it starts by: as its schedule said when it was decided
+
+    def __post_init__(self):
+        self.fields = self.schedule.fields
+
+    def length(self, name):
+        return seconds(self.fields[name]) if name in self.fields else None
 
     @property
     def is_over(self):
@@ -60,7 +67,7 @@ class Run:
     def answer(self):
         blockers = frozenset(run.tick for run in self.blockers)
         instead = self.blockers[0].ended_at if len(self.blockers) == 1 else None
-        length = self.schedule.length("start_deadline")
+        length = self.length("start_deadline")
         latest = None if length is None else self.decided_at + length
         row = self.row or self.tick
         return Answer(self.state, self.reason, row, blockers, instead, self.is_next, latest)

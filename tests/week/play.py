@@ -207,7 +207,14 @@ class Play:
         await self.beat.service.set_group(act.name, **act.given)
 
     async def _define(self, act):
-        await self.beat.define(a_schedule(act.name, **act.given))
+        """Define a schedule, also while there is no node."""
+        given, client = a_schedule(act.name, **act.given), self.beat
+        if client is None:
+            client = Onbeat(f"sqlite:///{self.path}", clock=self.clock)
+            await client.open()
+        await client.define(given)
+        if self.beat is None:
+            await client.close()
 
     async def _delete(self, act):
         await self.beat.delete(act.name)

@@ -156,7 +156,7 @@ class Reference:
 
     def _wait(self, run, waits_for, due_at=None):
         run.state, run.waits_for, run.due_at = "waiting", waits_for, due_at or run.due_at
-        length = run.schedule.length("start_deadline")
+        length = run.length("start_deadline")
         if length is not None and not run.attempts:
             self._at(self.now + length, DEADLINES, self._give_up, run)
         if waits_for != "queue":
@@ -173,28 +173,27 @@ class Reference:
         is_held = schedule.is_paused and not run.is_backfill
         if run.state != "waiting" or is_held or not (self._is_up and self._is_open):
             return
-        if not self._has_place(schedule.fields.get("group")):
+        if not self._has_place(run.fields.get("group")):
             return
-        if "when" in schedule.fields and not self.script.holds(schedule.name, run.tick):
+        if "when" in run.fields and not self.script.holds(schedule.name, run.tick):
             self._end(run, "skipped", "condition")
             return
         run.state, run.attempts = "running", run.attempts + 1
         does = self.script.does(schedule.name, run.tick, run.attempts)
-        timeout = schedule.length("timeout") or NO_LIMIT
+        timeout = run.length("timeout") or NO_LIMIT
         ends = does.ends if does.takes <= timeout else "timeout"
         end = self.now + min(does.takes, timeout)
         self._at(end, ENDS, self._finish, run, run.attempts, ends, does)
 
     def _has_place(self, group):
-        members = [each for each in self._schedules.values() if each.fields.get("group") == group]
-        started = [run for each in members for run in each.runs if run.state == "running"]
+        started = [run for run in self._all("running") if run.fields.get("group") == group]
         return group is None or len(started) < self._groups[group]
 
     def _finish(self, run, attempt, ends, does):
         """Record how an attempt ended, and what follows from that."""
         if run.state != "running" or run.attempts != attempt:
             return  # it had ended before
-        delays, tried = run.schedule.fields.get("retry", []), run.attempts - run.deferrals
+        delays, tried = run.fields.get("retry", []), run.attempts - run.deferrals
         if ends == "accepts":
             self._go_on_elsewhere(run, attempt, does)
         elif ends == "busy":
@@ -244,9 +243,19 @@ class Reference:
             self._schedules[act.name] = Schedule(act.name, act.given)
             return
         if timing(known.fields) != timing(act.given):
-            # What is due by the old definition is decided first; here it can only be a pause's.
-            self._leave_out(known, "paused")
+            self._decide_owed(known)
         known.fields = act.given
+
+    def _decide_owed(self, schedule):
+        """Decide, by the old definition, what an edit of the timing finds: it starts nothing of the past."""
+        due, schedule.undecided = schedule.undecided, []
+        if schedule.is_paused or not self._is_open:
+            self._skip_all(schedule, due, "paused" if schedule.is_paused else "gate_off")
+            return
+        late = [tick for tick in due if tick < self.now - GRACE]
+        self._skip_all(schedule, late, "edited")
+        for tick in due[len(late) :]:
+            self._decide(schedule, tick)
 
     def _delete(self, act):
         schedule = self._schedules.pop(act.name)
@@ -331,7 +340,7 @@ class Reference:
         """Start again: first what a dead node left is decided, then what is due."""
         self._is_up = True
         for run in self._all("silent"):
-            if run.schedule.fields.get("on_lost") == "retry":
+            if run.fields.get("on_lost") == "retry":
                 self._wait(run, "start", self.now)
             else:
                 self._end(run, "failed", "lost")

@@ -23,6 +23,9 @@ FLAKY = defined(cron="50 */4 * * *", pause_after=3)
 NEWS = defined(
     cron="*/20 * * * MON-FRI", within="09:00-17:00", exclude=["2026-10-22"], catchup="none"
 )
+DRIFT = defined(cron="10,40 * * * *", retry=["5m"])
+STEADY = defined(cron="25 * * * *")
+KEEPS = defined(cron="3 */8 * * *", retry=["90m", "3h"], timeout="20m")
 AUTUMN = {
     "poll": POLL,
     "load": defined(cron="0 * * * *", overlap="queue", queue_limit=2),
@@ -45,6 +48,9 @@ AUTUMN = {
     "moved": defined(cron="0 */4 * * *"),
     "once": defined(at=["2026-10-20T10:00", "2026-10-25T02:30", "2026-10-28T09:00"]),
     "flaky": FLAKY,
+    "drift": DRIFT,
+    "steady": STEADY,
+    "keeps": KEEPS,
 }
 
 WEEK = Script(
@@ -54,6 +60,8 @@ WEEK = Script(
     acts=(
         ("Mon 00:00:00", "group", "press", {"places": 1}),
         *(("Mon 00:00:00", "define", name, fields) for name, fields in AUTUMN.items()),
+        # What waits for its retry keeps its retries and its timeout.
+        ("Mon 09:00:20", "define", "keeps", KEEPS | {"retry": [], "timeout": "1h"}),
         ("Mon 09:07:30", "start", "poll"),
         ("Mon 12:10:10", "define", "tidy", TIDY | {"enabled": False}),
         ("Mon 15:20:10", "cancel", "load", {"tick": "Mon 14:00"}),
@@ -62,6 +70,9 @@ WEEK = Script(
         ("Tue 15:10:30", "pause", "mail", {"until": "Tue 19:10:10"}),
         # The scheduler is stopped in good order, and there is none for seven hours.
         ("Tue 20:00:40", "stop"),
+        # Edits meanwhile: of when it ticks, just after a tick; and of something else.
+        ("Wed 01:10:30", "define", "drift", DRIFT | {"cron": "55 */2 * * *", "retry": []}),
+        ("Wed 01:30:15", "define", "steady", STEADY | {"overlap": "queue"}),
         ("Wed 03:00:20", "open"),
         ("Wed 09:00:30", "delete", "temp"),
         ("Wed 10:10:10", "define", "moved", defined(cron="30 */6 * * *")),
@@ -112,8 +123,14 @@ WEEK = Script(
         "moved": takes("0s"),
         "once": takes("0s"),
         "flaky": takes("0s"),
+        "drift": takes("0s"),
+        "steady": takes("0s"),
+        "keeps": takes("1m07s"),
     },
     but={
+        "drift Wed 01:10 #1": takes("1m07s", "exit"),
+        "keeps Mon 08:03 #1": takes("1m07s", "exit"),
+        "keeps Mon 08:03 #2": takes("45m07s"),  # longer than its timeout
         **{
             f"poll {day} {hour}:00": takes("40m07s")
             for day in DAYS

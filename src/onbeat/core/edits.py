@@ -23,7 +23,7 @@ NONE: Mapping[int, int] = {}
 MISSED: Mapping[Reason, str] = {"edited": "missed (edited)", "missed": "missed"}
 
 
-class Found(msgspec.Struct, frozen=True):
+class BeforeEdit(msgspec.Struct, frozen=True):
     """What an edit finds: a schedule, the ticks that it owes, and its unfinished runs."""
 
     schedule: Schedule | None  # None: its definition cannot be read
@@ -70,7 +70,7 @@ def is_retimed(old: Schedule | None, new: Schedule) -> bool:
     return old is None or not new.is_timed_like(old)
 
 
-def decide(found: Found, new: Schedule, *, now: int) -> tuple[Decision, ...]:
+def decide(found: BeforeEdit, new: Schedule, *, now: int) -> tuple[Decision, ...]:
     """Decide what a definition owes before `new` takes over: all by the old one.
 
     If the ticks stay the same, nothing is decided: they are left to the planner and to `new`.
@@ -85,7 +85,7 @@ def decide(found: Found, new: Schedule, *, now: int) -> tuple[Decision, ...]:
 
 
 def foresee(
-    found: Found | None, new: Schedule | None, *, now: int, update_waiting: bool = False
+    found: BeforeEdit | None, new: Schedule | None, *, now: int, update_waiting: bool = False
 ) -> Foreseen:
     """Say what defining `new` now, or deleting what is there if it is None, would do."""
     if found is None:
@@ -112,7 +112,7 @@ def foresee(
     )
 
 
-def foresee_move(found: Found) -> Foreseen:
+def foresee_move(found: BeforeEdit) -> Foreseen:
     """Say what moving the waiting runs would do of a schedule whose definition stays as it is."""
     runs = (run.revision for run in _waiting(found))
     moves = Counter(revision for revision in runs if revision != found.revision)
@@ -155,7 +155,7 @@ def _foresee_new(new: Schedule, now: int) -> Foreseen:
     return Foreseen(starts, 1, records, by_planner=True)
 
 
-def _foresee_deletion(found: Found, now: int) -> Foreseen:
+def _foresee_deletion(found: BeforeEdit, now: int) -> Foreseen:
     aside = None
     if found.schedule is not None and found.run_at is not None:
         aside = set_aside(found.schedule, found.run_at, found.past, now=now, reason="canceled")
@@ -164,7 +164,7 @@ def _foresee_deletion(found: Found, now: int) -> Foreseen:
     return Foreseen(records=records, cancels=sum(not run.goes_on for run in waiting))
 
 
-def _waiting(found: Found) -> list[Run]:
+def _waiting(found: BeforeEdit) -> list[Run]:
     """Return the runs that can be given another revision."""
     waiting = [run for run in found.unfinished if run.status is Status.ENQUEUED]
     return [run for run in waiting if not (run.leased or run.goes_on)]

@@ -8,7 +8,7 @@ import msgspec
 
 from onbeat.core.backfill import Choice
 from onbeat.core.decisions import Plan
-from onbeat.core.edits import Found
+from onbeat.core.edits import BeforeEdit
 from onbeat.core.model import Past
 from onbeat.core.notices import Bundle, Letter, Settled
 from onbeat.core.runs import Accepted, Failed, Outcome, Run, Succeeded, TriggeredBy, run_key
@@ -235,7 +235,7 @@ class Store(Protocol):
         that has come to rest, and has no tick, is armed anew by its last success.
         """
 
-    async def found_by_edits(self, schedule_ids: Sequence[str]) -> Mapping[str, Found]:
+    async def before_edits(self, schedule_ids: Sequence[str]) -> Mapping[str, BeforeEdit]:
         """Return what edits of these schedules would find now, of those that are there."""
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:

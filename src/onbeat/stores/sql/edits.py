@@ -5,7 +5,7 @@ Runs that wait keep the revision they were decided under, unless the edit is ask
 
 from collections.abc import Sequence
 
-from onbeat.core.edits import Found, decide, is_retimed
+from onbeat.core.edits import BeforeEdit, decide, is_retimed
 from onbeat.core.runs import Reason, run_key
 from onbeat.core.schedules import Schedule, read_inputs
 from onbeat.events import RunMoved, ScheduleChanged
@@ -72,8 +72,8 @@ def _decide_owed(tx: Transaction, known: Known, before: Schedule, schedule: Sche
     return existing(tx, known.schedule_id)
 
 
-def found_by_edits(tx: Transaction, schedule_ids: Sequence[str]) -> dict[str, Found]:
-    """Return what edits of schedules would find. The contract is `Store.found_by_edits`."""
+def before_edits(tx: Transaction, schedule_ids: Sequence[str]) -> dict[str, BeforeEdit]:
+    """Return what edits of schedules would find. The contract is `Store.before_edits`."""
     there = [
         known
         for known in find_all(tx, schedule_ids)
@@ -82,16 +82,16 @@ def found_by_edits(tx: Transaction, schedule_ids: Sequence[str]) -> dict[str, Fo
     return {known.schedule_id: found for known, found in zip(there, _found(tx, there), strict=True)}
 
 
-def _found(tx: Transaction, there: Sequence[Known]) -> list[Found]:
+def _found(tx: Transaction, there: Sequence[Known]) -> list[BeforeEdit]:
     unfinished = unfinished_of(tx, [known.schedule_id for known in there])
     is_open = gate_is_open(tx)
-    found: list[Found] = []
+    found: list[BeforeEdit] = []
     for known in there:
         schedule, runs = known.schedule(), unfinished.get(known.schedule_id, ())
         run_at = None if schedule is None else known.first_undecided(schedule)
         held: Reason | None = "paused" if known.paused else None if is_open else "gate_off"
         state = known.state
-        found.append(Found(schedule, state.revision, run_at, state.past, tuple(runs), held))
+        found.append(BeforeEdit(schedule, state.revision, run_at, state.past, tuple(runs), held))
     return found
 
 

@@ -6,7 +6,7 @@ from copy import copy
 from typing import Protocol, Self, TypeVar
 
 from onbeat.core.backfill import Choice
-from onbeat.core.edits import Found
+from onbeat.core.edits import BeforeEdit
 from onbeat.core.notices import Letter, Settled
 from onbeat.core.runs import Accepted, Failed, Succeeded
 from onbeat.core.schedules import Schedule
@@ -161,8 +161,8 @@ class SqlStore(ABC):
             )
         )
 
-    async def found_by_edits(self, schedule_ids: Sequence[str]) -> dict[str, Found]:
-        return await self._read(lambda tx: edits.found_by_edits(tx, schedule_ids))
+    async def before_edits(self, schedule_ids: Sequence[str]) -> dict[str, BeforeEdit]:
+        return await self._read(lambda tx: edits.before_edits(tx, schedule_ids))
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
         return await self._write(lambda tx: defining.pause(tx, schedule_id, note=note, until=until))
