@@ -48,14 +48,14 @@ async def ask_peers(
     """Ask every peer that the settings name; at a start, Ray is only connected to."""
     passed = {name: environment[name] for name in settings.pass_env if name in environment}
     requests = HttpLauncher(version=version, environment=passed, secrets=settings.secrets)
-    asking = _Asking(settings, environment, requests, is_start=is_start)
+    asking = Asking(settings, environment, requests, is_start=is_start)
     try:
         return await asyncio.gather(*(asking.ask(*each) for each in asking.peers()))
     finally:
         await requests.close()
 
 
-class _Asking:
+class Asking:
     """Asks the peers of one installation."""
 
     def __init__(

@@ -137,7 +137,7 @@ def test_each_attempt_at_a_run_has_a_runner_of_its_own(world):
 def test_a_timeout_really_stops_it(world):
     async def story(beat):
         inputs = {"path": str(world.witness_file), "seconds": 600}
-        fields = on_ray("work", inputs=inputs, timeout="2s", cancel_grace="0s")
+        fields = on_ray("work", inputs=inputs, timeout="6s", cancel_grace="0s")
         run = await run_once(world, beat, fields)
         (line,) = world.witnesses()
         return run, is_running(int(line[3]))

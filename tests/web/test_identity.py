@@ -1,0 +1,77 @@
+"""A node proves that it serves an address, to a caller that has its database, and to no other."""
+
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from onbeat.signing import Signer
+from onbeat.web.identity import WHERE, not_certified, not_served
+from tests.web.door.test_tls import Authority
+from tests.web.serving import serving
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path, "authority")
+
+
+def signer_of(api):
+    return api.do(api.beat.service.tokens.signer())
+
+
+def test_a_node_proves_that_it_serves_its_address_and_another_database_does_not_believe_it(
+    tmp_path,
+):
+    with serving(tmp_path) as api:
+        assert not_served(api.url, signer_of(api)) is None
+        found = not_served(api.url, Signer(b"x" * 32))
+        assert (found.answers, found.why) == (True, f"{api.url} is served by another process")
+    gone = not_served(api.url, Signer(b"x" * 32))
+    assert not gone.answers
+    assert gone.why == f"{api.url} does not answer (Connection refused)"
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
+def test_it_does_so_over_ipv6(tmp_path):
+    with serving(tmp_path, listen="[::1]:0") as api:
+        assert api.url.startswith("http://[::1]:")
+        assert not_served(api.url, signer_of(api)) is None
+
+
+def test_it_does_so_over_tls_whoever_has_signed_the_certificate(tmp_path, authority):
+    cert, key = authority.certificate("server")
+    with serving(tmp_path, tls_cert=cert, tls_key=key) as api:
+        assert api.url.startswith("https://")
+        assert not_served(api.url, signer_of(api)) is None
+
+
+def test_where_callers_need_a_certificate_the_server_is_known_by_its_own(tmp_path, authority):
+    cert, key = authority.certificate("server")
+    other, _ = authority.certificate("other")
+    with serving(tmp_path, tls_cert=cert, tls_key=key, tls_client_ca=authority.pem) as api:
+        assert not not_served(api.url, signer_of(api)).answers
+        assert not_certified(api.url, Path(cert)) is None
+        assert not_certified(api.url, Path(other)).why == f"{api.url} is served by another process"
+    assert not not_certified(api.url, Path(cert)).answers
+
+
+@pytest.mark.parametrize("challenge", ["", "short", "x" * 65, "ä" * 20, "a b c d e f g h i j"])
+def test_what_is_not_a_challenge_is_refused_without_a_token(tmp_path, challenge):
+    with serving(tmp_path, node=False) as api:
+        answer = httpx.get(f"{api.url}{WHERE}", params={"challenge": challenge})
+        assert (answer.status_code, "proof" in answer.text) == (400, False)
+        assert httpx.post(f"{api.url}{WHERE}", params={"challenge": "x" * 20}).status_code == 400
+
+
+def test_every_challenge_has_another_answer_which_lets_nobody_in(tmp_path):
+    with serving(tmp_path, node=False) as api:
+        answers = [
+            httpx.get(f"{api.url}{WHERE}", params={"challenge": each * 20}).json() for each in "ab"
+        ]
+        assert answers[0]["server"] == answers[1]["server"] == api.url.removeprefix("http://")
+        assert answers[0]["proof"] != answers[1]["proof"]
+        for each in answers:
+            token = f"onbeat-node.{each['proof']}"
+            assert api.get("/session", token=token).status_code == 401
