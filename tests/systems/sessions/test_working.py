@@ -190,7 +190,12 @@ def test_canceled_run_stops_its_session(world):
     assert not world.server.busy
 
 
-def test_session_at_work_is_reattached_by_the_next_start_and_the_prompt_not_sent_again(world):
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_session_at_work_is_reattached_by_the_next_start_and_the_prompt_not_sent_again(
+    world, database, request
+):
+    if database == "postgresql":
+        world.database = request.getfixturevalue("postgres_url")
     world.server.works = True
 
     async def first(world):

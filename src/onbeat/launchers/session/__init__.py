@@ -31,7 +31,7 @@ log = logging.getLogger("onbeat.sessions")
 
 BUSY = "Session busy - agent currently running"
 LONGEST_ANSWER = 5 * 60_000  # milliseconds for one request
-FIRST_LOOK, LAST_LOOK, SLOWER = 0.05, 5.0, 1.5  # seconds between two looks, and how that grows
+FIRST_LOOK, LAST_LOOK, SLOWER = 0.05, 2.0, 1.5  # seconds between two looks, and how that grows
 SILENT_FOR = 60.0  # seconds in which a server may not say whether a session works
 LONGEST_WORK = 60 * 60_000  # milliseconds that a session is followed, if there is no timeout
 STOPS_WITHIN, STOP_LOOKS = 5.0, 20  # seconds in which a stopped session is to be idle, and looks
