@@ -13,7 +13,7 @@ HOURLY = {"type": "interval", "intervalMinutes": 60}
 
 
 async def due(world, length="1h"):
-    """Let time pass, and everything begin that is due; what works goes on."""
+    """Let time pass, and everything begin that is due; do not wait for sessions at work."""
     world.clock.advance(length)
     world.beat.wake()
 
@@ -273,7 +273,7 @@ def test_session_that_is_busy_is_not_deleted_to_make_room(world):
             await world.put(slug, enabled=False)
         await world.run("a")
         (used,) = world.server.sessions
-        world.server.busy.add(used)  # somebody talks to it
+        world.server.busy.add(used)  # by a user
         await world.run("b")
         both = len(world.server.sessions)
         deleted = [path for method, path, *_ in world.server.asked if method == "DELETE"]

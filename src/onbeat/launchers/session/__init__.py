@@ -116,8 +116,8 @@ class SessionLauncher:
         book, silent = self._book, set[str]()
         for name, sent in await book.ended_sent():
             if sent is not None:
-                told = await self._stop(sent.made, [])
-                log.warning("[SCHEDULER] %s: run %s: %s", sent.made.schedule_id, name, told)
+                outcome = await self._stop(sent.made, [])
+                log.warning("[SCHEDULER] %s: run %s: %s", sent.made.schedule_id, name, outcome)
             await book.forget_sent(name)
         found = await book.all()
         latest = {made.schedule_id: made for made in found}  # the last of each is the latest
