@@ -23,6 +23,7 @@ ALONE = (
     "tests/nodes/test_nodes.py",
     "tests/notifiers/test_delivery.py",
     "tests/policies/test_on_real_time.py",
+    "tests/systems/sessions/test_killed.py",
     "tests/web/test_definitions.py",
 )
 

@@ -24,9 +24,7 @@ def main():
     onbeat = subprocess.Popen([*here, "-m", "onbeat", "timer", "--start", "--block"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Onbeat hears it
     signal.signal(signal.SIGTERM, lambda *_: onbeat.terminate())
-    relay = threading.Thread(
-        target=lambda: [print(line.rstrip(), flush=True) for line in panel.stdout]
-    )
+    relay = threading.Thread(target=lambda: [print(line.rstrip(), flush=True) for line in panel.stdout])
     relay.start()
     try:
         return onbeat.wait()

@@ -103,8 +103,8 @@ class NoSuchSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
         self.schedule_id = schedule_id
         near = [] if why else get_close_matches(schedule_id, list(known), n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        told = f"{shown(schedule_id)} is not scheduled: {why}" if why else ""
-        super().__init__(told or f"no schedule is called {shown(schedule_id)}{hint}")
+        broken = f"{shown(schedule_id)} is not scheduled: {why}" if why else ""
+        super().__init__(broken or f"no schedule is called {shown(schedule_id)}{hint}")
 
 
 class NoSuchWorkflow(OnbeatError):  # noqa: N818 - it names what is wrong

@@ -199,7 +199,8 @@ def front_end():
 
 def seen_by(chromium, server, folder, api):
     """Return what the page of a front end found out about the API in a browser."""
-    server.page = PAGE % {"url": json.dumps(api.url), "token": json.dumps(api.admin)}
+    token = api.token("define")  # as docs/sessions.md says
+    server.page = PAGE % {"url": json.dumps(api.url), "token": json.dumps(token)}
     with (folder / "chromium.log").open("wb") as log:
         browser = subprocess.Popen(
             [chromium, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"{server.origin}/"],

@@ -39,17 +39,17 @@ class Cors:
         found = values_of(scope, b"origin")
         origin = found[0] if len(found) == 1 and found[0] in self._origins else ""
         if not origin:
-            await self._app(scope, receive, _Told(send, (VARY,)))
+            await self._app(scope, receive, _WithHeaders(send, (VARY,)))
         elif scope["method"] == "OPTIONS" and values_of(scope, b"access-control-request-method"):
             await _preflight(scope, send, origin)
         else:
             headers = [each for each in scope["headers"] if each[0] not in OF_BROWSERS]
-            told = (
+            added = (
                 (b"access-control-allow-origin", origin.encode("latin-1")),
                 (b"access-control-expose-headers", EXPOSED),
                 VARY,
             )
-            await self._app({**scope, "headers": headers}, receive, _Told(send, told))
+            await self._app({**scope, "headers": headers}, receive, _WithHeaders(send, added))
 
 
 async def _preflight(scope: Scope, send: Send, origin: str) -> None:
@@ -68,7 +68,7 @@ async def _preflight(scope: Scope, send: Send, origin: str) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-class _Told:
+class _WithHeaders:
     """A `send` that gives an answer more headers."""
 
     def __init__(self, send: Send, headers: tuple[tuple[bytes, bytes], ...]) -> None:

@@ -104,6 +104,21 @@ def test_definition_that_follows_what_is_not_there_waits_for_it(world, told):
     assert len(told()) == 1
 
 
+def test_edit_that_follows_what_is_not_there_yet_is_taken_over_when_it_is(world):
+    async def story(world):
+        await world.put("next")
+        world.edit("next", "definition.json", schedule=after("base"))
+        await world.settled()
+        broken = (await world.item("next")).last_error
+        await world.put("base")
+        await world.settled()
+        return broken, await world.item("next")
+
+    broken, item = world.play(story)
+    assert broken.startswith("definition.json is refused: after.schedule: ")
+    assert (item.last_error, item.enabled, item.schedule) == (None, True, after("base"))
+
+
 def test_circle_is_refused_by_the_routes_and_in_files(world):
     async def story(world):
         await world.put("a", schedule=HOURLY)

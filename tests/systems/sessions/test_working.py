@@ -13,7 +13,7 @@ HOURLY = {"type": "interval", "intervalMinutes": 60}
 
 
 async def due(world, length="1h"):
-    """Let time pass, and everything begin that is due; what works goes on."""
+    """Let time pass, and everything begin that is due; do not wait for sessions at work."""
     world.clock.advance(length)
     world.beat.wake()
 
@@ -190,7 +190,12 @@ def test_canceled_run_stops_its_session(world):
     assert not world.server.busy
 
 
-def test_session_at_work_is_reattached_by_the_next_start_and_the_prompt_not_sent_again(world):
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_session_at_work_is_reattached_by_the_next_start_and_the_prompt_not_sent_again(
+    world, database, request
+):
+    if database == "postgresql":
+        world.database = request.getfixturevalue("postgres_url")
     world.server.works = True
 
     async def first(world):
@@ -268,7 +273,7 @@ def test_session_that_is_busy_is_not_deleted_to_make_room(world):
             await world.put(slug, enabled=False)
         await world.run("a")
         (used,) = world.server.sessions
-        world.server.busy.add(used)  # somebody talks to it
+        world.server.busy.add(used)  # by a user
         await world.run("b")
         both = len(world.server.sessions)
         deleted = [path for method, path, *_ in world.server.asked if method == "DELETE"]

@@ -31,7 +31,7 @@ log = logging.getLogger("onbeat.sessions")
 
 BUSY = "Session busy - agent currently running"
 LONGEST_ANSWER = 5 * 60_000  # milliseconds for one request
-FIRST_LOOK, LAST_LOOK, SLOWER = 0.05, 5.0, 1.5  # seconds between two looks, and how that grows
+FIRST_LOOK, LAST_LOOK, SLOWER = 0.05, 2.0, 1.5  # seconds between two looks, and how that grows
 SILENT_FOR = 60.0  # seconds in which a server may not say whether a session works
 LONGEST_WORK = 60 * 60_000  # milliseconds that a session is followed, if there is no timeout
 STOPS_WITHIN, STOP_LOOKS = 5.0, 20  # seconds in which a stopped session is to be idle, and looks
@@ -116,8 +116,8 @@ class SessionLauncher:
         book, silent = self._book, set[str]()
         for name, sent in await book.ended_sent():
             if sent is not None:
-                told = await self._stop(sent.made, [])
-                log.warning("[SCHEDULER] %s: run %s: %s", sent.made.schedule_id, name, told)
+                outcome = await self._stop(sent.made, [])
+                log.warning("[SCHEDULER] %s: run %s: %s", sent.made.schedule_id, name, outcome)
             await book.forget_sent(name)
         found = await book.all()
         latest = {made.schedule_id: made for made in found}  # the last of each is the latest

@@ -117,7 +117,8 @@ class Mirror:
         known = {row.name: row for row in await self._service.kept_all(KIND)}
         self.slugs = set(rows)
         slugs = sorted({*rows, *known, *stamps, *self.corrupt})
-        follows = await asyncio.to_thread(self._files.followed, set(slugs) - set(rows))
+        unsettled = set(slugs) - set(rows) | set(self.corrupt)
+        follows = await asyncio.to_thread(self._files.followed, unsettled)
         for slug in in_order(slugs, follows):
             row = rows.get(slug)
             is_news = self._service.is_shared or self._seen.get(slug) != row
@@ -427,7 +428,7 @@ class Mirror:
         return known
 
     async def _read(self, row: ScheduleRow, known: Known, last_run: Fields) -> Known:
-        """Take over what somebody has written to last-run.json: the session, and the next run.
+        """Take over an edit of last-run.json: the session, and the next run.
 
         A later `lastRun` is of another scheduler, which had the files meanwhile: it stays, and the
         ticks up to then are not sent a second time.

@@ -1,0 +1,56 @@
+"""A node is killed while a session works: the next one follows that session."""
+
+import asyncio
+import contextlib
+import sys
+
+import pytest
+
+from tests.systems.sessions.conftest import until
+
+
+@contextlib.asynccontextmanager
+async def a_node(folder):
+    """Start a node in a process of its own; kill it in the end."""
+    program = (sys.executable, "-m", "onbeat", "up", "--listen", "127.0.0.1:0")
+    with (folder / "node.log").open("ab") as log:
+        node = await asyncio.create_subprocess_exec(*program, cwd=folder, stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            node.kill()
+            await node.wait()
+
+
+@pytest.mark.req("C3", "C45")
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_kill_9_while_a_session_works_neither_sends_the_prompt_again_nor_another_beside_it(
+    world, database, request, tmp_path
+):
+    server, url = world.server, world.database
+    if database == "postgresql":
+        url = request.getfixturevalue("postgres_url")
+    for slug in ("daily", "other"):
+        world.define(slug)
+    server.works = True
+
+    async def story():
+        at = await server.start()
+        settings = f'database = "{url}"\n[sessions]\nurl = "{at}"\nfolder = "schedule"\n'
+        (tmp_path / "onbeat.toml").write_text(settings)
+        async with a_node(tmp_path):
+            await until(lambda: server.asked and server.asked[-1][1].endswith("/state"), 30)
+        asked = len(server.asked)
+        async with a_node(tmp_path):
+            await until(lambda: len(server.asked) > asked, 40)
+            first = server.asked[asked][1]
+            await asyncio.sleep(0.5)  # the other one has every chance to be sent
+            sent = list(world.messages)
+            server.works = False
+            server.busy.clear()
+            await until(lambda: len(world.messages) == 2, 40)
+        await server.stop()
+        return first.endswith("/state"), len(sent)
+
+    assert asyncio.run(asyncio.wait_for(story(), 110)) == (True, 1)
+    assert sorted(world.messages) == ["daily", "other"]
