@@ -434,6 +434,17 @@ def test_a_run_that_waits_through_a_pause_starts_when_that_ends():
     assert (found.ticks, found.fires, found.peak_at) == (0, 1, until)
 
 
+def test_accepted_run_blocks_ticks_until_its_deadline_and_no_longer():
+    (standing,) = standing_of(a_schedule("remote", every="5m")).standings
+    accepted = Run(
+        1, NOON // 1000, Status.STARTED, NOON, NOON, attempt=1, deadline_at=NOON + 12 * MINUTE
+    )
+    standing = replace(standing, unfinished=(accepted,), started_at={1: NOON})
+    found = simulated(Standings(NOON, (standing,)), until=NOON + 16 * MINUTE, run_length=HOUR)
+    (remote,) = found.schedules
+    assert (remote.ticks, remote.fires, remote.skips) == (3, 1, {"overlap": 2})
+
+
 def test_a_backlog_is_decided_before_any_of_its_runs_end():
     schedule = a_schedule("late", every="1m", catchup="all", overlap="queue", queue_limit=1000)
     (standing,) = standing_of(schedule, now=NOON - 4 * HOUR).standings

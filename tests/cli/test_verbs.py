@@ -1,5 +1,6 @@
 """Every verb as a person or a program calls it: what it does, what it says, and how it ends."""
 
+import asyncio
 import json
 import os
 import re
@@ -18,7 +19,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from onbeat import Onbeat
 from onbeat.cli import VERBS, main
+from onbeat.core.runs import Accepted
+from onbeat.testing import RecordingLauncher
 
 SOON = 10  # seconds: far more than anything here takes
 LOOKED = 0.25  # seconds after which a node has looked at its file: see `..._right_after_it_is_up`
@@ -504,6 +508,24 @@ def test_status_says_how_things_stand(two):
     assert found.keys() == STATUS_KEYS
     assert (found["nodes"], found["gate"], found["schedules"]) == ([], "open", 2)
     assert (found["runs"], found["nodes"]) == ({"ENQUEUED": 1}, [])
+
+
+def test_status_names_accepted_runs_and_their_deadlines(two):
+    async def accept():
+        async with Onbeat(
+            "sqlite:///onbeat.db", launchers={"command": RecordingLauncher(Accepted("x1"))}
+        ) as beat:
+            run = await beat.start("report")
+            await beat.settle()
+            return run.run_id
+
+    run_id = asyncio.run(accept())
+    (line,) = [each for each in ok("status").splitlines() if each.startswith("accepted")]
+    assert line.startswith(
+        f"accepted   run {run_id} of report: in flight until it is reported, or 20"
+    )
+    (found,) = as_json("status")["awaited"]
+    assert (found["run_id"], found["schedule_id"], found["external_id"]) == (run_id, "report", "x1")
 
 
 def test_the_gate_is_turned_and_status_says_that_it_is_closed(two):

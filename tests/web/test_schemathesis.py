@@ -22,6 +22,8 @@ REFUSED_FOR_REASONS = {404, 409, 412, 422}  # a cron that never fires, an id tha
 HAS_400_FOR_THEM = {  # as those who know these routes are used to
     "workflow_upsert", "workflow_pause", "workflow_pause_by_id", "workflow_delete", "workflow_get",
     "workflow_runs", "workflow_deploy", "run_launcher_start", "report_run_shortly",
+    "workflow_dags", "workflow_versions", "workflow_dag", "workflow_delete_dag",
+    "workflow_delete_dags",
     "session_schedule_put", "session_schedule_patch",
 }  # fmt: skip
 NO_HTTP = b"Invalid HTTP request received."  # the server's own words
@@ -45,7 +47,9 @@ def known(tmp_path_factory):
         api.put("//api/schedule/known-three", DAILY)
         flow = read_schedule("known/four", {"every": "1h", "run": {"flow": {"url": "/-/x"}}})
         api.do(api.beat.service.define([flow], source="flows"))
+        api.do(api.beat.systems.workflows.store.save_dag("known/two", 1, {"nodes": []}))
         there = {"schedule_id": "known%2Fone", "run_id": run, "key": str(run), "name": "g%2F1"}
+        there["version"] = 1
         yield api, there | {"id": "known%2Ftwo", "slug": "known-three", "flow": "known%2Ffour"}
 
 

@@ -13,8 +13,7 @@ from onbeat.cli.session import JSON, with_settings, write_json
 from onbeat.errors import InvalidFile, InvalidSettings, Mistake
 from onbeat.settings import Settings
 from onbeat.sources.writing import write_fields
-from onbeat.systems.services.importing import import_elisp, import_state
-from onbeat.systems.services.lisp import LONGEST
+from onbeat.systems.services import LONGEST_LISP, import_elisp, import_state
 from onbeat.systems.whole import replace_file
 
 HEAD = "# Services and timers, as onbeat import elisp read them from %s.\n"
@@ -92,7 +91,7 @@ def _read(path: Path) -> str:
         with os.fdopen(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise InvalidFile(str(path), [Mistake(None, "", "it is not a regular file")])
-            return file.read(4 * LONGEST + 4).decode()
+            return file.read(4 * LONGEST_LISP + 4).decode()
     except UnicodeDecodeError:
         raise InvalidFile(str(path), [Mistake(None, "", "it is not UTF-8")]) from None
     except OSError as broken:

@@ -48,7 +48,8 @@ class World:
             mine = replace(run, run_id=ids[run.run_id], blocked_by=blocked_by, leased=False)
             if run.status is Status.STARTED:
                 started_at = min(standing.started_at.get(run.run_id, self.now), self.now)
-                self._go_on_with(lane, replace(mine, leased=True), started_at)
+                deadline = run.deadline_at if run.is_accepted else None
+                self._go_on_with(lane, replace(mine, leased=True), started_at, deadline)
             else:
                 lane.runs[mine.run_id] = mine
                 self._wait(lane, mine)
@@ -72,10 +73,15 @@ class World:
         if lane.due is not None:
             heappush(self._due, (lane.due.due_at, lane.schedule_id, lane))
 
-    def _go_on_with(self, lane: Lane, run: Run, started_at: int) -> None:
-        """Have a run end in its time that was started before."""
+    def _go_on_with(
+        self, lane: Lane, run: Run, started_at: int, deadline: int | None = None
+    ) -> None:
+        """Have a run end in its time that was started before; an accepted one by its deadline."""
         lane.runs[run.run_id] = run
-        self._end_at(lane, run.run_id, max(started_at + lane.length, self.now))
+        ends_at = started_at + lane.length
+        if deadline is not None:
+            ends_at = min(ends_at, deadline)
+        self._end_at(lane, run.run_id, max(ends_at, self.now))
         self._books.go_on(lane, run, started_at, now=self.now)
 
     # -- going on

@@ -382,7 +382,7 @@ class TestBoundary:
         used = {name for _, _, names in found for name in names}
         assert used <= set(onbeat.systems.services.__all__)
         users = {str(path.relative_to(PACKAGE)) for path, _, _ in found}
-        assert users == {"hosting.py", "cli/timers.py", "web/pages.py"}
+        assert users == {"hosting.py", "cli/timers.py", "cli/importing.py", "web/pages.py"}
 
     @pytest.mark.req("S10", "S28")
     def test_neither_the_core_nor_the_engine_has_a_word_for_them(self):
@@ -412,7 +412,8 @@ class TestBoundary:
             if "timers_enabled" in path.read_text()
         ]
         assert sorted(users) == [
-            "cli/timers.py", "systems/services/spelling.py", "systems/services/timers.py",
+            "cli/timers.py", "systems/services/importing.py", "systems/services/spelling.py",
+            "systems/services/timers.py",
         ]  # fmt: skip
         told = (PACKAGE / "cli" / "timers.py").read_text().count("timers_enabled")
         assert told == 1, "where it only says how to open it"
