@@ -102,7 +102,9 @@ class World:
         situation = Situation(self.url, f"as_{name}")
         self.launched, self.acknowledged = situation.launched, situation.acknowledged
         situation.keeping.execute(f"TRUNCATE {', '.join(t for t in TABLES if t != 'meta')}")
-        situation.keeping.execute("DELETE FROM meta WHERE name LIKE 'gate%' OR name = 'tz_followed'")
+        situation.keeping.execute(
+            "DELETE FROM meta WHERE name LIKE 'gate%' OR name = 'tz_followed'"
+        )
         self.clock = ManualClock("2026-01-01T12:00:00Z")
         self.stores[0]._threads.given_clock = self.stores[1]._threads.given_clock = self.clock
         self._forget()
