@@ -313,6 +313,8 @@ USES: Sequence[tuple[str, Growth, Call]] = (
     ("runs: latest", "flat", runs()),
     ("runs: of a schedule", "flat",
      lambda world: world.service.runs(WhichRuns(schedule_id=world.middle))),
+    ("runs: waiting, of a schedule", "flat",
+     lambda world: world.service.runs(WhichRuns(schedule_id=world.middle, status="ENQUEUED"))),
     ("runs: failed", "flat", runs(status="FAILED")),
     ("runs: waiting", "flat", runs(status="ENQUEUED")),
     ("runs: started", "flat", runs(status="STARTED")),

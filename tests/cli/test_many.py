@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from contextlib import closing
 
+import apsw
 import pytest
 from click.testing import CliRunner
 
@@ -65,3 +67,16 @@ def test_export_of_any_size_defines_the_same(count, form, tmp_path):
     assert done.stdout.count("created") == count
     other = CliRunner().invoke(main, ["export", "--database", "sqlite:///other.db"])
     assert other.stdout == printed("export")
+
+
+def test_status_shows_how_far_zone_data_is_followed():
+    define(8)
+    with closing(apsw.Connection("many.db")) as database:
+        cursor = '{"after":"s-003","done":4,"total":8,"moved":2,"since":1767268800000}'
+        database.execute("INSERT INTO meta (name, value) VALUES ('tz', '2026a')")
+        database.execute("INSERT INTO meta (name, value) VALUES ('tz_followed', ?)", (cursor,))
+    told = "zones      following time zone data 2026a: 4 of 8 schedules, 2 ticks moved"
+    assert printed("status").splitlines()[-1] == told
+    assert json.loads(printed("status", "--json"))["following"] == {
+        "tz": "2026a", "done": 4, "schedules": 8, "moved": 2, "since": "2026-01-01T12:00:00.000Z",
+    }  # fmt: skip

@@ -15,7 +15,7 @@ from tests.sim.checker import check
 from tests.sim.world import World
 
 SOMETIMES = [
-    "a backfill refused a tick", "a backfilled run queued", "a backfilled run released",
+    "a due row of older zone data", "a backfill refused a tick", "a backfilled run queued", "a backfilled run released",
     "a backfilled run while paused", "a condition gave no answer", "a condition held",
     "a further attempt", "a group given other places", "a manual run while paused",
     "a pause ended by itself", "a range shortened", "a retry with jitter",

@@ -36,6 +36,7 @@ class Drawing:
             [
                 {"every": f"{rng.choice([3, 5, 7, 15, 30])}s"},
                 {"cron": rng.choice(["* * * * *", "*/20 * * * * *", "*/5 * * * *"])},
+                {"cron": rng.choice(["* * * * *", "*/20 * * * * *"]), "timezone": "Asia/Tokyo"},
                 {"any": [{"every": "20s"}, {"cron": "30 * * * * *"}]},
                 {"every": "4s", "max_runs": rng.choice([2, 10])},
                 {"every": "6s", "end_at": rfc3339(now + 300)},

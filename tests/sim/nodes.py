@@ -2,16 +2,24 @@
 
 import asyncio
 import os
+from unittest.mock import patch
 
 from onbeat.engine.loop import Engine
 from onbeat.errors import StoreFailed
-from onbeat.ports import Node
+from onbeat.ports import Node, Rescued
+from onbeat.stores.sql import nodes, zones
+from onbeat.stores.sql.rows import KEEP
 from onbeat.stores.sqlite import SqliteStore
 from tests.sim.clockwork import Clock
 from tests.sim.faults import Crash, Faults
 from tests.sim.targets import Targets
 
 LEASE = 5_000
+
+ZONED = """
+SELECT schedule_id, definition, d.run_at, d.due_at FROM due d JOIN schedules s USING (schedule_id)
+ WHERE s.paused = 0 AND d.due_at > ?1 AND d.due_at = d.run_at * 1000
+"""
 
 
 class SimNode:
@@ -32,6 +40,8 @@ class SimNode:
             self.world.path, clock=self.clock, inline=True, listener=self.world.hear
         )
         self.faults.trace(self.store._worker._connection)
+        if not self.world.quiet and self.rng.random() < 0.3:
+            self.store.register = self._register_with_newer_zone_data
         self.engine = Engine(
             _Calls(self),
             self.clock,
@@ -47,6 +57,23 @@ class SimNode:
                 await asyncio.sleep(0.5)  # as whoever supervises it would
             else:
                 return
+
+    async def _register_with_newer_zone_data(self, node):
+        """Join with newer zone data than the due rows were computed with, as it turns out."""
+        self.store._take_lock(node)
+
+        def call(tx):
+            tx.run(KEEP, ("tz", "1999a"))
+            tx.run("DELETE FROM meta WHERE name = 'tz_zones'")
+            for schedule_id, text, run_at, due_at in tx.all(ZONED, (tx.now,)):
+                by = self.rng.choice([0, -40, -7, 7, 40]) if '"timezone"' in text else 0
+                moved = (run_at + by, due_at + by * 1000, schedule_id)
+                tx.run("UPDATE due SET run_at = ?1, due_at = ?2 WHERE schedule_id = ?3", moved)
+                self.world.seen["a due row of older zone data"] += by != 0
+            return nodes.register(tx, node, Rescued())
+
+        with patch.object(zones, "AT_ONCE", 1), patch.object(zones, "MOST_SOON", 1):
+            return await self.store._worker.write(call)
 
     @property
     def is_well(self):

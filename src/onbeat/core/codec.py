@@ -67,6 +67,9 @@ def decode(
 def encode(trigger: Trigger, *, timezone: str = "UTC") -> Fields:
     """Return the canonical fields of `trigger`, as read by `decode` with the same `timezone`."""
     match trigger:
+        case Cron() | Daily() | Every() | At():  # mostly
+            own = dict(_given(trigger, without=("key", "timezone")))
+            return _zoned(own, trigger.timezone, timezone)
         case Limited():
             own = dict(_given(trigger, without=("trigger", "timezone")))
             return _around(trigger.trigger, own, trigger.timezone, timezone)
@@ -98,9 +101,6 @@ def encode(trigger: Trigger, *, timezone: str = "UTC") -> Fields:
             }
             own = dict(_given(trigger, without=("timezone", *known)))
             return _zoned({"calendar": values} | own, trigger.timezone, timezone)
-        case Cron() | Daily() | Every() | At():
-            own = dict(_given(trigger, without=("key", "timezone")))
-            return _zoned(own, trigger.timezone, timezone)
         case Startup():
             return {"startup": str(trigger.startup)}
         case Manual():

@@ -111,6 +111,8 @@ def read_policy(given: Mapping[str, object]) -> Policy:
 def write_policy(policy: Policy) -> dict[str, object]:
     """Return the fields of a policy that are not at their default."""
     found: dict[str, object] = {}
+    if policy == PLAIN:
+        return found
     for name, default in DEFAULTS:
         value = getattr(policy, name)
         if value != default:
@@ -282,5 +284,6 @@ POLICIES: dict[str, _Field] = {
     "rate": _Field(_read_rate, str),
     "pause_after": _number(1, 1000),
 }
+PLAIN = Policy()
 # What each is if nothing is said of it.
 DEFAULTS = tuple((known.name, known.default) for known in fields(Policy) if known.init)

@@ -172,7 +172,7 @@ def runs(tx: Transaction, which: WhichRuns, *, limit: int) -> list[RunRow]:
         asked.add(f"status = '{which.status}'")  # as its index says it
     else:
         asked.if_given("status = {}", which.status)
-    if which.status in UNFINISHED and which.schedule_id is None:
+    if which.status in UNFINISHED:
         begins = begins.replace("runs r", "runs r INDEXED BY unfinished_runs")
         asked.add("finished_at IS NULL")
     is_between = which.since is not None and which.until is not None
