@@ -5,21 +5,24 @@ Surfaces translate and say who asks; what is allowed and what it means is here, 
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from onbeat.access import LOCAL, Caller, Scope, as_allowed
 from onbeat.changes import Changes, compare
 from onbeat.core.backfill import Choice
 from onbeat.core.effect import WEEK
-from onbeat.core.instants import rfc3339_ms
+from onbeat.core.instants import read_typed, rfc3339_ms
 from onbeat.core.model import STARTUP
 from onbeat.core.policies import GROUP
-from onbeat.core.runs import Accepted, Failed, Succeeded
+from onbeat.core.runs import Accepted, Failed, StartedBy, Succeeded
 from onbeat.core.schedules import Schedule, Target, follows, from_definition
 from onbeat.core.standings import Standings
 from onbeat.core.why import Why, explain
+from onbeat.core.zones import Zone, zone
 from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, naming, shown
 from onbeat.ports import (
     ALL,
@@ -274,11 +277,20 @@ class Service:
         *,
         inputs: Mapping[str, object] | None = None,
         request_id: str | None = None,
+        triggered_by: StartedBy = "manual",
+        note: str = "",
     ) -> RunRow:
-        """Start a run now, beside the schedule's ticks. The same `request_id` is the same run."""
+        """Start a run now, beside the schedule's ticks. The same `request_id` is the same run.
+
+        A system that starts it by itself names its cause, and says in `note` what that was.
+        """
         self._needs("operate")
         found = await self._store.enqueue(
-            schedule_id, request_id=request_id or self._new_id(), inputs=inputs
+            schedule_id,
+            request_id=request_id or self._new_id(),
+            inputs=inputs,
+            triggered_by=triggered_by,
+            note=note,
         )
         self._wake()
         asked = msgspec.json.decode(msgspec.json.encode(inputs)) if inputs else {}
@@ -440,10 +452,29 @@ class Service:
             raise NoSuchRun(run_id)
         return found
 
-    async def why(self, schedule_id: str, at: int | None = None) -> Why:
-        """Say why a schedule ran, or did not, at an instant: by default of its latest tick."""
+    async def why(self, schedule_id: str, at: int | str | None = None) -> Why:
+        """Say why a schedule ran, or did not, at an instant: by default of its latest tick.
+
+        A text is an instant with its offset, or a local time in the zone of the schedule. Of one
+        that the clocks show twice, it is the first that is a tick; `also` has the other.
+        """
         self._needs("read")
-        return explain(await self._store.facts(schedule_id, at))
+        if not isinstance(at, str):
+            return explain(await self._store.facts(schedule_id, at))
+        typed = read_typed(at, await self.zone_of(schedule_id))
+        instants = [typed.at] if typed.again is None else [typed.at, typed.again]
+        answers = [explain(await self._store.facts(schedule_id, each)) for each in instants]
+        chosen = next((each for each in answers if each.is_tick), answers[0])
+        also = [each for each in instants if each != chosen.at]
+        return replace(chosen, note=typed.note, also=also)
+
+    async def zone_of(self, schedule_id: str) -> Zone:
+        """Return the zone of a schedule; UTC if it is not there, or cannot be read."""
+        row = await self.find(schedule_id)
+        if row is not None:
+            with suppress(InvalidSchedule):
+                return zone(from_definition(schedule_id, row.definition).timezone)
+        return zone("UTC")
 
     async def ask_to_stop(self, node_ids: Collection[str]) -> int:
         """Have nodes stop in good order; return how many are there to hear of it."""

@@ -8,7 +8,7 @@ from onbeat.core.decisions import Due
 from onbeat.core.instants import parse_instant
 from onbeat.core.misses import why_no_tick
 from onbeat.core.model import NO_PAST, Past
-from onbeat.core.runs import REASONS, Status
+from onbeat.core.runs import REASONS, Detail, Status
 from onbeat.core.triggers import Manual
 from onbeat.core.why import (
     SENTENCES,
@@ -35,6 +35,12 @@ def told(trigger, when, past=NO_PAST):
 
 def a_run(status=Status.SKIPPED, **fields):
     return RunFacts(7, NOON, status, NOON * 1000, **fields)
+
+
+def a_skip(reason, **fields):
+    """Return a run that was skipped as it was decided."""
+    at = NOON * 1000
+    return a_run(Status.SKIPPED, reason=reason, created_at=at, finished_at=at, **fields)
 
 
 def asked(run=None, *, when=NOON, now=NOON + HOUR, **fields):
@@ -68,13 +74,16 @@ class TestTheReasons:
 
     def test_the_blocker_is_named_with_its_times_and_what_a_queue_would_have_done(self):
         blocker = RunFacts(
-            6, NOON - HOUR, Status.SUCCESS, 0, started_at=(NOON - HOUR) * 1000,
+            6, NOON - HOUR, Status.SUCCESS, 0, attempt=1, started_at=(NOON - HOUR) * 1000 + 7,
             finished_at=NOON * 1000 + 30_120,
         )  # fmt: skip
-        found = asked(a_run(reason="overlap", blocked_by=6), blocker=blocker)
+        found = asked(a_skip("overlap", blocked_by=6), blocker=blocker)
         assert found.sentences == [
-            "run 6 was in flight, and overlap is skip",
-            "run 6 started at 2026-01-01T11:00:00.000Z; its end: 2026-01-01T12:00:30.120Z",
+            (
+                "run 6 (tick of 2026-01-01T11:00:00Z) was running since 2026-01-01T11:00:00.007Z, "
+                "and overlap is skip"
+            ),
+            "run 6 ended at 2026-01-01T12:00:30.120Z: SUCCESS",
         ]
         assert found.instead == (
             "with overlap=queue it would have started at 2026-01-01T12:00:30.120Z"
@@ -88,7 +97,10 @@ class TestTheReasons:
 
     def test_a_blocker_that_has_not_started_is_to_be_asked_of(self):
         blocker = RunFacts(6, NOON - HOUR, Status.ENQUEUED, 0)
-        found = asked(a_run(reason="overlap", blocked_by=6), blocker=blocker)
+        found = asked(a_skip("overlap", blocked_by=6), blocker=blocker)
+        assert found.sentences[0] == (
+            "run 6 (tick of 2026-01-01T11:00:00Z) was waiting to start, and overlap is skip"
+        )
         assert found.sentences[1] == "run 6 has not started yet: ask why of 2026-01-01T11:00:00Z"
         assert found.instead == "with overlap=queue it would start when that one ends"
 
@@ -96,12 +108,14 @@ class TestTheReasons:
         run = RunFacts(
             7, NOON, Status.SUCCESS, 0, attempt=1, first_run_at=NOON - 3 * HOUR, tick_count=4,
             triggered_by="catchup", started_at=NOON * 1000, finished_at=NOON * 1000 + 5,
+            created_at=NOON * 1000,
         )  # fmt: skip
         found = asked(run, when=NOON - HOUR)
         assert (found.kind, found.reason) == ("coalesced", "coalesced")
         assert found.headline == "run 7 stands for it"
         assert found.sentences[0] == (
-            "nothing decided it in time, and run 7 stands for it: catchup is once"
+            "4 due ticks were decided together at 2026-01-01T12:00:00.000Z: "
+            "run 7 (tick of 2026-01-01T12:00:00Z) stands for them"
         )
         assert asked(run).kind == "ran"
 
@@ -114,9 +128,9 @@ class TestTheReasons:
         ("reason", "policy", "instead"),
         [
             ("queue_full", {"overlap": "queue"}, "with queue_keep=latest it would have waited"),
-            ("missed", {"catchup": "none"}, "with catchup=once the latest of those missed"),
-            ("missed", {}, "with a longer catchup_window it would have been caught up"),
-            ("rate", {"rate": "1/day"}, "without a rate it would have started at once"),
+            ("missed", {"catchup": "none"}, "with catchup=once the latest due tick would have run"),
+            ("missed", {}, "with a catchup_window of at least 0 s it would have been caught up"),
+            ("rate", {"rate": "1/day"}, "with a higher rate it could have started"),
             ("deadline", {"start_deadline": "5s"}, "without a start_deadline it would have"),
             ("superseded", {"overlap": "replace"}, "with overlap=queue it would have had its turn"),
             ("lost", {}, "with on_lost=retry it would have been started again"),
@@ -127,7 +141,14 @@ class TestTheReasons:
     def test_where_a_policy_decided_it_says_what_another_would_have_done(
         self, reason, policy, instead
     ):
-        assert asked(a_run(reason=reason), **policy).instead.startswith(instead)
+        status = Status.FAILED if reason in ("lost", "exit") else Status.SKIPPED
+        rule = "catchup" if policy.get("catchup") == "none" else "window"
+        run = a_run(
+            status, reason=reason, attempt=1 if status is Status.FAILED else 0,
+            error="its node fell silent", deadline_at=NOON * 1000, finished_at=NOON * 1000,
+            detail=Detail(rule=rule if reason == "missed" else None),
+        )  # fmt: skip
+        assert asked(run, **policy).instead.startswith(instead)
 
     @pytest.mark.parametrize("reason", ["gate_off", "paused", "condition", "disabled", "signal"])
     def test_where_none_would_have_it_says_nothing(self, reason):
@@ -167,7 +188,7 @@ class TestWaiting:
         run = {"attempt": 1, "reason": "exit", "due_at": later}
         found = asked(RunFacts(7, NOON, Status.ENQUEUED, **run))
         assert list(found.sentences) == [
-            "attempt 1 ended: exit", "it is due at 2026-01-01T14:00:00.000Z, in 1h",
+            "attempt 1 ended: exit", "attempt 2 is due at 2026-01-01T14:00:00.000Z, in 60 min",
         ]  # fmt: skip
 
     def test_for_the_gate_and_for_the_end_of_a_pause(self):
@@ -179,7 +200,7 @@ class TestWaiting:
 
     def test_not_for_ever(self):
         found = self.waits(deadline_at=(NOON + 2 * HOUR) * 1000)
-        assert found[-1] == "it is skipped if it has not started by 2026-01-01T14:00:00.000Z"
+        assert found[-1] == "it is given up if it has not started by 2026-01-01T14:00:00.000Z"
 
 
 class TestRunning:
@@ -192,17 +213,17 @@ class TestRunning:
         assert found.kind == "running"
         assert found.sentences == [
             "attempt 2, since 2026-01-01T12:00:00.000Z",
-            "it was asked to end at 2026-01-01T12:00:00.001Z: superseded",
+            "its end was requested at 2026-01-01T12:00:00.001Z: superseded",
         ]
 
     @pytest.mark.parametrize(
-        ("nodes", "by"), [([], "the next that starts"), (["two"], "another in moments")]
+        ("nodes", "by"), [([], "the next node that starts"), (["two"], "another node")]
     )
     def test_of_a_node_that_fell_silent_it_says_that_nothing_is_known(self, nodes, by):
         run = a_run(Status.STARTED, attempt=1, started_at=NOON * 1000, leased_by="gone")
         found = asked(run, nodes=[NodeFacts(name, frozenset(), name) for name in nodes])
-        told = "its node has fallen silent: whether it still runs is not known, and decided by"
-        assert found.sentences[1:] == [f"{told} {by}"]
+        told = "its node is silent: whether it still runs is not known;"
+        assert found.sentences[1:] == [f"{told} {by} decides it"]
 
     def test_what_was_accepted_has_until_its_deadline(self):
         run = a_run(Status.STARTED, attempt=1, external_id="x1", deadline_at=NOON * 1000 + 5)
@@ -213,14 +234,14 @@ class TestRunning:
 class TestWithoutARow:
     def test_a_tick_to_come(self):
         found = asked(when=NOON + 3 * HOUR)
-        assert (found.kind, found.headline) == ("to_come", "it is to come, in 2h")
+        assert (found.kind, found.headline) == ("to_come", "it is to come, in 2 h")
         assert (found.previous, found.following) == (NOON + 2 * HOUR, NOON + 4 * HOUR)
 
     def test_one_that_jitter_moves(self):
         due = Due(NOON + 2 * HOUR, (NOON + 2 * HOUR) * 1000 + 1500)
         found = asked(when=NOON + 2 * HOUR, due=due)
         assert found.sentences == [
-            "it is due at 2026-01-01T14:00:01.500Z: jitter, or hours, moved it"
+            "it is due at 2026-01-01T14:00:01.500Z: jitter or hours (within) moved it"
         ]
 
     def test_one_that_would_meet_a_pause(self):
@@ -234,7 +255,7 @@ class TestWithoutARow:
 
     def test_one_from_before_it_was_there(self):
         found = explain(Facts("report", NOON, NOON * 1000, None, created_at=(NOON + 60) * 1000))
-        assert found.headline == "the schedule is there since 2026-01-01T12:01:00.000Z only"
+        assert found.headline == "the schedule exists since 2026-01-01T12:01:00.000Z"
 
     def test_one_that_is_forgotten(self):
         assert asked(history_from=(NOON + 60) * 1000).kind == "forgotten"
@@ -250,9 +271,10 @@ class TestWithoutARow:
     def test_the_fields_are_plain(self):
         assert to_builtins(why_fields(asked(when=NOON + 60))) == {
             "schedule_id": "report", "at": "2026-01-01T12:01:00Z", "kind": "no_tick",
-            "reason": None, "headline": "it is no tick",
+            "reason": None, "headline": "it is not a tick",
             "sentences": ["it is not on the grid of every hour"], "instead": None, "run_id": None,
             "status": None, "previous": "2026-01-01T12:00:00Z", "next": "2026-01-01T13:00:00Z",
+            "triggered_by": None, "attempts": [], "note": "", "also": [],
         }  # fmt: skip
 
 
@@ -307,19 +329,25 @@ class TestNoTick:
         later = every("1h", start_at="2026-02-01T00:00")
         assert told(later, "2026-01-01T01:00:00Z") == "it is before the first, 2026-02-01T00:00:00"
         assert told(at("2026-02-01T00:00"), "2026-01-01T01:00:00Z") == (
-            "it is none of the times that were given"
+            "it is not one of the times that are given"
         )
 
     def test_what_only_events_cause(self):
         when = "2026-01-01T01:00:00Z"
-        assert told(startup("30s"), when) == "no start of the scheduler was 30s before it"
-        assert told(after("success", "1h"), when) == "no run of its own succeeded 1h before it"
+        assert (
+            told(startup("30s"), when) == "no tick follows a start of the scheduler 30s before it"
+        )
+        assert told(after("success", "1h"), when) == (
+            "no tick follows a run of its own that succeeded 1h before it"
+        )
         assert told(after("completion", schedule="load"), when) == (
-            "no run of load ended just before it"
+            "no tick follows a run of load that ended just before it"
         )
 
     def test_what_is_started_by_hand_has_no_ticks(self):
-        assert told(Manual(), "2026-01-01T01:00:00Z") == "it has no ticks: it is started by hand"
+        assert told(Manual(), "2026-01-01T01:00:00Z") == (
+            "it has no ticks: it runs only when it is started"
+        )
 
     def test_what_is_closed_is_told_with_what_closes_it(self):
         hours = every("1h", within={"hours": "09:00-17:00", "days": "MON-FRI"}, exclude=["01-06"])
@@ -360,4 +388,4 @@ class TestNoTick:
         both = cron("0 9 * * *") & cron("0 * * * MON")
         assert told(both, "2026-01-06T09:00:00Z").endswith("day of week is Tuesday, not MON")
         without = cron("0 * * * *") - daily("09:00")
-        assert told(without, "2026-01-06T09:00:00Z").startswith("it is taken out: at 09:00")
+        assert told(without, "2026-01-06T09:00:00Z").startswith("it is taken out (minus): at 09:00")

@@ -1,7 +1,7 @@
 """Agents as schedules: what each is started by, what a run of it does, and what follows from that.
 
 Every agent is a schedule `agents/<name>` whose target is a function of this process. A timer is its
-trigger; an agent without one is started by hand, by the artifact it consumes: `request_id` is the
+trigger; an agent without one is started by the artifact it consumes: `request_id` is the
 artifact's, so that each starts it once, whoever tries again. An artifact is kept with the agents
 that are to be started for it, and marked when they are: what is left over after an error is tried
 again every second, and after a crash the next start does the rest.
@@ -329,7 +329,11 @@ class AgentSystem:
         async def start(name: str) -> None:
             try:
                 await self._asked.start(
-                    PREFIX + name, request_id=artifact_id, inputs={"artifacts": [artifact_id]}
+                    PREFIX + name,
+                    request_id=artifact_id,
+                    inputs={"artifacts": [artifact_id]},
+                    triggered_by="artifact",
+                    note=self.blackboard.type_of(artifact_id),
                 )
             except NoSuchSchedule:
                 log.warning("artifact %s is for agent %s, which is gone", artifact_id, name)
