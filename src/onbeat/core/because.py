@@ -182,10 +182,12 @@ def _since(reason: Reason, run: RunFacts, decided: int) -> str:
     detail = run.detail
     if detail.since is None or reason not in ("paused", "gate_off"):
         return ""
-    until = decided if detail.until is None else detail.until
     by = f", by {detail.by}" if detail.by and reason == "paused" else ""
     note = f" ({detail.note})" if detail.note and reason == "paused" else ""
-    return f" from {rfc3339_ms(detail.since)} to {rfc3339_ms(until)}{by}{note}"
+    since = rfc3339_ms(detail.since)
+    if detail.until is None:  # it still was: an edit decided the tick
+        return f" since {since}{by}{note}, when an edit at {rfc3339_ms(decided)} decided it"
+    return f" from {since} to {rfc3339_ms(detail.until)}{by}{note}"
 
 
 def _instead_of_missing(facts: Facts, run: RunFacts, policy: Policy) -> str | None:

@@ -73,6 +73,7 @@ class Spell(msgspec.Struct, frozen=True):
     schedule: Schedule | None  # None: it was not there, or cannot be read
     after: int
     until: int | None = None  # None: it still says so
+    is_unreadable: bool = False  # there was a definition, which cannot be read any more
 
 
 class Facts(msgspec.Struct, frozen=True):

@@ -49,7 +49,7 @@ NAMES = {
     "key": "the idempotency key of the run, the same for each attempt",
     "iteration": "the number of the run among those of the schedule",
     "triggered_by": (
-        "what started the run: timer, manual, catchup, retry, backfill, artifact, overdue or next_run"
+        "the cause of the run: timer, manual, catchup, retry, backfill, artifact, overdue, next_run"
     ),
     "last_run": "when the previous run ended",
     "last.result": "what the previous run gave, and any path into it",

@@ -116,9 +116,15 @@ def _zone(facts: Facts) -> str:
 
 def _of_nothing(facts: Facts) -> Why:
     """Tell of an instant at which there was no such schedule."""
-    if facts.created_at // 1000 < facts.at:
-        headline = "there was no such schedule then, or its definition cannot be read any more"
-        return _answer(facts, "not_there", headline, [])
+    for number, spell in enumerate(facts.spells):
+        if spell.after < facts.at and (spell.until is None or facts.at <= spell.until):
+            since = "" if spell.after == 0 else f" of {rfc3339(spell.after)}"
+            if spell.is_unreadable:
+                return _answer(facts, "not_there", f"its definition{since} cannot be read", [])
+            again = "" if spell.until is None else f" and defined again at {rfc3339(spell.until)}"
+            if any(earlier.schedule is not None for earlier in facts.spells[:number]):
+                headline = f"the schedule was deleted at {rfc3339(spell.after)}{again}"
+                return _answer(facts, "not_there", headline, [])
     headline = f"the schedule exists since {rfc3339_ms(facts.created_at)}"
     sentence = "an instant before that is not a tick, unless a backfill asks for it"
     return _answer(facts, "not_there", headline, [sentence])

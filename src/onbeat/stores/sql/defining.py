@@ -354,7 +354,7 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
     if gate_is_open(tx) == is_open:
         return False
     if is_open:
-        closed = Detail(since=gate_closed_at(tx))
+        closed = Detail(since=gate_closed_at(tx), until=tx.now)
         tx.run("DELETE FROM meta WHERE name = 'gate_closed_at'")
         waited = tx.all(
             "SELECT schedule_id FROM due WHERE run_at <= ?1 UNION SELECT r.schedule_id "

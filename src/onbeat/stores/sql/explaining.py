@@ -162,14 +162,15 @@ def _spells(tx: Transaction, known: Known) -> list[Spell]:
     after = 0 if was_deleted else known.state.created_at // 1000
     for text, until_at in rows:
         until = until_at // 1000
-        found.append(Spell(_read(known, text), after, until))
+        said = _read(known, text)
+        found.append(Spell(said, after, until, is_unreadable=bool(text) and said is None))
         after = until
     if known.deleted:
         return [*found, Spell(None, after)]
     schedule = _read(known, known.text)
     if not found and schedule is not None and schedule.ticks_once:
         after = 0  # single times may be past when they are defined
-    return [*found, Spell(schedule, after)]
+    return [*found, Spell(schedule, after, is_unreadable=schedule is None)]
 
 
 def _is_tick(schedule: Schedule | None, at: int, known: Known) -> bool:
