@@ -14,6 +14,7 @@ from onbeat.sources.exposes import Exposes
 from onbeat.sources.fields import FieldsFile
 from onbeat.systems.beside import Beside, Keeper
 from onbeat.systems.flows import TIMER_NAME, TIMER_NAMESPACE, Timer, TimerLog
+from onbeat.systems.offers import Offers
 from onbeat.systems.services import TimerSystem, is_open
 from onbeat.systems.sessions import TIDIED_EVERY, Sessions
 from onbeat.systems.sessions import Defaults as SessionDefaults
@@ -43,6 +44,7 @@ class Hosted:
         # A node without an executor need not have the settings of those that have one.
         workflows = None if opened.executor is None else self.workflows
         self.flows = _flows(settings, opened)  # None: there are no exposes
+        self.artifacts = Offers(opened.service)  # for the agents of programs on this database
         beside = (workflows, self.timers, prompts, runners, self.flows)
         self._beside: list[Beside] = [each for each in beside if each is not None]
         self._begun: list[Beside] = []

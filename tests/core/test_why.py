@@ -8,7 +8,7 @@ from onbeat.core.decisions import Due
 from onbeat.core.instants import parse_instant
 from onbeat.core.misses import why_no_tick
 from onbeat.core.model import NO_PAST, Past
-from onbeat.core.runs import REASONS, Detail, Status
+from onbeat.core.runs import REASONS, Detail, Status, Tried
 from onbeat.core.triggers import Manual
 from onbeat.core.why import (
     SENTENCES,
@@ -17,6 +17,7 @@ from onbeat.core.why import (
     NodeFacts,
     RunFacts,
     Spell,
+    UpFacts,
     explain,
 )
 from onbeat.telling import why_fields
@@ -389,3 +390,182 @@ class TestNoTick:
         assert told(both, "2026-01-06T09:00:00Z").endswith("day of week is Tuesday, not MON")
         without = cron("0 * * * *") - daily("09:00")
         assert told(without, "2026-01-06T09:00:00Z").startswith("it is taken out (minus): at 09:00")
+
+
+def ms(clock):
+    return parse_instant(f"2026-01-01T{clock}Z") * 1000
+
+
+class TestMissed:
+    def missed(self, rule, decided="15:00:00", **fields):
+        run = a_run(
+            reason="missed", created_at=ms(decided), finished_at=ms(decided),
+            detail=Detail(rule=rule),
+        )  # fmt: skip
+        return asked(run, **fields)
+
+    def test_a_time_that_was_past_when_it_was_defined_names_the_grace_alone(self):
+        found = self.missed("at_definition")
+        assert found.sentences == [
+            (
+                "missed: it was 3 h past when the schedule was defined at "
+                "2026-01-01T15:00:00.000Z (grace 60 s)"
+            ),
+            "times before the definition are not caught up",
+        ]
+        assert found.instead == "with a grace of at least 10800 s it would have started then"
+
+    def test_an_outage_is_named_with_both_its_ends(self):
+        up = [UpFacts("one", ms("01:00:00"), ms("11:10:00")), UpFacts("two", ms("14:59:59"))]
+        found = self.missed("catchup", catchup="none", up=up)
+        assert found.sentences == [
+            (
+                "missed: no node was up from 2026-01-01T11:10:00.000Z to 2026-01-01T14:59:59.000Z "
+                "(grace 60 s, catchup none)"
+            )
+        ]
+        assert found.instead == (
+            "with catchup=once the latest due tick would have run, and stood for it"
+        )
+
+    def test_before_the_first_node_there_was_none(self):
+        found = self.missed("window", up=[UpFacts("one", ms("14:59:59"))])
+        assert found.sentences == [
+            (
+                "missed: no node was up before 2026-01-01T14:59:59.000Z "
+                "(grace 60 s, catchup once, catchup_window 24 h)"
+            )
+        ]
+
+    def test_while_a_node_was_up_only_the_lateness_is_named(self):
+        found = self.missed("catchup", catchup="none", up=[UpFacts("one", ms("01:00:00"))])
+        assert found.sentences == [
+            (
+                "missed: it was decided at 2026-01-01T15:00:00.000Z, 3 h after it was due "
+                "(grace 60 s, catchup none)"
+            )
+        ]
+
+    def test_a_node_that_only_runs_does_not_count_as_up(self):
+        up = [
+            UpFacts("one", ms("01:00:00"), ms("11:10:00")),
+            UpFacts("runs", ms("01:00:00"), plans=False),
+            UpFacts("two", ms("14:59:59")),
+        ]
+        found = self.missed("catchup", catchup="none", up=up)
+        assert "no node with the role plan was up from" in found.sentences[0]
+
+
+class TestAttempts:
+    def tried(self, *reasons):
+        return [
+            Tried(n, ms("12:00:00") + n * 1000, ms("12:00:00") + n * 1000 + 7, reason, 1, "why")
+            for n, reason in enumerate(reasons, 1)
+        ]
+
+    def test_a_retry_that_was_dropped_is_told_apart_from_the_attempt(self):
+        run = a_run(
+            Status.FAILED, reason="superseded", attempt=1, started_at=ms("12:00:01"),
+            finished_at=ms("12:05:00"), tried=self.tried("exit"), exit_code=1,
+            detail=Detail(waited_for="retry", newer=NOON + 300),
+        )  # fmt: skip
+        found = asked(run)
+        assert found.sentences == [
+            "a newer tick, 2026-01-01T12:05:00Z, took its place",
+            "attempt 1 ran from 2026-01-01T12:00:01.000Z to 2026-01-01T12:00:01.007Z: exit code 1",
+            "attempt 2 was due at 2026-01-01T12:00:00.000Z, and was dropped at 2026-01-01T12:05:00.000Z",
+        ]
+
+    def test_what_could_not_start_says_what_it_waited_for_and_what_ended_it(self):
+        run = a_run(
+            reason="superseded", attempt=3, finished_at=ms("12:05:00"),
+            tried=self.tried("busy", "busy", "busy"), error="Ray cannot be reached",
+            detail=Detail(waited_for="retry"),
+        )  # fmt: skip
+        assert asked(run).sentences[:2] == [
+            "a newer tick took its place",
+            (
+                "attempts 1 to 3 were made from 2026-01-01T12:00:01.000Z to "
+                "2026-01-01T12:00:03.007Z: its target could not take it: why"
+            ),
+        ]
+
+    def test_without_a_node_that_offers_it_the_node_is_named(self):
+        run = a_run(
+            reason="superseded", finished_at=ms("12:05:00"), needs="ray",
+            detail=Detail(waited_for="node"),
+        )  # fmt: skip
+        assert asked(run).sentences[1] == (
+            "it was ended at 2026-01-01T12:05:00.000Z: until then it waited for a node that offers "
+            "ray, and none was up (start a node with the setting ray_address and Ray installed: "
+            "docs/ray.md)"
+        )
+
+    @pytest.mark.parametrize("reason", ["launch_failed", "invalid_target", "busy"])
+    def test_what_was_not_launched_is_never_said_to_have_run(self, reason):
+        run = a_run(
+            Status.FAILED, reason=reason, attempt=1, error="no such file",
+            started_at=ms("12:00:00"), finished_at=ms("12:00:01"),
+        )  # fmt: skip
+        told = " ".join(asked(run).sentences)
+        assert "no such file" in told
+        assert "ran from" not in told
+
+    def test_a_long_story_tells_of_the_latest_attempts(self):
+        reasons = ["exit", "error"] * 5
+        tried = self.tried(*reasons)
+        found = asked(RunFacts(7, NOON, Status.ENQUEUED, 0, attempt=10, tried=tried))
+        assert found.sentences[0] == "5 attempts before that are not listed"
+        assert [s.partition(" ran")[0] for s in found.sentences[1:6]] == [
+            f"attempt {n}" for n in range(6, 11)
+        ]
+
+
+class TestCauses:
+    @pytest.mark.parametrize(
+        ("cause", "note", "said"),
+        [
+            ("manual", "", "it was started manually by ann at 2026-01-01T12:00:00.000Z"),
+            ("artifact", "LogEntry", "artifact a-1 (LogEntry) triggered it at 2026-01-01T12:00:00.000Z"),
+            ("next_run", "12:00", "nextRun in last-run.json was set to 12:00"),
+            ("backfill", "", "it was backfilled by ann"),
+        ],
+    )  # fmt: skip
+    def test_each_has_a_sentence_of_its_own(self, cause, note, said):
+        run = a_run(
+            Status.SUCCESS, attempt=1, started_at=ms("12:00:00"), finished_at=ms("12:00:00"),
+            triggered_by=cause, request_id="a-1", created_at=ms("12:00:00"),
+            detail=Detail(by="ann", note=note),
+        )  # fmt: skip
+        assert asked(run).sentences[-1] == said
+
+    def test_a_pause_is_told_with_its_times_who_made_it_and_the_note(self):
+        detail = Detail(since=ms("09:00:00"), until=ms("13:00:00"), by="ann", note="holiday")
+        found = asked(a_skip("paused", detail=detail))
+        assert found.sentences == [
+            (
+                "the schedule was paused from 2026-01-01T09:00:00.000Z to 2026-01-01T13:00:00.000Z, "
+                "by ann (holiday)"
+            )
+        ]
+
+    def test_of_a_gate_that_was_still_closed_no_end_is_told(self):
+        found = asked(a_skip("gate_off", detail=Detail(since=ms("09:00:00"))))
+        assert found.sentences == [
+            (
+                "the gate was closed since 2026-01-01T09:00:00.000Z, when an edit at "
+                "2026-01-01T12:00:00.000Z decided it"
+            )
+        ]
+
+    def test_a_schedule_that_was_deleted_and_defined_again_says_both(self):
+        schedule = a_schedule("report")
+        spells = [
+            Spell(None, 0, NOON - 7200), Spell(schedule, NOON - 7200, NOON - 3600),
+            Spell(None, NOON - 3600, NOON + 60), Spell(schedule, NOON + 60),
+        ]  # fmt: skip
+        facts = Facts("report", NOON, NOON * 1000, None, created_at=ms("12:01:00"), spells=spells)
+        assert explain(facts).headline == (
+            "the schedule was deleted at 2026-01-01T11:00:00Z and defined again at "
+            "2026-01-01T12:01:00Z"
+        )

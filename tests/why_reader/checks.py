@@ -304,12 +304,11 @@ def decided_late(asked, at, late, grace, catchup):
     return same and asked.reader.up_at(asked.due) and is_missed(asked, grace, catchup)
 
 
-@says(
-    r"missed: it was (.+) past when the schedule was defined at (<T>) \(grace (.+?), catchup (.+)\)"
-)
-def defined_late(asked, late, at, grace, catchup):
+@says(r"missed: it was (.+) past when the schedule was defined at (<T>) \(grace (.+)\)")
+def defined_late(asked, late, at, grace):
+    behind, allowed = milliseconds(at) - asked.due, length(asked.of("grace", "60s"))
     same = asked.story.is_defined and asked.story.decided_at == milliseconds(at)
-    return same and is_span(late, milliseconds(at) - asked.due) and is_missed(asked, grace, catchup)
+    return same and is_span(late, behind) and is_span(grace, allowed) and behind > allowed
 
 
 def is_missed(asked, grace, catchup):
@@ -324,7 +323,7 @@ def is_missed(asked, grace, catchup):
         return catchup == "none"
     window = length(asked.of("catchup_window", "24h"))
     said, _, its = catchup.partition(", catchup_window ")
-    return said == kind and is_span(its, window) and (asked.story.is_defined or late > window)
+    return said == kind and is_span(its, window) and late > window
 
 
 @says(r"times before the definition are not caught up")
@@ -518,6 +517,15 @@ def attempted(asked, number, since, until, outcome):
         "busy": f"its target could not take it: {found.error}",
     }  # fmt: skip
     return same and outcome.startswith(words.get(found.reason, f"{found.reason}"))
+
+
+@says(r"attempts (\d+) to (\d+) were made from (<T>) to (<T>): its target could not take it: (.+)")
+def attempted_often(asked, first, last, since, *told):
+    until, error = told
+    found = [each for each in asked.story.attempts if int(first) <= each.number <= int(last)]
+    what = (found[0].started_at, found[-1].ended_at)
+    same = {(each.reason, each.error) for each in found} == {("busy", error)}
+    return same and what == (milliseconds(since), milliseconds(until))
 
 
 def attempt(asked, number):

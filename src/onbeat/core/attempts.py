@@ -62,16 +62,36 @@ def stretches(run: RunFacts) -> list[Stretch]:
 
 
 def told(run: RunFacts) -> list[str]:
-    """Return a sentence for each attempt at a run that has ended, the latest of them."""
+    """Return a sentence for each attempt at a run that has ended, the latest of them.
+
+    Attempts in a row at which the target could not take it, and said the same, are one sentence.
+    """
     found = [each for each in stretches(run) if each.ended_at is not None]
     if len(found) == 1 and not run.tried and run.attempt == 1:
         return [_how(found[0], "it")]
-    sentences = [_how(each, f"attempt {each.attempt}", with_reason=True) for each in found[-SHOWN:]]
-    if len(found) < run.attempt or len(found) > SHOWN:
-        left_out = run.attempt - min(len(found), SHOWN)
-        if left_out > 0 and found:
-            sentences.insert(0, f"{left_out} attempts before that are not listed")
+    alike: list[list[Stretch]] = []
+    for each in found:
+        if alike and each.reason == "busy" and _is_like(alike[-1][-1], each):
+            alike[-1].append(each)
+        else:
+            alike.append([each])
+    sentences = [_of_all(each) for each in alike[-SHOWN:]]
+    left_out = run.attempt - sum(len(each) for each in alike[-SHOWN:])
+    if found and left_out > (run.status is Status.STARTED):
+        sentences.insert(0, f"{left_out} attempts before that are not listed")
     return sentences
+
+
+def _is_like(one: Stretch, other: Stretch) -> bool:
+    return (one.reason, one.error) == (other.reason, other.error)
+
+
+def _of_all(alike: list[Stretch]) -> str:
+    first, last = alike[0], alike[-1]
+    if len(alike) == 1 or first.started_at is None or last.ended_at is None:
+        return _how(last, f"attempt {last.attempt}", with_reason=True)
+    when = f"from {rfc3339_ms(first.started_at)} to {rfc3339_ms(last.ended_at)}"
+    return f"attempts {first.attempt} to {last.attempt} were made {when}{_outcome(last)}"
 
 
 def _how(one: Stretch, who: str, *, with_reason: bool = False) -> str:

@@ -21,7 +21,7 @@ SENTENCES: Mapping[Reason, str] = {
     "overlap": "{blocker}, and overlap is {overlap}",
     "queue_full": "the queue was full (queue_limit {queue_limit}, queue_keep {queue_keep}){newer}",
     "group_full": "group {group} had no free place until its start_deadline ended at {deadline}",
-    "missed": "missed: {missed} (grace {grace}, catchup {catchup})",
+    "missed": "missed: {missed} ({policy})",
     "coalesced": "{count} due ticks were decided together at {decided}: {run} stands for them",
     "condition": "its condition (when) did not hold at {decided}",
     "rate": "the rate of {rate} was used up at {decided}",
@@ -60,8 +60,7 @@ def because(reason: Reason, facts: Facts, run: RunFacts, policy: Policy) -> str:
         "group": policy.group or "",
         "deadline": rfc3339_ms(run.deadline_at or decided),
         "missed": _missed(facts, run) if reason == "missed" else "",
-        "grace": span(policy.grace),
-        "catchup": _catchup(policy),
+        "policy": _policy(run, policy),
         "rate": policy.rate,
         "since": _since(reason, run, decided),
         "exit_code": run.exit_code,
@@ -138,10 +137,13 @@ def _newer(reason: Reason, run: RunFacts) -> str:
     return f", {tick}," if reason == "superseded" else f": the tick of {tick} took its place"
 
 
-def _catchup(policy: Policy) -> str:
-    if policy.catchup == "none":
-        return "none"
-    return f"{policy.catchup}, catchup_window {span(policy.catchup_window)}"
+def _policy(run: RunFacts, policy: Policy) -> str:
+    """Return the rule by which a tick is missed: at its definition only the grace counts."""
+    grace, window = f"grace {span(policy.grace)}", f"catchup_window {span(policy.catchup_window)}"
+    if run.detail.rule == "at_definition":
+        return grace
+    caught = "" if policy.catchup == "none" else f", {window}"
+    return f"{grace}, catchup {policy.catchup}{caught}"
 
 
 def _due(facts: Facts, run: RunFacts) -> int:

@@ -176,7 +176,7 @@ def _of_run(facts: Facts, run: RunFacts) -> Why:
         case Status.SKIPPED if run.reason is not None:
             headline = f"SKIPPED ({run.reason})"
             sentences = [because(run.reason, facts, run, policy), *_about_missing(run)]
-            sentences += [waited(run), *told(run), _range(run), *_blocked(facts), _by(run)]
+            sentences += [*told(run), waited(run), _range(run), *_blocked(facts), _by(run)]
             would = instead(facts, run, policy)
             return _answer(facts, "skipped", headline, sentences, reason=run.reason, instead=would)
         case _ if is_other:
@@ -193,7 +193,7 @@ def _of_run(facts: Facts, run: RunFacts) -> Why:
 
 def _of_ended(facts: Facts, run: RunFacts, policy: Policy) -> Why:
     kinds: dict[Status, Kind] = {Status.SUCCESS: "ran", Status.CANCELED: "canceled"}
-    sentences = [waited(run), *told(run), _range(run), _by(run)]
+    sentences = [*told(run), waited(run), _range(run), _by(run)]
     if run.reason is not None:
         sentences.insert(0, because(run.reason, facts, run, policy))
     headline = run.status.value + (f" ({run.reason})" if run.reason else "")

@@ -38,6 +38,7 @@ from onbeat.web.problems import (
     unreadable,
 )
 from onbeat.web.routes import (
+    artifacts,
     definitions,
     operating,
     runs,
@@ -52,7 +53,7 @@ from onbeat.web.routes import (
 log = logging.getLogger("onbeat.web")
 
 AT = "/api/v1"
-GROUPS = (schedules, runs, definitions, operating, tokens, watching)
+GROUPS = (schedules, runs, definitions, operating, tokens, artifacts, watching)
 
 
 @dataclass(frozen=True, slots=True)
