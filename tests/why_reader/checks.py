@@ -5,12 +5,13 @@ A sentence that no pattern knows is a disagreement, and so is one whose facts ar
 
 import re
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from tests.why_reader.ticks import instant, is_tick, length, milliseconds
 
 LEASE = 5_000
+NEAR = 26 * 3600  # seconds in which the ticks before and after are looked for
 STATUS_OF = {"ran": "SUCCESS", "failed": "FAILED", "canceled": "CANCELED", "skipped": "SKIPPED"}
 T = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 S = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
@@ -98,6 +99,7 @@ class Checker:
     def _answer(self, asked):
         """Yield what is wrong with the fields of an answer."""
         why, story, kind = asked.why, asked.story, asked.why["kind"]
+        yield from self._neighbours(asked)
         if (None if story is None else story.run_id) != why["run_id"]:
             yield f"it is run {story and story.run_id}, not {why['run_id']}"
             return
@@ -126,6 +128,25 @@ class Checker:
                 yield f"the headline would be {headline}"
         yield from self._attempts(asked)
 
+    def _neighbours(self, asked):
+        """Yield what is wrong with the ticks before and after, where one definition has both."""
+        changes = [at // 1000 for at, *_ in asked.reader.definitions[asked.schedule_id]]
+        definition = asked.reader.definition_at(asked.schedule_id, asked.at)
+        is_sample = self.instants % 8 == 0 and definition is not None
+        if not is_sample or not {"cron", "calendar"} & definition.keys():
+            return
+        if any(abs(at - asked.at) < NEAR for at in changes):
+            return
+        minute = asked.at - asked.at % 60
+        for name, around in (
+            ("previous", range(minute - 60 * (asked.at == minute), asked.at - NEAR, -60)),
+            ("next", range(minute + 60, asked.at + NEAR, 60)),
+        ):
+            right = next((t for t in around if is_tick(definition, t)), None)
+            said = asked.why[name] and instant(asked.why[name])
+            if right is not None and said != right:
+                yield f"the {name} tick is {right}, not {said}"
+
     def _attempts(self, asked):
         found = [
             (a["attempt"], a["started_at"] and milliseconds(a["started_at"]),
@@ -140,6 +161,8 @@ class Checker:
         why, definition = asked.why, asked.reader.definition_at(asked.schedule_id, asked.at)
         ticks = None if definition is None else is_tick(definition, asked.at)
         kind = why["kind"]
+        if kind == "not_there":
+            yield from _of_nothing(asked)
         if definition is None and kind != "not_there":
             yield f"there was no definition, and it is said to be {kind}"
         if ticks is False and kind not in ("no_tick", "not_there"):
@@ -150,6 +173,25 @@ class Checker:
             decided = asked.reader.decided_until[asked.schedule_id]
             if not ticks or asked.at <= decided:
                 yield f"it is not to come: the ticks up to {decided} are decided"
+
+
+def _of_nothing(asked):
+    """Yield what is wrong with the headline of an instant at which there was no schedule."""
+    found = asked.reader.definitions[asked.schedule_id]
+    before = [each for each in found if each[0] // 1000 < asked.at]
+    after = [each for each in found if each[0] // 1000 >= asked.at]
+    if before:
+        right = f"the schedule was deleted at {_second(before[-1][0])}"
+        right += f" and defined again at {_second(after[0][0])}" if after else ""
+    else:
+        # One that is kept elsewhere before it is defined here begins where it was.
+        right = f"the schedule exists since {_second(found[0][0])[:-1]}"
+    if not asked.why["headline"].startswith(right):
+        yield f"the headline would be {right}"
+
+
+def _second(ms):
+    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def span(text):
@@ -293,6 +335,7 @@ def outage(asked, since, until, grace, catchup):
     else:
         begins = began == milliseconds(since)
     same = begins and ended == milliseconds(until) <= asked.story.decided_at
+    same = same and ended > asked.due + length(asked.of("grace", "60s"))
     return same and is_missed(asked, grace, catchup)
 
 
@@ -301,7 +344,9 @@ def decided_late(asked, at, late, grace, catchup):
     same = asked.story.decided_at == milliseconds(at) and is_span(
         late, milliseconds(at) - asked.due
     )
-    return same and asked.reader.up_at(asked.due) and is_missed(asked, grace, catchup)
+    back = asked.reader.outage_around(asked.due)[1]
+    was_up = asked.reader.up_at(asked.due) or back <= asked.due + length(asked.of("grace", "60s"))
+    return same and was_up and is_missed(asked, grace, catchup)
 
 
 @says(r"missed: it was (.+) past when the schedule was defined at (<T>) \(grace (.+)\)")

@@ -59,7 +59,7 @@ def because(reason: Reason, facts: Facts, run: RunFacts, policy: Policy) -> str:
         "queue_keep": policy.queue_keep,
         "group": policy.group or "",
         "deadline": rfc3339_ms(run.deadline_at or decided),
-        "missed": _missed(facts, run) if reason == "missed" else "",
+        "missed": _missed(facts, run, policy) if reason == "missed" else "",
         "policy": _policy(run, policy),
         "rate": policy.rate,
         "since": _since(reason, run, decided),
@@ -151,17 +151,17 @@ def _due(facts: Facts, run: RunFacts) -> int:
     return run.due_at if facts.at == run.run_at else facts.at * 1000
 
 
-def _missed(facts: Facts, run: RunFacts) -> str:
+def _missed(facts: Facts, run: RunFacts, policy: Policy) -> str:
     due, decided = _due(facts, run), _decided(run)
     late = span(max(decided - due, 0))
     if run.detail.rule == "at_definition":
         return f"it was {late} past when the schedule was defined at {rfc3339_ms(decided)}"
-    down = _down(facts.up, due)
+    down = _down(facts.up, due, lateness=policy.lateness)
     return down or f"it was decided at {rfc3339_ms(decided)}, {late} after it was due"
 
 
-def _down(up: Sequence[UpFacts], due: int) -> str:
-    """Return when no node was up, if that was so when a tick was due."""
+def _down(up: Sequence[UpFacts], due: int, *, lateness: int) -> str:
+    """Return when no node was up, if that was so from when a tick was due until it was late."""
     plan = [each for each in up if each.plans]
     if any(e.started_at <= due and (e.ended_at is None or due < e.ended_at) for e in plan):
         return ""
@@ -169,7 +169,7 @@ def _down(up: Sequence[UpFacts], due: int) -> str:
         (e.ended_at for e in plan if e.ended_at is not None and e.ended_at <= due), default=0
     )
     until = min((e.started_at for e in plan if e.started_at > due), default=None)
-    if until is None:
+    if until is None or until <= due + lateness:
         return ""
     others = [e for e in up if not e.plans and e.started_at < until]
     who = "no node"

@@ -125,7 +125,11 @@ def _of_nothing(facts: Facts) -> Why:
             if any(earlier.schedule is not None for earlier in facts.spells[:number]):
                 headline = f"the schedule was deleted at {rfc3339(spell.after)}{again}"
                 return _answer(facts, "not_there", headline, [])
-    headline = f"the schedule exists since {rfc3339_ms(facts.created_at)}"
+    first = facts.spells[0] if facts.spells else None
+    since = rfc3339_ms(facts.created_at)
+    if first is not None and first.schedule is None and first.until is not None:
+        since = rfc3339(first.until)  # it was deleted since, and defined again
+    headline = f"the schedule exists since {since}"
     sentence = "an instant before that is not a tick, unless a backfill asks for it"
     return _answer(facts, "not_there", headline, [sentence])
 

@@ -66,9 +66,7 @@ class Offers:
         """
         _check_may_publish(asked)
         if type_name not in (known := await self.types()):
-            hint = (
-                f"known: {', '.join(known)}" if known else "start the program of its agents first"
-            )
+            hint = f"known: {', '.join(known)}" if known else "start the program of its agents"
             raise InvalidSchedule("type", f"no program has an artifact {type_name!r}", hint=hint)
         artifact_id = f"{EXTERNAL}:{key or self._service.new_id()}"
         digest = _digest(type_name, payload)
