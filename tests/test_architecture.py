@@ -32,7 +32,8 @@ LAYERS = [
     {"ports"},
     {"engine", "references", "signing", "surely"},
     {"tokens"},
-    {"service", "simulate", "telling"},
+    {"queries", "simulate", "telling"},
+    {"service"},
     {"waits"},
     {
         "settings",
@@ -140,6 +141,7 @@ def test_a_system_knows_the_use_cases_and_the_core_and_no_other_system():
                 "telling",
                 "systems.wording",
                 "systems.beside",
+                "systems.offers",
                 "systems.whole",
                 f"systems.{own}",
             )

@@ -220,7 +220,7 @@ def test_a_skip_for_overlap_clears_a_pending_retry():
     waits = Run(1, 0, Status.ENQUEUED, 0, attempt=1)
     going = Run(2, 60, Status.STARTED, 60_000, attempt=1)
     found = plan(a_schedule(every="1m"), 120, [waits, going], NO_PAST, now=120_000)
-    assert found.decisions == (Drop(waits), Skip(Tick(120, 120_000), "overlap", 60))
+    assert found.decisions == (Drop(waits, newer=120), Skip(Tick(120, 120_000), "overlap", 60))
 
 
 def test_a_process_killed_by_a_signal_is_not_retried():

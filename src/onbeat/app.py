@@ -320,8 +320,11 @@ class Onbeat:
         """Take a schedule away."""
         await self.service.delete(schedule_id)
 
-    async def why(self, schedule_id: str, at: int | None = None) -> Why:
-        """Say why a schedule ran, or did not, at an instant in seconds, or at its latest tick."""
+    async def why(self, schedule_id: str, at: int | str | None = None) -> Why:
+        """Say why a schedule ran, or did not, at an instant, or at its latest tick.
+
+        The instant is in seconds, or a text: RFC 3339, or a local time in the schedule's zone.
+        """
         return await self.service.why(schedule_id, at)
 
     async def schedules(self) -> list[ScheduleRow]:

@@ -14,6 +14,7 @@ from onbeat.sources.exposes import Exposes
 from onbeat.sources.fields import FieldsFile
 from onbeat.systems.beside import Beside, Keeper
 from onbeat.systems.flows import TIMER_NAME, TIMER_NAMESPACE, Timer, TimerLog
+from onbeat.systems.offers import Offers
 from onbeat.systems.services import TimerSystem, is_open
 from onbeat.systems.sessions import TIDIED_EVERY, Sessions
 from onbeat.systems.sessions import Defaults as SessionDefaults
@@ -45,6 +46,7 @@ class Hosted:
         self.flows = _flows(settings, opened)  # None: there are no exposes
         if self.flows is not None:
             opened.when_begun_on_ray(self.flows.begun)
+        self.artifacts = Offers(opened.service)  # for the agents of programs on this database
         beside = (workflows, self.timers, prompts, runners, self.flows)
         self._beside: list[Beside] = [each for each in beside if each is not None]
         self._begun: list[Beside] = []

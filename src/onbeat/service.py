@@ -4,64 +4,47 @@ Surfaces translate and say who asks; what is allowed and what it means is here, 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from onbeat.access import LOCAL, Caller, Scope, as_allowed, check_change
+from onbeat.access import LOCAL, Caller, as_allowed, check_change
 from onbeat.changes import Changes, compare, touched
 from onbeat.core.backfill import Choice
 from onbeat.core.effect import WEEK
 from onbeat.core.instants import rfc3339_ms
 from onbeat.core.model import STARTUP
 from onbeat.core.policies import GROUP
-from onbeat.core.runs import Accepted, Failed, Succeeded
+from onbeat.core.runs import Accepted, Failed, StartedBy, Succeeded
 from onbeat.core.schedules import Schedule, follows, from_definition
-from onbeat.core.standings import Standings
-from onbeat.core.why import Why, explain
-from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, naming, shown
+from onbeat.errors import InvalidSchedule, NoSuchSchedule, naming, shown
 from onbeat.ports import (
-    ALL,
-    ALL_RUNS,
     NO_BEGINNINGS,
     NOTHING_EXPECTED,
     Beginning,
-    Clock,
     Launchers,
     Store,
     Upserted,
     check_launch,
 )
+from onbeat.queries import MOST_RUNS, PAGE, Queries
 from onbeat.records import (
     Backfilled,
-    ChannelRow,
-    DocumentRow,
-    EventRow,
-    Figures,
-    GroupRow,
-    NodeRow,
-    Overview,
     RunRow,
     ScheduleRow,
     Which,
-    WhichRuns,
 )
 from onbeat.tokens import Tokens
 
-BROKEN = "broken-definition"  # documents: `why` and `where`, of files that a system cannot use
 Action = Literal["pause", "resume", "delete"]
-FIRST_PAGE, PAGE = 100, 1000  # schedules
 AT_ONCE = 64  # schedules, of what is done to many
-MOST_RUNS = 10_000  # in one answer
 MOST_PLACES = 10_000  # of a group
 MOST_BACKFILLED = 10_000  # ticks in one stretch
-MOST_LIKE_IT = 500  # schedules after the beginning of an id, and as many more, that it may mean
 CHECKED_AT_ONCE = 100  # schedules, before others have their turn
 
 
-class Service:
+class Service(Queries):
     """The use cases on one store. `wake` has a node in this process look at what was changed."""
 
     def __init__(
@@ -75,12 +58,7 @@ class Service:
         tokens: Tokens | None = None,
     ) -> None:
         self._all, self._launchers, self._new_id, self._wake = store, launchers, new_id, wake
-        self._store = store.asked_by(
-            caller.name,
-            only_of=caller.only_of,
-            check_change=None if caller.may("admin") else partial(check_change, caller),
-        )
-        self.caller = caller
+        super().__init__(store, caller)
         self.tokens = (tokens or Tokens(store)).of(caller)
 
     def of(self, caller: Caller) -> "Service":
@@ -94,11 +72,6 @@ class Service:
             tokens=self.tokens,
         )
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether several nodes may plan and run on the store."""
-        return self._store.is_shared
-
     def new_id(self) -> str:
         """Return an id that nothing else has."""
         return self._new_id()
@@ -106,11 +79,6 @@ class Service:
     def as_allowed(self, schedule: Schedule) -> Schedule:
         """Return a schedule as whoever asks may define it, or refuse it."""
         return as_allowed(self.caller, schedule)
-
-    @property
-    def clock(self) -> Clock:
-        """By which the store tells the time."""
-        return self._store.clock
 
     async def define(
         self,
@@ -312,11 +280,20 @@ class Service:
         *,
         inputs: Mapping[str, object] | None = None,
         request_id: str | None = None,
+        triggered_by: StartedBy = "manual",
+        note: str = "",
     ) -> RunRow:
-        """Start a run now, beside the schedule's ticks. The same `request_id` is the same run."""
+        """Start a run now, beside the schedule's ticks. The same `request_id` is the same run.
+
+        A system that starts it by itself names its cause, and says in `note` what that was.
+        """
         self._needs("operate")
         found = await self._store.enqueue(
-            schedule_id, request_id=request_id or self._new_id(), inputs=inputs
+            schedule_id,
+            request_id=request_id or self._new_id(),
+            inputs=inputs,
+            triggered_by=triggered_by,
+            note=note,
         )
         self._wake()
         asked = msgspec.json.decode(msgspec.json.encode(inputs)) if inputs else {}
@@ -386,50 +363,10 @@ class Service:
         self._needs("define")
         await self._store.keep(kind, name, body, user_id=self.caller.owner or user_id)
 
-    async def kept(self, kind: str, name: str) -> DocumentRow | None:
-        """Return what is kept under a name."""
-        self._needs("read")
-        return await self._store.kept(kind, name)
-
-    async def kept_all(
-        self,
-        kind: str,
-        *,
-        after: str = "",
-        limit: int | None = None,
-        since: int | None = None,
-        but: Collection[str] = (),
-    ) -> list[DocumentRow]:
-        """Return what is kept of a kind. The contract is `Store.kept_all`."""
-        self._needs("read")
-        return await self._store.kept_all(kind, after=after, limit=limit, since=since, but=but)
-
     async def forget(self, kind: str, name: str) -> bool:
         """Keep something of a system no longer; return whether it was there."""
         self._needs("define")
         return await self._store.forget(kind, name)
-
-    async def channels(self) -> list[ChannelRow]:
-        """Return what became of the messages of each channel, by name."""
-        self._needs("operate")
-        return await self._store.channels()
-
-    async def groups(self) -> list[GroupRow]:
-        """Return the groups there are, by name, and how full they are."""
-        self._needs("read")
-        self._needs_all()
-        return await self._store.groups()
-
-    async def standings(self, *, most: int | None = None) -> Standings:
-        """Return how things stand: what `onbeat.simulate` begins with.
-
-        It is refused if there are more schedules than `most`.
-        """
-        self._needs("read")
-        if most is not None and (await self._store.overview()).schedules > most:
-            hint = f"{most} at most; onbeat simulate has no bound"
-            raise InvalidSchedule("schedules", "there are too many to forecast here", hint=hint)
-        return await self._store.standings()
 
     async def set_gate(self, *, is_open: bool) -> bool:
         """Turn the switch that stops everything; return whether that is a change."""
@@ -437,80 +374,6 @@ class Service:
         changed = await self._store.set_gate(is_open=is_open)
         self._wake()
         return changed
-
-    async def schedules(
-        self, which: Which = ALL, *, after: str = "", limit: int | None = None
-    ) -> list[ScheduleRow]:
-        """Return schedules by id: those later than `after`, up to `limit`."""
-        self._needs("read")
-        return await self._store.schedules(which, after=after, limit=limit)
-
-    async def pages(self, which: Which = ALL) -> AsyncIterator[list[ScheduleRow]]:
-        """Yield all schedules by id, a page at a time: the first is short, and soon there.
-
-        Each is of its own moment. What is defined or deleted meanwhile may be among them or not.
-        """
-        self._needs("read")
-        after, limit = "", FIRST_PAGE
-        while found := await self._store.schedules(which, after=after, limit=limit):
-            yield found
-            if len(found) < limit:
-                return
-            after, limit = found[-1].schedule_id, PAGE
-
-    async def schedule(self, schedule_id: str) -> ScheduleRow:
-        """Return one schedule."""
-        self._needs("read")
-        found = await self.find(schedule_id)
-        if found is None:
-            await self._refuse_broken(schedule_id)
-            begin = schedule_id[: len(schedule_id) // 2]
-            near = await self._store.schedules(after=begin, limit=MOST_LIKE_IT)
-            near += await self._store.schedules(limit=MOST_LIKE_IT)
-            known = {row.schedule_id for row in near}
-            raise await asyncio.to_thread(NoSuchSchedule, schedule_id, known)
-        return found
-
-    async def broken(self) -> dict[str, str]:
-        """Return what is wrong with definitions that a system has and cannot use, by id."""
-        self._needs("read")
-        return {row.name: _why_broken(row) for row in await self._store.kept_all(BROKEN)}
-
-    async def _refuse_broken(self, schedule_id: str) -> None:
-        """Say what is wrong with the definition of a schedule that is not there for it."""
-        kept = await self._store.kept(BROKEN, schedule_id)
-        if kept is not None:
-            raise NoSuchSchedule(schedule_id, why=_why_broken(kept))
-
-    async def find(self, schedule_id: str) -> ScheduleRow | None:
-        """Return one schedule, if it is there."""
-        self._needs("read")
-        return await self._store.schedule(schedule_id)
-
-    async def runs(self, which: WhichRuns = ALL_RUNS, *, limit: int = 50) -> list[RunRow]:
-        """Return runs, latest first."""
-        self._needs("read")
-        found = await self._store.runs(which, limit=min(limit, MOST_RUNS))
-        if which.schedule_id is not None and not found:  # one that was deleted has its history
-            await self.schedule(which.schedule_id)
-        return found
-
-    async def run(self, run_id: int) -> RunRow:
-        """Return one run."""
-        self._needs("read")
-        found = await self._store.run(run_id)
-        if found is None:
-            raise NoSuchRun(run_id)
-        return found
-
-    async def why(self, schedule_id: str, at: int | None = None) -> Why:
-        """Say why a schedule ran, or did not, at an instant: by default of its latest tick."""
-        self._needs("read")
-        try:
-            return explain(await self._store.facts(schedule_id, at))
-        except NoSuchSchedule:
-            await self._refuse_broken(schedule_id)
-            raise
 
     async def ask_to_stop(self, node_ids: Collection[str]) -> int:
         """Have nodes stop in good order; return how many are there to hear of it."""
@@ -524,64 +387,6 @@ class Service:
         following: str | None = ""
         while following is not None:
             following = await self._store.record_gap(after=following)
-
-    async def overview(self) -> Overview:
-        """Return how things stand."""
-        self._needs("read")
-        return await self._store.overview()
-
-    async def figures(self) -> Figures:
-        """Return what metrics tell besides how things stand."""
-        self._needs("read")
-        self._needs_all()
-        return await self._store.figures()
-
-    async def nodes(self) -> list[NodeRow]:
-        """Return the nodes there are, the oldest first."""
-        self._needs("read")
-        self._needs_all()
-        return await self._store.nodes()
-
-    async def audit(
-        self,
-        *,
-        schedule_id: str | None = None,
-        before: tuple[int, int] | None = None,
-        limit: int = 50,
-    ) -> list[EventRow]:
-        """Return what somebody had done, the latest first. The contract is `Store.audit`."""
-        self._needs("read")
-        return await self._store.audit(
-            schedule_id=schedule_id, before=before, limit=min(limit, MOST_RUNS)
-        )
-
-    async def events(
-        self, *, after: int, but: Collection[int] = (), limit: int = 1000
-    ) -> list[EventRow]:
-        """Return what happened since an event row. The contract is `Store.events`."""
-        self._needs("read")
-        return await self._store.events(after=after, but=but, limit=limit)
-
-    async def newest_event(self, *, before: int | None = None) -> int:
-        """Return the number of the newest event row, or the newest that was written before then."""
-        self._needs("read")
-        return await self._store.newest_event(before=before)
-
-    def _needs(self, scope: Scope) -> None:
-        if not self.caller.may(scope):
-            problem = f"{self.caller.name or 'this caller'} may {self.caller.scope}, not {scope}"
-            raise NotAllowed(problem, hint=f"a token with scope {scope}")
-
-    def _needs_all(self) -> None:
-        if self.caller.only_of is not None:
-            problem = f"this is about everybody's schedules, not only {self.caller.only_of}'s"
-            raise NotAllowed(problem, hint="a token without an owner")
-
-
-def _why_broken(kept: DocumentRow) -> str:
-    body = kept.body if isinstance(kept.body, Mapping) else {}
-    kind = "refused" if body.get("is_refused") else "corrupt"
-    return f"{body.get('where')} is {kind}: {body.get('why')}"
 
 
 def _is_so(action: Action, row: ScheduleRow) -> bool:

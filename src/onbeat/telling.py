@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
+from onbeat.core.attempts import Stretch, stretches
 from onbeat.core.instants import rfc3339, rfc3339_ms
 from onbeat.core.preview import Preview
 from onbeat.core.schedules import from_definition
@@ -176,6 +177,17 @@ class EventFields(msgspec.Struct, frozen=True):
     fields: dict[str, object]
 
 
+class AttemptFields(msgspec.Struct, frozen=True):
+    """An attempt at a run: when it was announced, and when its outcome was recorded."""
+
+    attempt: int
+    started_at: str | None
+    ended_at: str | None
+    reason: str | None
+    exit_code: int | None
+    error: str
+
+
 class WhyFields(msgspec.Struct, frozen=True):
     """Why a schedule ran, or did not, at an instant."""
 
@@ -190,6 +202,10 @@ class WhyFields(msgspec.Struct, frozen=True):
     status: str | None
     previous: str | None
     next: str | None
+    triggered_by: str | None = None
+    attempts: list[AttemptFields] = []
+    note: str = ""  # what a local time stands for that the clocks jump over, or show twice
+    also: list[str] = []  # the other instant, if they show it twice
 
 
 class TickFields(msgspec.Struct, frozen=True):
@@ -392,7 +408,16 @@ def why_fields(found: Why) -> WhyFields:
         status=None if run is None else run.status.value,
         previous=_second(found.previous),
         next=_second(found.following),
+        triggered_by=None if run is None else run.triggered_by,
+        attempts=[] if run is None else [_attempt(each) for each in stretches(run)],
+        note=found.note,
+        also=[rfc3339(each) for each in found.also],
     )
+
+
+def _attempt(one: Stretch) -> AttemptFields:
+    began, ended = _millisecond(one.started_at), _millisecond(one.ended_at)
+    return AttemptFields(one.attempt, began, ended, one.reason, one.exit_code, one.error)
 
 
 def preview_fields(found: Preview) -> PreviewFields:

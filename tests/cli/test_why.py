@@ -26,7 +26,7 @@ def two():
 
 def test_a_local_time_that_is_no_tick_is_told_with_the_field_that_fails(two):
     assert ok("why", "standup", "2030-01-05T09:00") == (
-        "standup at 2030-01-05T09:00:00+01:00: it is no tick\n"
+        "standup at 2030-01-05T09:00:00+01:00: it is not a tick\n"
         "  2030-01-05T09:00:00+01:00 in Europe/Berlin: day of week is Saturday, not MON-FRI\n"
         "  2030-01-04T09:00:00+01:00 is the tick before it\n"
         "  2030-01-07T09:00:00+01:00 is the tick after it\n"
@@ -42,7 +42,7 @@ def test_in_json_it_has_fields(two):
     assert (found["kind"], found["next"]) == ("no_tick", "2030-01-07T08:00:00Z")
     assert set(found) == {
         "schedule_id", "at", "kind", "reason", "headline", "sentences", "instead", "run_id",
-        "status", "previous", "next",
+        "status", "previous", "next", "triggered_by", "attempts", "note", "also",
     }  # fmt: skip
 
 
@@ -54,12 +54,55 @@ def test_without_a_time_it_is_of_the_latest_tick_or_the_next(two):
     ("arguments", "code", "problem"),
     [
         (("standup", "soon"), 2, "TIME: "),
-        (("standup", "2030-03-31T02:30"), 2, "02:30"),
         (("standpu",), 1, "no schedule is called 'standpu' (did you mean 'standup'?)"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(two, arguments, code, problem):
     assert problem in refused(code, "why", *arguments)
+
+
+CERTBOT = """
+timezone: Europe/Berlin
+schedules:
+  certbot: {cron: "30 2 * * *", run: {command: [echo, hi]}}
+  wild: {cron: "*/30 * * * *", run: {command: [echo, hi]}}
+"""
+
+
+def test_a_local_time_in_a_gap_is_answered_for_the_tick_after_it():
+    ok("apply", write(CERTBOT))
+    found = ok("why", "certbot", "2027-03-28T02:30")
+    assert found.startswith(
+        "02:30 does not exist in Europe/Berlin on 2027-03-28 (clocks go from 02:00 to 03:00): "
+        "this is of 2027-03-28T03:00:00+02:00, the first instant after it\n"
+        "certbot at 2027-03-28T03:00:00+02:00: it is to come"
+    )
+    fields = as_json("why", "certbot", "2027-03-28T02:30")
+    assert (fields["kind"], fields["at"]) == ("to_come", "2027-03-28T01:00:00Z")
+    assert fields["note"].startswith("02:30 does not exist")
+
+
+def test_a_local_time_that_happens_twice_is_answered_for_both():
+    ok("apply", write(CERTBOT))
+    found = ok("why", "certbot", "2026-10-25T02:30")
+    assert "at 2026-10-25T02:30:00+02:00 and again at 2026-10-25T02:30:00+01:00\n" in found
+    assert "certbot at 2026-10-25T02:30:00+02:00: " in found
+    assert "certbot at 2026-10-25T02:30:00+01:00: " in found
+    fields = as_json("why", "certbot", "2099-10-25T02:30")
+    assert (fields["at"], fields["kind"]) == ("2099-10-25T00:30:00Z", "to_come")
+    assert fields["also"] == ["2099-10-25T01:30:00Z"]
+
+
+def test_a_backfill_from_a_gap_to_a_fold_has_both_passes():
+    ok("apply", write(CERTBOT))
+    asked = ("--from", "2020-03-29T02:30", "--to", "2020-03-29T03:30")
+    found = as_json("backfill", "wild", *asked, "--preview")
+    assert [each["run_at"] for each in found] == ["2020-03-29T01:00:00Z", "2020-03-29T01:30:00Z"]
+    asked = ("--from", "2020-10-25T02:30", "--to", "2020-10-25T02:30")
+    found = as_json("backfill", "wild", *asked, "--preview")
+    assert [each["run_at"] for each in found] == [
+        "2020-10-25T00:30:00Z", "2020-10-25T01:00:00Z", "2020-10-25T01:30:00Z",
+    ]  # fmt: skip
 
 
 # -- backfill

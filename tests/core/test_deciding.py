@@ -662,7 +662,9 @@ def test_of_those_that_wait_the_first_or_the_latest_stay(limit, keep, kinds, cou
     runs, ticks, decisions = overlapped(overlap, kinds, count)
     before = [run.run_at for run in in_queue(runs)]
     dropped = [
-        drop.run.run_at for drop in decisions if drop in [Drop(r, "queue_full") for r in runs]
+        drop.run.run_at
+        for drop in decisions
+        if isinstance(drop, Drop) and drop.reason == "queue_full"
     ]
     waits = [run_at for run_at in before if run_at not in dropped] + ticks_in(decisions, Queue)
     wanting = before + (ticks if in_flight(runs) else ticks[1:])

@@ -21,6 +21,7 @@ from onbeat.core.plan import (
     starts,
 )
 from onbeat.core.policies import Policy
+from onbeat.core.runs import Detail
 from onbeat.core.triggers import OnTheWall
 from onbeat.testing import a_schedule
 from tests.core.plans import (
@@ -363,7 +364,7 @@ class TestSettingAside:
     def test_asked_to_catch_up_the_latest_stands_for_the_rest(self):
         aside = set_aside(a_schedule(), at("13:00"), NO_PAST, now=ms("15:59"), reason="paused")
         found = catch_up(a_schedule(), aside, [], NO_PAST, now=ms("15:59"))
-        assert found == (Launch(aside.tick, "catchup"),)
+        assert found == (Launch(aside.tick, "catchup", Detail(rule="resumed")),)
 
     @pytest.mark.parametrize(
         ("overlap", "becomes"),

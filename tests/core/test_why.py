@@ -9,7 +9,7 @@ from onbeat.core.endings import UNREPORTED
 from onbeat.core.instants import parse_instant
 from onbeat.core.misses import why_no_tick
 from onbeat.core.model import NO_PAST, Past
-from onbeat.core.runs import REASONS, Status
+from onbeat.core.runs import REASONS, Detail, Status, Tried
 from onbeat.core.triggers import Manual
 from onbeat.core.why import (
     SENTENCES,
@@ -18,6 +18,7 @@ from onbeat.core.why import (
     NodeFacts,
     RunFacts,
     Spell,
+    UpFacts,
     explain,
 )
 from onbeat.telling import why_fields
@@ -36,6 +37,12 @@ def told(trigger, when, past=NO_PAST):
 
 def a_run(status=Status.SKIPPED, **fields):
     return RunFacts(7, NOON, status, NOON * 1000, **fields)
+
+
+def a_skip(reason, **fields):
+    """Return a run that was skipped as it was decided."""
+    at = NOON * 1000
+    return a_run(Status.SKIPPED, reason=reason, created_at=at, finished_at=at, **fields)
 
 
 def asked(run=None, *, when=NOON, now=NOON + HOUR, **fields):
@@ -69,13 +76,16 @@ class TestTheReasons:
 
     def test_the_blocker_is_named_with_its_times_and_what_a_queue_would_have_done(self):
         blocker = RunFacts(
-            6, NOON - HOUR, Status.SUCCESS, 0, started_at=(NOON - HOUR) * 1000,
+            6, NOON - HOUR, Status.SUCCESS, 0, attempt=1, started_at=(NOON - HOUR) * 1000 + 7,
             finished_at=NOON * 1000 + 30_120,
         )  # fmt: skip
-        found = asked(a_run(reason="overlap", blocked_by=6), blocker=blocker)
+        found = asked(a_skip("overlap", blocked_by=6), blocker=blocker)
         assert found.sentences == [
-            "run 6 was in flight, and overlap is skip",
-            "run 6 started at 2026-01-01T11:00:00.000Z; its end: 2026-01-01T12:00:30.120Z",
+            (
+                "run 6 (tick of 2026-01-01T11:00:00Z) was running since 2026-01-01T11:00:00.007Z, "
+                "and overlap is skip"
+            ),
+            "run 6 ended at 2026-01-01T12:00:30.120Z: SUCCESS",
         ]
         assert found.instead == (
             "with overlap=queue it would have started at 2026-01-01T12:00:30.120Z"
@@ -89,7 +99,10 @@ class TestTheReasons:
 
     def test_a_blocker_that_has_not_started_is_to_be_asked_of(self):
         blocker = RunFacts(6, NOON - HOUR, Status.ENQUEUED, 0)
-        found = asked(a_run(reason="overlap", blocked_by=6), blocker=blocker)
+        found = asked(a_skip("overlap", blocked_by=6), blocker=blocker)
+        assert found.sentences[0] == (
+            "run 6 (tick of 2026-01-01T11:00:00Z) was waiting to start, and overlap is skip"
+        )
         assert found.sentences[1] == "run 6 has not started yet: ask why of 2026-01-01T11:00:00Z"
         assert found.instead == "with overlap=queue it would start when that one ends"
 
@@ -97,12 +110,14 @@ class TestTheReasons:
         run = RunFacts(
             7, NOON, Status.SUCCESS, 0, attempt=1, first_run_at=NOON - 3 * HOUR, tick_count=4,
             triggered_by="catchup", started_at=NOON * 1000, finished_at=NOON * 1000 + 5,
+            created_at=NOON * 1000,
         )  # fmt: skip
         found = asked(run, when=NOON - HOUR)
         assert (found.kind, found.reason) == ("coalesced", "coalesced")
         assert found.headline == "run 7 stands for it"
         assert found.sentences[0] == (
-            "nothing decided it in time, and run 7 stands for it: catchup is once"
+            "4 due ticks were decided together at 2026-01-01T12:00:00.000Z: "
+            "run 7 (tick of 2026-01-01T12:00:00Z) stands for them"
         )
         assert asked(run).kind == "ran"
 
@@ -115,9 +130,9 @@ class TestTheReasons:
         ("reason", "policy", "instead"),
         [
             ("queue_full", {"overlap": "queue"}, "with queue_keep=latest it would have waited"),
-            ("missed", {"catchup": "none"}, "with catchup=once the latest of those missed"),
-            ("missed", {}, "with a longer catchup_window it would have been caught up"),
-            ("rate", {"rate": "1/day"}, "without a rate it would have started at once"),
+            ("missed", {"catchup": "none"}, "with catchup=once the latest due tick would have run"),
+            ("missed", {}, "with a catchup_window of at least 0 s it would have been caught up"),
+            ("rate", {"rate": "1/day"}, "with a higher rate it could have started"),
             ("deadline", {"start_deadline": "5s"}, "without a start_deadline it would have"),
             ("superseded", {"overlap": "replace"}, "with overlap=queue it would have had its turn"),
             ("lost", {}, "with on_lost=retry it would have been started again"),
@@ -128,7 +143,14 @@ class TestTheReasons:
     def test_where_a_policy_decided_it_says_what_another_would_have_done(
         self, reason, policy, instead
     ):
-        assert asked(a_run(reason=reason), **policy).instead.startswith(instead)
+        status = Status.FAILED if reason in ("lost", "exit") else Status.SKIPPED
+        rule = "catchup" if policy.get("catchup") == "none" else "window"
+        run = a_run(
+            status, reason=reason, attempt=1 if status is Status.FAILED else 0,
+            error="its node fell silent", deadline_at=NOON * 1000, finished_at=NOON * 1000,
+            detail=Detail(rule=rule if reason == "missed" else None),
+        )  # fmt: skip
+        assert asked(run, **policy).instead.startswith(instead)
 
     @pytest.mark.parametrize("reason", ["gate_off", "paused", "condition", "disabled", "signal"])
     def test_where_none_would_have_it_says_nothing(self, reason):
@@ -168,7 +190,7 @@ class TestWaiting:
         run = {"attempt": 1, "reason": "exit", "due_at": later}
         found = asked(RunFacts(7, NOON, Status.ENQUEUED, **run))
         assert list(found.sentences) == [
-            "attempt 1 ended: exit", "it is due at 2026-01-01T14:00:00.000Z, in 1h",
+            "attempt 1 ended: exit", "attempt 2 is due at 2026-01-01T14:00:00.000Z, in 60 min",
         ]  # fmt: skip
 
     def test_for_the_gate_and_for_the_end_of_a_pause(self):
@@ -180,7 +202,7 @@ class TestWaiting:
 
     def test_not_for_ever(self):
         found = self.waits(deadline_at=(NOON + 2 * HOUR) * 1000)
-        assert found[-1] == "it is skipped if it has not started by 2026-01-01T14:00:00.000Z"
+        assert found[-1] == "it is given up if it has not started by 2026-01-01T14:00:00.000Z"
 
 
 class TestRunning:
@@ -193,17 +215,17 @@ class TestRunning:
         assert found.kind == "running"
         assert found.sentences == [
             "attempt 2, since 2026-01-01T12:00:00.000Z",
-            "it was asked to end at 2026-01-01T12:00:00.001Z: superseded",
+            "its end was requested at 2026-01-01T12:00:00.001Z: superseded",
         ]
 
     @pytest.mark.parametrize(
-        ("nodes", "by"), [([], "the next that starts"), (["two"], "another in moments")]
+        ("nodes", "by"), [([], "the next node that starts"), (["two"], "another node")]
     )
     def test_of_a_node_that_fell_silent_it_says_that_nothing_is_known(self, nodes, by):
         run = a_run(Status.STARTED, attempt=1, started_at=NOON * 1000, leased_by="gone")
         found = asked(run, nodes=[NodeFacts(name, frozenset(), name) for name in nodes])
-        told = "its node has fallen silent: whether it still runs is not known, and decided by"
-        assert found.sentences[1:] == [f"{told} {by}"]
+        told = "its node is silent: whether it still runs is not known;"
+        assert found.sentences[1:] == [f"{told} {by} decides it"]
 
     def test_what_was_accepted_has_until_its_deadline(self):
         run = a_run(Status.STARTED, attempt=1, external_id="x1", deadline_at=NOON * 1000 + 5)
@@ -226,14 +248,14 @@ class TestRunning:
 class TestWithoutARow:
     def test_a_tick_to_come(self):
         found = asked(when=NOON + 3 * HOUR)
-        assert (found.kind, found.headline) == ("to_come", "it is to come, in 2h")
+        assert (found.kind, found.headline) == ("to_come", "it is to come, in 2 h")
         assert (found.previous, found.following) == (NOON + 2 * HOUR, NOON + 4 * HOUR)
 
     def test_one_that_jitter_moves(self):
         due = Due(NOON + 2 * HOUR, (NOON + 2 * HOUR) * 1000 + 1500)
         found = asked(when=NOON + 2 * HOUR, due=due)
         assert found.sentences == [
-            "it is due at 2026-01-01T14:00:01.500Z: jitter, or hours, moved it"
+            "it is due at 2026-01-01T14:00:01.500Z: jitter or hours (within) moved it"
         ]
 
     def test_one_that_would_meet_a_pause(self):
@@ -247,7 +269,7 @@ class TestWithoutARow:
 
     def test_one_from_before_it_was_there(self):
         found = explain(Facts("report", NOON, NOON * 1000, None, created_at=(NOON + 60) * 1000))
-        assert found.headline == "the schedule is there since 2026-01-01T12:01:00.000Z only"
+        assert found.headline == "the schedule exists since 2026-01-01T12:01:00.000Z"
 
     def test_one_that_is_forgotten(self):
         assert asked(history_from=(NOON + 60) * 1000).kind == "forgotten"
@@ -263,9 +285,10 @@ class TestWithoutARow:
     def test_the_fields_are_plain(self):
         assert to_builtins(why_fields(asked(when=NOON + 60))) == {
             "schedule_id": "report", "at": "2026-01-01T12:01:00Z", "kind": "no_tick",
-            "reason": None, "headline": "it is no tick",
+            "reason": None, "headline": "it is not a tick",
             "sentences": ["it is not on the grid of every hour"], "instead": None, "run_id": None,
             "status": None, "previous": "2026-01-01T12:00:00Z", "next": "2026-01-01T13:00:00Z",
+            "triggered_by": None, "attempts": [], "note": "", "also": [],
         }  # fmt: skip
 
 
@@ -320,19 +343,25 @@ class TestNoTick:
         later = every("1h", start_at="2026-02-01T00:00")
         assert told(later, "2026-01-01T01:00:00Z") == "it is before the first, 2026-02-01T00:00:00"
         assert told(at("2026-02-01T00:00"), "2026-01-01T01:00:00Z") == (
-            "it is none of the times that were given"
+            "it is not one of the times that are given"
         )
 
     def test_what_only_events_cause(self):
         when = "2026-01-01T01:00:00Z"
-        assert told(startup("30s"), when) == "no start of the scheduler was 30s before it"
-        assert told(after("success", "1h"), when) == "no run of its own succeeded 1h before it"
+        assert (
+            told(startup("30s"), when) == "no tick follows a start of the scheduler 30s before it"
+        )
+        assert told(after("success", "1h"), when) == (
+            "no tick follows a run of its own that succeeded 1h before it"
+        )
         assert told(after("completion", schedule="load"), when) == (
-            "no run of load ended just before it"
+            "no tick follows a run of load that ended just before it"
         )
 
     def test_what_is_started_by_hand_has_no_ticks(self):
-        assert told(Manual(), "2026-01-01T01:00:00Z") == "it has no ticks: it is started by hand"
+        assert told(Manual(), "2026-01-01T01:00:00Z") == (
+            "it has no ticks: it runs only when it is started"
+        )
 
     def test_what_is_closed_is_told_with_what_closes_it(self):
         hours = every("1h", within={"hours": "09:00-17:00", "days": "MON-FRI"}, exclude=["01-06"])
@@ -373,4 +402,183 @@ class TestNoTick:
         both = cron("0 9 * * *") & cron("0 * * * MON")
         assert told(both, "2026-01-06T09:00:00Z").endswith("day of week is Tuesday, not MON")
         without = cron("0 * * * *") - daily("09:00")
-        assert told(without, "2026-01-06T09:00:00Z").startswith("it is taken out: at 09:00")
+        assert told(without, "2026-01-06T09:00:00Z").startswith("it is taken out (minus): at 09:00")
+
+
+def ms(clock):
+    return parse_instant(f"2026-01-01T{clock}Z") * 1000
+
+
+class TestMissed:
+    def missed(self, rule, decided="15:00:00", **fields):
+        run = a_run(
+            reason="missed", created_at=ms(decided), finished_at=ms(decided),
+            detail=Detail(rule=rule),
+        )  # fmt: skip
+        return asked(run, **fields)
+
+    def test_a_time_that_was_past_when_it_was_defined_names_the_grace_alone(self):
+        found = self.missed("at_definition")
+        assert found.sentences == [
+            (
+                "missed: it was 3 h past when the schedule was defined at "
+                "2026-01-01T15:00:00.000Z (grace 60 s)"
+            ),
+            "times before the definition are not caught up",
+        ]
+        assert found.instead == "with a grace of at least 10800 s it would have started then"
+
+    def test_an_outage_is_named_with_both_its_ends(self):
+        up = [UpFacts("one", ms("01:00:00"), ms("11:10:00")), UpFacts("two", ms("14:59:59"))]
+        found = self.missed("catchup", catchup="none", up=up)
+        assert found.sentences == [
+            (
+                "missed: no node was up from 2026-01-01T11:10:00.000Z to 2026-01-01T14:59:59.000Z "
+                "(grace 60 s, catchup none)"
+            )
+        ]
+        assert found.instead == (
+            "with catchup=once the latest due tick would have run, and stood for it"
+        )
+
+    def test_before_the_first_node_there_was_none(self):
+        found = self.missed("window", up=[UpFacts("one", ms("14:59:59"))])
+        assert found.sentences == [
+            (
+                "missed: no node was up before 2026-01-01T14:59:59.000Z "
+                "(grace 60 s, catchup once, catchup_window 24 h)"
+            )
+        ]
+
+    def test_while_a_node_was_up_only_the_lateness_is_named(self):
+        found = self.missed("catchup", catchup="none", up=[UpFacts("one", ms("01:00:00"))])
+        assert found.sentences == [
+            (
+                "missed: it was decided at 2026-01-01T15:00:00.000Z, 3 h after it was due "
+                "(grace 60 s, catchup none)"
+            )
+        ]
+
+    def test_a_node_that_only_runs_does_not_count_as_up(self):
+        up = [
+            UpFacts("one", ms("01:00:00"), ms("11:10:00")),
+            UpFacts("runs", ms("01:00:00"), plans=False),
+            UpFacts("two", ms("14:59:59")),
+        ]
+        found = self.missed("catchup", catchup="none", up=up)
+        assert "no node with the role plan was up from" in found.sentences[0]
+
+
+class TestAttempts:
+    def tried(self, *reasons):
+        return [
+            Tried(n, ms("12:00:00") + n * 1000, ms("12:00:00") + n * 1000 + 7, reason, 1, "why")
+            for n, reason in enumerate(reasons, 1)
+        ]
+
+    def test_a_retry_that_was_dropped_is_told_apart_from_the_attempt(self):
+        run = a_run(
+            Status.FAILED, reason="superseded", attempt=1, started_at=ms("12:00:01"),
+            finished_at=ms("12:05:00"), tried=self.tried("exit"), exit_code=1,
+            detail=Detail(waited_for="retry", newer=NOON + 300),
+        )  # fmt: skip
+        found = asked(run)
+        assert found.sentences == [
+            "a newer tick, 2026-01-01T12:05:00Z, took its place",
+            "attempt 1 ran from 2026-01-01T12:00:01.000Z to 2026-01-01T12:00:01.007Z: exit code 1",
+            "attempt 2 was due at 2026-01-01T12:00:00.000Z, and was dropped at 2026-01-01T12:05:00.000Z",
+        ]
+
+    def test_what_could_not_start_says_what_it_waited_for_and_what_ended_it(self):
+        run = a_run(
+            reason="superseded", attempt=3, finished_at=ms("12:05:00"),
+            tried=self.tried("busy", "busy", "busy"), error="Ray cannot be reached",
+            detail=Detail(waited_for="retry"),
+        )  # fmt: skip
+        assert asked(run).sentences[:2] == [
+            "a newer tick took its place",
+            (
+                "attempts 1 to 3 were made from 2026-01-01T12:00:01.000Z to "
+                "2026-01-01T12:00:03.007Z: its target could not take it: why"
+            ),
+        ]
+
+    def test_without_a_node_that_offers_it_the_node_is_named(self):
+        run = a_run(
+            reason="superseded", finished_at=ms("12:05:00"), needs="ray",
+            detail=Detail(waited_for="node"),
+        )  # fmt: skip
+        assert asked(run).sentences[1] == (
+            "it was ended at 2026-01-01T12:05:00.000Z: until then it waited for a node that offers "
+            "ray, and none was up (start a node with the setting ray_address and Ray installed: "
+            "docs/ray.md)"
+        )
+
+    @pytest.mark.parametrize("reason", ["launch_failed", "invalid_target", "busy"])
+    def test_what_was_not_launched_is_never_said_to_have_run(self, reason):
+        run = a_run(
+            Status.FAILED, reason=reason, attempt=1, error="no such file",
+            started_at=ms("12:00:00"), finished_at=ms("12:00:01"),
+        )  # fmt: skip
+        told = " ".join(asked(run).sentences)
+        assert "no such file" in told
+        assert "ran from" not in told
+
+    def test_a_long_story_tells_of_the_latest_attempts(self):
+        reasons = ["exit", "error"] * 5
+        tried = self.tried(*reasons)
+        found = asked(RunFacts(7, NOON, Status.ENQUEUED, 0, attempt=10, tried=tried))
+        assert found.sentences[0] == "5 attempts before that are not listed"
+        assert [s.partition(" ran")[0] for s in found.sentences[1:6]] == [
+            f"attempt {n}" for n in range(6, 11)
+        ]
+
+
+class TestCauses:
+    @pytest.mark.parametrize(
+        ("cause", "note", "said"),
+        [
+            ("manual", "", "it was started manually by ann at 2026-01-01T12:00:00.000Z"),
+            ("artifact", "LogEntry", "artifact a-1 (LogEntry) triggered it at 2026-01-01T12:00:00.000Z"),
+            ("next_run", "12:00", "nextRun in last-run.json was set to 12:00"),
+            ("backfill", "", "it was backfilled by ann"),
+        ],
+    )  # fmt: skip
+    def test_each_has_a_sentence_of_its_own(self, cause, note, said):
+        run = a_run(
+            Status.SUCCESS, attempt=1, started_at=ms("12:00:00"), finished_at=ms("12:00:00"),
+            triggered_by=cause, request_id="a-1", created_at=ms("12:00:00"),
+            detail=Detail(by="ann", note=note),
+        )  # fmt: skip
+        assert asked(run).sentences[-1] == said
+
+    def test_a_pause_is_told_with_its_times_who_made_it_and_the_note(self):
+        detail = Detail(since=ms("09:00:00"), until=ms("13:00:00"), by="ann", note="holiday")
+        found = asked(a_skip("paused", detail=detail))
+        assert found.sentences == [
+            (
+                "the schedule was paused from 2026-01-01T09:00:00.000Z to 2026-01-01T13:00:00.000Z, "
+                "by ann (holiday)"
+            )
+        ]
+
+    def test_of_a_gate_that_was_still_closed_no_end_is_told(self):
+        found = asked(a_skip("gate_off", detail=Detail(since=ms("09:00:00"))))
+        assert found.sentences == [
+            (
+                "the gate was closed since 2026-01-01T09:00:00.000Z, when an edit at "
+                "2026-01-01T12:00:00.000Z decided it"
+            )
+        ]
+
+    def test_a_schedule_that_was_deleted_and_defined_again_says_both(self):
+        schedule = a_schedule("report")
+        spells = [
+            Spell(None, 0, NOON - 7200), Spell(schedule, NOON - 7200, NOON - 3600),
+            Spell(None, NOON - 3600, NOON + 60), Spell(schedule, NOON + 60),
+        ]  # fmt: skip
+        facts = Facts("report", NOON, NOON * 1000, None, created_at=ms("12:01:00"), spells=spells)
+        assert explain(facts).headline == (
+            "the schedule was deleted at 2026-01-01T11:00:00Z and defined again at "
+            "2026-01-01T12:01:00Z"
+        )

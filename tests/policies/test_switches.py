@@ -238,6 +238,6 @@ async def test_what_has_no_trigger_but_a_hand_runs_when_it_is_started_and_never_
     await world.passes("1h")
     assert await world.told("status") == ["SUCCESS"]
     told = await world.beat.why("rebuild", world.clock.now() // 1000)
-    assert (told.kind, told.headline) == ("no_tick", "it is no tick")
-    assert told.sentences == ["it has no ticks: it is started by hand"]
+    assert (told.kind, told.headline) == ("no_tick", "it is not a tick")
+    assert told.sentences == ["it has no ticks: it runs only when it is started"]
     assert (told.previous, told.following) == (None, None)

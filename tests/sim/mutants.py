@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "missed ticks vanish", "core/plan.py",
-        '    deciding.skip(_ticks(schedule, run_at, missed, past), "missed")\n'
+        '    deciding.skip(_ticks(schedule, run_at, missed, past), "missed", rule)\n'
         "    return _next_planned(deciding, missed)\n",
         "    return _next_planned(deciding, missed)\n",
     ),
@@ -188,7 +188,7 @@ MUTANTS = [
     ),
     Mutant(
         "a fresh tick leaves the retry in place", "core/deciding.py",
-        "        self.decisions += map(Drop, self._retries)\n", "",
+        "        self.decisions += (Drop(run, newer=tick.run_at) for run in self._retries)\n", "",
     ),
     Mutant(
         "max_runs is not counted", f"{STORE}/deciding.py",
@@ -325,11 +325,11 @@ MUTANTS = [
     ),
     Mutant(
         "older ticks of a plan run beside the newest", "core/deciding.py",
-        '            self._unmake(place, "superseded")\n', "            pass\n",
+        '            self._unmake(place, "superseded", tick)\n', "            pass\n",
     ),
     Mutant(
         "what waits is not replaced", "core/deciding.py",
-        "make_way((*self._flying, *self._queue_only()))", "make_way(self._flying)",
+        "make_way((*self._flying, *self._queue_only()), newer", "make_way(self._flying, newer",
     ),
     Mutant(
         "a run that was asked to end is tried again", "core/endings.py",
@@ -356,9 +356,9 @@ MUTANTS = [
     ),
     Mutant(
         "a queue that keeps the latest drops the last", "core/deciding.py",
-        'self.decisions.append(Drop(waiting[0], "queue_full"))\n'
+        'self.decisions.append(Drop(waiting[0], "queue_full", tick.run_at))\n'
         "            self._queue.remove(waiting[0])\n",
-        'self.decisions.append(Drop(waiting[-1], "queue_full"))\n'
+        'self.decisions.append(Drop(waiting[-1], "queue_full", tick.run_at))\n'
         "            self._queue.remove(waiting[-1])\n",
     ),
     Mutant(

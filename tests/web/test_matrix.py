@@ -40,8 +40,14 @@ NEEDS = {
     "session_schedule_run": "operate",
     "timer_status": "read", "timer_schedules": "read", "timer_runs": "read",
     "timer_run": "operate", "timer_pause": "operate", "timer_resume": "operate",
+    "publish_artifact": "operate",
 }  # fmt: skip
-OF_EVERYBODY = {"list_groups", "list_nodes", "metrics"}  # not for those who see only their own
+OF_EVERYBODY = {
+    "list_groups",
+    "list_nodes",
+    "metrics",
+    "publish_artifact",
+}  # not for those who see only their own
 ABOUT_ONE = {
     "get_schedule", "put_schedule", "patch_schedule", "delete_schedule", "get_next", "list_runs_of",
     "why", "start_run", "pause_schedule", "resume_schedule", "backfill", "get_run", "cancel_run",
@@ -85,6 +91,7 @@ BODIES = {
     "report_run": lambda there: {"status": "SUCCESS"},
     "plan": lambda there: {"source": "s", "schedules": {there["schedule_id"]: HOOK}, "take_over": True},
     "apply": lambda there: {"source": "s", "schedules": {there["schedule_id"]: HOOK | {"description": there["new"]}}, "take_over": True},
+    "publish_artifact": lambda there: {"type": "LogEntry", "payload": {"text": there["new"]}},
     "put_gate": lambda there: {"gate": "open"},
     "put_group": lambda there: {"places": 2},
     "create_token": lambda there: {"name": there["new"], "scope": "read"},
@@ -193,6 +200,8 @@ def expected(operation, role, whose):
         return {403, 404} if owner and whose != owner and operation in ABOUT_ONE else {403}
     if operation in ("report_run", "report_run_shortly"):
         return {404} if owner and whose != owner else {409}  # it has not been accepted
+    if operation == "publish_artifact":
+        return {422}  # no program of agents has registered a type
     if operation == "run_launcher_start":
         return {403} if owner and whose != owner else {409}  # nobody runs DAGs here
     if operation == "create_schedule" and (not owner or whose == owner):

@@ -8,7 +8,7 @@ import click
 
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.core.backfill import TELLS, Add, Choice, Refuse
-from onbeat.core.instants import resolve, rfc3339
+from onbeat.core.instants import read_typed, rfc3339
 from onbeat.core.runs import run_key
 from onbeat.core.schedules import from_definition
 from onbeat.core.zones import Zone, zone
@@ -117,6 +117,7 @@ def _instant(option: str, text: str, where: Zone) -> int:
     if DATE.fullmatch(text):
         text += "T00:00" if option == "--from" else "T23:59:59"
     try:
-        return resolve(text, where)
+        found = read_typed(text, where)
     except InvalidSchedule as refused:
         raise InvalidSettings(option, refused.problem, hint=refused.hint) from None
+    return found.at if option == "--from" or found.again is None else found.again

@@ -1,12 +1,9 @@
 """`onbeat why`: what happened at an instant, or did not, and why."""
 
-from contextlib import suppress
-
 import click
 
 from onbeat.cli.session import JSON, ask, with_settings, write_json
-from onbeat.core.instants import resolve, rfc3339
-from onbeat.core.schedules import from_definition
+from onbeat.core.instants import rfc3339
 from onbeat.core.why import Why
 from onbeat.core.zones import zone
 from onbeat.errors import InvalidSchedule, InvalidSettings
@@ -23,17 +20,28 @@ from onbeat.telling import why_fields
 def why(settings: Settings, name: str, time: str | None, as_json: bool) -> None:
     """Say why a schedule ran, or did not, at TIME: an instant, or a local time in its zone.
 
-    Without TIME it is the latest tick, or start by hand.
+    Without TIME it is the latest tick or start. A local time that the clocks jump over stands for
+    the first instant after the gap; of one that they show twice both are answered.
     """
 
-    async def work(service: Service) -> Why:
-        at = None if time is None else await _instant(service, name, time)
-        return await service.why(name, at)
+    async def work(service: Service) -> list[Why]:
+        try:
+            found = await service.why(name, time)
+        except InvalidSchedule as refused:
+            raise InvalidSettings("TIME", refused.problem, hint=refused.hint) from None
+        return [found, *[await service.why(name, at) for at in found.also]]
 
-    found = ask(settings, work)
+    found, *others = ask(settings, work)
     if as_json:
         write_json(why_fields(found))
         return
+    if found.note:
+        click.echo(found.note)
+    for each in sorted([found, *others], key=lambda each: each.at):
+        _write(name, each)
+
+
+def _write(name: str, found: Why) -> None:
     where = zone(found.timezone)
     click.echo(f"{name} at {rfc3339(found.at, where)}: {found.headline}")
     for sentence in found.sentences:
@@ -44,15 +52,3 @@ def why(settings: Settings, name: str, time: str | None, as_json: bool) -> None:
     for side, tick in near:
         if tick is not None:
             click.echo(f"  {rfc3339(tick, where)} is the tick {side} it")
-
-
-async def _instant(service: Service, name: str, text: str) -> int:
-    row = await service.find(name)
-    where = zone("UTC")
-    if row is not None:
-        with suppress(InvalidSchedule):  # else the instant says its offset, or is in UTC
-            where = zone(from_definition(name, row.definition).timezone)
-    try:
-        return resolve(text, where)
-    except InvalidSchedule as refused:
-        raise InvalidSettings("TIME", refused.problem, hint=refused.hint) from None

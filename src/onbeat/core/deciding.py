@@ -10,7 +10,7 @@ from onbeat.core.decisions import Decision, Drop, Launch, Queue, Release, Skip, 
 from onbeat.core.endings import make_way
 from onbeat.core.model import Past
 from onbeat.core.policies import Policy
-from onbeat.core.runs import Reason, Run, Status
+from onbeat.core.runs import Detail, Reason, Run, Status
 from onbeat.core.schedules import Schedule
 from onbeat.core.shares import share
 
@@ -53,9 +53,9 @@ class Deciding:
             elif run.blocked_by is not None:
                 self._queue.append(run)
 
-    def skip(self, tick: Tick, reason: Reason) -> None:
+    def skip(self, tick: Tick, reason: Reason, detail: Detail | None = None) -> None:
         """Decide against a tick, or against several of them."""
-        self.decisions.append(Skip(tick, reason))
+        self.decisions.append(Skip(tick, reason, detail=detail))
 
     def is_allowed(self) -> bool:
         """Return whether the allowance has room for one more missed tick."""
@@ -72,7 +72,7 @@ class Deciding:
         text = f"later:{self.schedule.schedule_id}:{self.now}"
         return self.now + POSTPONED + share(text, max(self._waits, POSTPONED // 10))
 
-    def decide(self, tick: Tick, triggered_by: TriggeredBy) -> None:
+    def decide(self, tick: Tick, triggered_by: TriggeredBy, detail: Detail | None = None) -> None:
         """Decide one fresh tick: by the rate, then by what else there is."""
         if self.schedule.trigger.needs_past:
             count = events_at(self.schedule.trigger, tick.run_at, self.past)
@@ -80,7 +80,7 @@ class Deciding:
         if is_rated(self._policy, self.past, self.now):
             self.decisions.append(Skip(tick, "rate"))
             return
-        self.decisions += map(Drop, self._retries)
+        self.decisions += (Drop(run, newer=tick.run_at) for run in self._retries)
         self._retries.clear()
         waiting = self._queue_only()
         makes_way = self._policy.overlap == "replace"
@@ -88,7 +88,7 @@ class Deciding:
             self._queue.remove(waiting[0])
             self.decisions.append(Release(waiting[0]))
             self._flying.append(waiting[0])
-        if self._begin(tick, triggered_by):
+        if self._begin(tick, triggered_by, detail):
             self.catchups += triggered_by == "catchup"
             self._count(1)
 
@@ -103,18 +103,18 @@ class Deciding:
             return self._run_at(self._launched[-1])
         return self._flying[-1].run_at if self._flying else None
 
-    def _begin(self, tick: Tick, triggered_by: TriggeredBy) -> bool:
+    def _begin(self, tick: Tick, triggered_by: TriggeredBy, detail: Detail | None) -> bool:
         """Decide a tick by the overlap policy; return whether it is to start, now or later."""
         policy, blocker = self._policy, self._blocker
         if policy.overlap == "replace":
-            blocker = self._make_way()
+            blocker = self._make_way(tick)
         elif policy.overlap == "allow":
             flying = len(self._flying) + len(self._launched)
             if policy.max_active is None or flying < policy.max_active:
                 blocker = None
         if blocker is None:
             self._launched.append(len(self.decisions))
-            self.decisions.append(Launch(tick, triggered_by))
+            self.decisions.append(Launch(tick, triggered_by, detail))
             return True
         if policy.overlap in ("skip", "allow"):
             self.decisions.append(Skip(tick, "overlap", blocker))
@@ -123,14 +123,14 @@ class Deciding:
             if policy.queue_keep == "first":
                 self.decisions.append(Skip(tick, "queue_full", blocker))
                 return False
-            self._drop_first()
+            self._drop_first(tick)
         self._queued.append(len(self.decisions))
-        self.decisions.append(Queue(tick, blocker, triggered_by))
+        self.decisions.append(Queue(tick, blocker, triggered_by, detail))
         return True
 
-    def _make_way(self) -> int | None:
+    def _make_way(self, tick: Tick) -> int | None:
         """Have everything else end; return the `run_at` of one that has to be waited for."""
-        decided, left = make_way((*self._flying, *self._queue_only()))
+        decided, left = make_way((*self._flying, *self._queue_only()), newer=tick.run_at)
         self.decisions += decided
         self._queue = [run for run in self._queue if run.is_backfill]
         self._flying = [
@@ -139,7 +139,7 @@ class Deciding:
             if run.status is Status.STARTED
         ]
         for place in (*self._launched, *self._queued):
-            self._unmake(place, "superseded")
+            self._unmake(place, "superseded", tick)
         self._launched.clear()
         self._queued.clear()
         return None if left is None else left.run_at
@@ -147,20 +147,20 @@ class Deciding:
     def _queue_only(self) -> list[Run]:
         return [run for run in self._queue if not run.is_backfill]
 
-    def _drop_first(self) -> None:
+    def _drop_first(self, tick: Tick) -> None:
         """Give the place of the one that has waited longest to another."""
         waiting = self._queue_only()
         if waiting:
-            self.decisions.append(Drop(waiting[0], "queue_full"))
+            self.decisions.append(Drop(waiting[0], "queue_full", tick.run_at))
             self._queue.remove(waiting[0])
         else:
-            self._unmake(self._queued.pop(0), "queue_full")
+            self._unmake(self._queued.pop(0), "queue_full", tick)
 
-    def _unmake(self, place: int, reason: Reason) -> None:
-        """Decide against a tick after all that was just to start."""
+    def _unmake(self, place: int, reason: Reason, newer: Tick) -> None:
+        """Decide against a tick after all that was just to start, for a newer one."""
         made = self.decisions[place]
         assert isinstance(made, (Launch, Queue)), "only these are to start"
-        self.decisions[place] = Skip(made.tick, reason)
+        self.decisions[place] = Skip(made.tick, reason, detail=Detail(newer=newer.run_at))
         self.catchups -= made.triggered_by == "catchup"
         self._count(-1)
 

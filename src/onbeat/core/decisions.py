@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from onbeat.core.runs import Reason, Run, Status
+from onbeat.core.runs import Detail, Reason, Run, Status
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
@@ -24,6 +24,7 @@ class Launch(msgspec.Struct, frozen=True, gc=False):
 
     tick: Tick
     triggered_by: Literal["timer", "catchup"] = "timer"
+    detail: Detail | None = None  # what the decision knew beyond that
 
 
 class Queue(msgspec.Struct, frozen=True, gc=False):
@@ -32,6 +33,7 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
     tick: Tick
     behind: int
     triggered_by: Literal["timer", "catchup"] = "timer"
+    detail: Detail | None = None
 
 
 class Skip(msgspec.Struct, frozen=True, gc=False):
@@ -40,6 +42,7 @@ class Skip(msgspec.Struct, frozen=True, gc=False):
     tick: Tick
     reason: Reason
     blocked_by: int | None = None
+    detail: Detail | None = None
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +50,7 @@ class Drop(msgspec.Struct, frozen=True, gc=False):
 
     run: Run
     reason: Reason = "superseded"
+    newer: int | None = None  # the `run_at` of that tick
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ from onbeat.core.decisions import Decision, Drop, Launch, Queue, Skip, Tick
 from onbeat.core.instants import rfc3339
 from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import decide_edit, defined_late, due_at, next_due, plan, set_aside
-from onbeat.core.runs import Reason, Run, Status
+from onbeat.core.runs import Detail, Reason, Run, Status
 from onbeat.core.schedules import Schedule
 
 MOST_LISTED = 1000  # single times of a new schedule that are looked at
@@ -32,6 +32,7 @@ class BeforeEdit(msgspec.Struct, frozen=True):
     past: Past = NO_PAST
     unfinished: tuple[Run, ...] = ()
     held: Reason | None = None  # why none of its ticks starts: `paused` or `gate_off`
+    held_by: Detail | None = None  # since when, and by whom
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ def decide(found: BeforeEdit, new: Schedule, *, now: int) -> tuple[Decision, ...
     if old is None or run_at is None or not is_retimed(old, new):
         return ()
     if found.held is not None:
-        aside = set_aside(old, run_at, found.past, now=now, reason=found.held)
+        aside = set_aside(old, run_at, found.past, now=now, reason=found.held, detail=found.held_by)
         return () if aside is None else (aside,)
     return decide_edit(old, run_at, found.unfinished, found.past, now=now)
 

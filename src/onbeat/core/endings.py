@@ -139,7 +139,7 @@ def judge(
         return (Queue(tick, others[0].run_at),)
     older = all(other.run_at < run.run_at for other in others)
     if policy.overlap == "replace" and older:
-        decisions, left = make_way(others)
+        decisions, left = make_way(others, newer=run.run_at)
         return (*decisions, Launch(tick) if left is None else Queue(tick, left.run_at))
     is_replaced = run.was_tried or policy.overlap == "replace"
     return (Skip(tick, "superseded" if is_replaced else "overlap", others[0].run_at),)
@@ -163,13 +163,15 @@ def holds(condition: Target, outcome: Outcome) -> bool | None:
             return None
 
 
-def make_way(others: Iterable[Run]) -> tuple[list[AboutRun], Run | None]:
+def make_way(
+    others: Iterable[Run], *, newer: int | None = None
+) -> tuple[list[AboutRun], Run | None]:
     """Decide how runs end that a newer one replaces; return one that has to be waited for."""
     decisions: list[AboutRun] = []
     left = None
     for run in others:
         if run.status is Status.ENQUEUED and not run.goes_on:
-            decisions.append(Drop(run))
+            decisions.append(Drop(run, newer=newer))
             continue
         left = run
         if run.ending is None:

@@ -3,6 +3,7 @@
 import re
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import NamedTuple
 
 from onbeat.core.zones import DAY, FIRST_SECOND, LAST_SECOND, Gap, Zone, date_of, day_number
 from onbeat.errors import InvalidSchedule, shown
@@ -84,6 +85,51 @@ def resolve(text: str, zone: Zone) -> int:
         problem = f"{text} does not exist in {zone.name}, where the clocks are put forward then"
         raise InvalidSchedule("", problem, hint=f"{earlier} or {later}")
     return _inside(found, text)
+
+
+class Typed(NamedTuple):
+    """A time that was typed: the instant, a second one if the clocks show it twice, and a note."""
+
+    at: int
+    again: int | None = None
+    note: str = ""
+
+
+def read_typed(text: str, zone: Zone) -> Typed:
+    """Return the instant of a time that was typed to ask for what there is, or was.
+
+    A local time that the clocks jump over stands for the first instant after the gap, as it does
+    for a trigger that keeps it; one that they show twice for both.
+    """
+    wall, offset = _parse(text)
+    if offset is not None:
+        return Typed(wall - offset)
+    found = zone.first_pass(wall)
+    where = f"in {zone.name} on {_date_text(wall // DAY)}"
+    if isinstance(found, Gap):
+        change = f"clocks go from {_clock_text(found.first)} to {_clock_text(found.last)}"
+        missing = f"{_clock_text(wall)} does not exist {where} ({change})"
+        first = rfc3339(found.at, zone)
+        return Typed(found.at, None, f"{missing}: this is of {first}, the first instant after it")
+    at = _inside(found, text)
+    again = _second_pass(wall, at, zone)
+    if again is None:
+        return Typed(at)
+    both = f"at {rfc3339(at, zone)} and again at {rfc3339(again, zone)}"
+    return Typed(at, again, f"{_clock_text(wall)} happens twice {where}: {both}")
+
+
+def _second_pass(wall: int, first: int, zone: Zone) -> int | None:
+    """Return the second instant at which the clock shows `wall`, if there is one."""
+    for _, after in zone.jumps(first + 1, first + DAY):
+        instant = wall - after.offset
+        if after.start <= instant < after.end:
+            return instant
+    return None
+
+
+def _clock_text(wall: int) -> str:
+    return rfc3339(wall)[11:16]
 
 
 def parse_instant(value: object) -> int:

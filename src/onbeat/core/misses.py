@@ -1,4 +1,4 @@
-"""Why an instant is no tick: which field, limit or part of a trigger rules it out."""
+"""Why an instant is not a tick: which field, limit or part of a trigger rules it out."""
 
 from onbeat.core.cron import FIELDS, compile_fields
 from onbeat.core.durations import Duration
@@ -15,22 +15,23 @@ DATE, WEEKDAY = 3, 5  # places of the two fields of which either may match
 
 
 def why_no_tick(trigger: Trigger, t: int, past: Past) -> str:
-    """Return what rules an instant out that is no tick of this trigger."""
+    """Return what rules an instant out that is not a tick of this trigger."""
     match trigger:
         case OnTheWall():
             return _on_the_wall(trigger.pattern, t)
         case Every():
             return _every(trigger, t)
         case At():
-            return "it is none of the times that were given"
+            return "it is not one of the times that are given"
         case Startup():
-            return f"no start of the scheduler was {_before(trigger.startup)}it"
+            return f"no tick follows a start of the scheduler {_before(trigger.startup)}it"
         case After():
             whose = f"run of {trigger.schedule}" if trigger.schedule else "run of its own"
             ended = {"success": "succeeded", "failure": "failed", "completion": "ended"}
-            return f"no {whose} {ended[trigger.outcome]} {_before(trigger.delay)}it"
+            how = f"{ended[trigger.outcome]} {_before(trigger.delay)}it"
+            return f"no tick follows a {whose} that {how}"
         case Manual():
-            return "it has no ticks: it is started by hand"
+            return "it has no ticks: it runs only when it is started"
         case AnyOf():
             return "; ".join(why_no_tick(part, t, past) for part in trigger.triggers)
         case AllOf():
@@ -39,7 +40,7 @@ def why_no_tick(trigger: Trigger, t: int, past: Past) -> str:
         case Minus():
             if not trigger.trigger.has(t, past):
                 return why_no_tick(trigger.trigger, t, past)
-            return f"it is taken out: {words(trigger.without)}"
+            return f"it is taken out (minus): {words(trigger.without)}"
         case Open():
             return _open(trigger, t, past)
         case Limited():
@@ -60,7 +61,7 @@ def _on_the_wall(pattern: WallPattern, t: int) -> str:
         return f"{where}: {listing(told)}"
     if pattern.zone.first_pass(wall) != t:
         return f"{where}: the clocks show this time twice that night, and the first one counts"
-    return f"{where}: it is no tick"
+    return f"{where}: its fields match, and the rule for clock changes leaves it out"
 
 
 def _field_has(place: int, text: str, wall: int) -> bool:
@@ -106,15 +107,15 @@ def _open(trigger: Open, t: int, past: Past) -> str:
 
 
 def _limited(trigger: Limited, t: int, past: Past) -> str:
-    if trigger.max_runs is not None and trigger.runs_left(past) == 0:
-        return f"its max_runs of {trigger.max_runs} are used up"
     if trigger.is_before(t):
         return f"it is before its start_at, {trigger.start_at}"
     if not trigger.allows(t):
         return f"it is after its end_at, {trigger.end_at}"
-    if not trigger.has(t, past) and trigger.trigger.has(t, past):
-        return f"it is within the first {trigger.delay} after the schedule was defined"
-    return why_no_tick(trigger.trigger, t, past)
+    if not trigger.trigger.has(t, past):  # a limit does not matter then
+        return why_no_tick(trigger.trigger, t, past)
+    if trigger.max_runs is not None and trigger.runs_left(past) == 0:
+        return f"its max_runs of {trigger.max_runs} are used up"
+    return f"it is within the first {trigger.delay} after the schedule was defined"
 
 
 def _before(delay: Duration) -> str:

@@ -29,6 +29,10 @@ SHORTER = {
     "deadline": "it could not start before its start_deadline was over",
     "group_full": "its group had no place until its start_deadline ended",
     "queue_full": "too many runs were waiting already",
+    "superseded": "a newer tick took its place",
+    "condition": "its condition (when) did not hold",
+    "gate_off": "the gate was closed",
+    "paused": "the schedule was paused",
     "exit": "the program failed",
     "overlap": "a run was in flight, as at five ticks or more before it",
 }

@@ -13,7 +13,7 @@ from onbeat.core.deciding import LOOKAHEAD, Deciding, is_rated
 from onbeat.core.decisions import Decision, Drop, Due, Launch, Plan, Queue, Release, Skip, Tick
 from onbeat.core.endings import to_release
 from onbeat.core.model import Past
-from onbeat.core.runs import Reason, Run, Status
+from onbeat.core.runs import Detail, Reason, Run, Status
 from onbeat.core.schedules import Schedule
 from onbeat.core.shares import share
 
@@ -103,7 +103,13 @@ def is_plain(schedule: Schedule) -> bool:
 
 
 def set_aside(
-    schedule: Schedule, run_at: int, past: Past, *, now: int, reason: Reason
+    schedule: Schedule,
+    run_at: int,
+    past: Past,
+    *,
+    now: int,
+    reason: Reason,
+    detail: Detail | None = None,
 ) -> Skip | None:
     """Decide every tick from `run_at` up to now as one skipped range, if there is any.
 
@@ -115,7 +121,8 @@ def set_aside(
     first, last = _tick_from(schedule, run_at, past, now), ticks.last
     if first is None:
         return None
-    return Skip(_ticks(schedule, first, first if last is None else last, past), reason)
+    ticks_of_it = _ticks(schedule, first, first if last is None else last, past)
+    return Skip(ticks_of_it, reason, detail=detail)
 
 
 def split_stale(
@@ -143,7 +150,8 @@ def defined_late(schedule: Schedule, past: Past, *, now: int) -> tuple[Skip | No
     if due_at(schedule, first, past) >= limit:
         return None, first - 1
     last = _last_due_before(schedule, first, past, limit)
-    return Skip(_ticks(schedule, first, last, past), "missed"), last
+    late = Detail(rule="at_definition")
+    return Skip(_ticks(schedule, first, last, past), "missed", detail=late), last
 
 
 def decide_edit(
@@ -225,7 +233,7 @@ def catch_up(
     if (reason := switched_off(schedule)) is not None:
         return (Skip(aside.tick, reason),)
     deciding = Deciding(schedule, unfinished, past, now=now, allowance=1)
-    deciding.decide(aside.tick, "catchup")
+    deciding.decide(aside.tick, "catchup", Detail(rule="resumed"))
     return tuple(deciding.decisions)
 
 
@@ -315,7 +323,8 @@ def _leave_missed(deciding: Deciding, run_at: int) -> int | None:
     if due_at(schedule, run_at, past) >= limit:
         return run_at
     missed = _last_due_before(schedule, run_at, past, limit)
-    deciding.skip(_ticks(schedule, run_at, missed, past), "missed")
+    rule = Detail(rule="catchup" if policy.catchup == "none" else "window")
+    deciding.skip(_ticks(schedule, run_at, missed, past), "missed", rule)
     return _next_planned(deciding, missed)
 
 

@@ -12,13 +12,51 @@ from typing import Literal, get_args
 
 import msgspec
 
-TriggeredBy = Literal["timer", "manual", "catchup", "retry", "backfill"]
+# What caused a run. `timer` and `catchup` are ticks; `backfill` is a past tick that was asked for.
+# StartedBy lists the starts beside the ticks: `manual` is a person or an API caller, `artifact` one
+# that an agent consumes, `overdue` a prompt that was due before its folder was adopted, `next_run`
+# a time that was written to last-run.json. A target gets `retry` from the second attempt on; the
+# run keeps its cause.
+StartedBy = Literal["manual", "artifact", "overdue", "next_run"]
+TriggeredBy = Literal[
+    "timer", "manual", "catchup", "retry", "backfill", "artifact", "overdue", "next_run"
+]
 Reason = Literal[
     "overlap", "queue_full", "group_full", "missed", "coalesced", "condition", "rate", "gate_off",
     "paused", "disabled", "disabled_target", "deadline", "superseded", "canceled", "timeout",
     "lost", "exit", "signal", "error", "launch_failed", "busy", "invalid_target", "edited",
 ]  # fmt: skip
 REASONS: tuple[Reason, ...] = get_args(Reason)
+
+
+# By which rule a tick is missed, or that a catch-up was asked for when a pause ended.
+Rule = Literal["at_definition", "catchup", "window", "resumed"]
+# What kept a run from starting that was ended while it waited.
+WaitedFor = Literal["queue", "retry", "due", "pause", "node", "group", "place"]
+
+
+class Detail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a decision knew beyond its reason, kept with the run as JSON. Instants: milliseconds."""
+
+    rule: Rule | None = None
+    waited_for: WaitedFor | None = None
+    behind: int | None = None  # the run that it waited behind in a queue
+    newer: int | None = None  # seconds: the tick that took its place
+    since: int | None = None  # when the pause began, or the gate was closed
+    until: int | None = None  # when the pause was over, if that is not when this was decided
+    by: str = ""  # who asked for it, or paused it
+    note: str = ""  # what they said
+
+
+class Tried(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An attempt that ended, and was to be followed by another."""
+
+    attempt: int
+    started_at: int | None
+    ended_at: int  # when its outcome was recorded
+    reason: Reason
+    exit_code: int | None = None
+    error: str = ""
 
 
 class Status(StrEnum):

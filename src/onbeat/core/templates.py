@@ -48,7 +48,9 @@ NAMES = {
     "schedule_id": "the id of the schedule",
     "key": "the idempotency key of the run, the same for each attempt",
     "iteration": "the number of the run among those of the schedule",
-    "triggered_by": "what started the run: timer, manual, catchup, retry or backfill",
+    "triggered_by": (
+        "the cause of the run: timer, manual, catchup, retry, backfill, artifact, overdue, next_run"
+    ),
     "last_run": "when the previous run ended",
     "last.result": "what the previous run gave, and any path into it",
     "last.status": "how the previous run ended: SUCCESS, FAILED or CANCELED",

@@ -11,7 +11,16 @@ from onbeat.core.decisions import Plan
 from onbeat.core.edits import BeforeEdit
 from onbeat.core.model import Past
 from onbeat.core.notices import Bundle, Letter, Settled
-from onbeat.core.runs import Accepted, Failed, Outcome, Run, Succeeded, TriggeredBy, run_key
+from onbeat.core.runs import (
+    Accepted,
+    Failed,
+    Outcome,
+    Run,
+    StartedBy,
+    Succeeded,
+    TriggeredBy,
+    run_key,
+)
 from onbeat.core.schedules import Schedule, Target, read_inputs
 from onbeat.core.standings import Standings
 from onbeat.core.why import Facts
@@ -102,6 +111,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     may_run: bool = False  # an attempt before it was lost: that may go on, or have ended, elsewhere
     is_to_end: bool = False  # somebody has asked for its end: it is to be found for that only
     at_least_once: bool = False  # what was lost is to be started again, if it is not found
+    cause: TriggeredBy = "timer"  # of the run: the same for every attempt
 
     @property
     def inputs(self) -> dict[str, object]:
@@ -257,9 +267,18 @@ class Store(Protocol):
         """Turn the switch: behind a closed gate nothing is decided and nothing starts."""
 
     async def enqueue(
-        self, schedule_id: str, *, request_id: str, inputs: Mapping[str, object] | None = None
+        self,
+        schedule_id: str,
+        *,
+        request_id: str,
+        inputs: Mapping[str, object] | None = None,
+        triggered_by: StartedBy = "manual",
+        note: str = "",
     ) -> RunRow:
-        """Start a run by hand. The same `request_id` is the same run."""
+        """Start a run beside the ticks. The same `request_id` is the same run.
+
+        `note` is kept with it, for `why`: what the cause was, more exactly.
+        """
 
     async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
         """Have a run end: one that waits at once, a started one as soon as its node can.

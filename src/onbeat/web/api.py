@@ -40,6 +40,7 @@ from onbeat.web.problems import (
     unreadable,
 )
 from onbeat.web.routes import (
+    artifacts,
     definitions,
     operating,
     runs,
@@ -54,7 +55,7 @@ from onbeat.web.routes import (
 log = logging.getLogger("onbeat.web")
 
 AT = "/api/v1"
-GROUPS = (schedules, runs, definitions, operating, tokens, watching)
+GROUPS = (schedules, runs, definitions, operating, tokens, artifacts, watching)
 
 
 @dataclass(frozen=True, slots=True)

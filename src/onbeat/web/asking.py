@@ -22,6 +22,7 @@ INSTANT = (
     r"^ *[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(\.0+)?"
     r"([Zz]|[+-][0-9]{2}:[0-9]{2}) *$"
 )
+LOCAL_OR_INSTANT = INSTANT.replace("]{2}) *$", "]{2})? *$")
 
 Asked = Request[object, object, State]
 
@@ -47,6 +48,17 @@ Instant = Annotated[
         max_length=64,
         description="An instant as RFC 3339, such as 2026-12-01T09:00:00Z.",
         schema_extra={"pattern": INSTANT},
+    ),
+]
+Moment = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=64,
+        description=(
+            "An instant as RFC 3339, such as 2026-12-01T09:00:00Z; without an offset it is a local "
+            "time in the zone of the schedule."
+        ),
+        schema_extra={"pattern": LOCAL_OR_INSTANT},
     ),
 ]
 IdempotencyKey = Annotated[

@@ -93,7 +93,7 @@ class World:
         self.folder = folder / "schedule"
         self.server = Server(folder / "sessions")
         self.database = f"sqlite:///{folder}/onbeat.db"
-        self.settings, self.url = {}, ""
+        self.settings, self.url, self.launchers = {}, "", {}
         self.beat = self._stopped = None
 
     @property
@@ -129,7 +129,8 @@ class World:
             "sessions_cwd": "/srv/project",
             **self.settings,
         }
-        self.beat = Onbeat(settings=Settings(**given), clock=self.clock)
+        own = self.launchers
+        self.beat = Onbeat(settings=Settings(**given), clock=self.clock, launchers=own)
         async with self.beat:
             await self.settled()
             return await story(self)

@@ -439,9 +439,9 @@ class UnderWay:
 
     def _extra(self) -> dict[str, str]:
         """Return the header that says by whom and for what: ASCII, on one line."""
-        by_hand = self._attempt.triggered_by == "manual" or bool(self._attempt.request_id)
+        asked = bool(self._attempt.request_id)
         extra = {
-            "triggered_by": "manual" if by_hand else TRIGGERED_BY,
+            "triggered_by": self._attempt.cause if asked else TRIGGERED_BY,
             "schedule_key": self._key,
         }
         return {"x-kodosumi_extra": dumps(extra), "Idempotency-Key": self._attempt.key}

@@ -27,6 +27,7 @@ from onbeat.surely import surely
 log = logging.getLogger("onbeat.ray")
 
 BUSY_FOR = 10_000  # milliseconds after which a cluster that did not answer is asked again
+HOW_TO_REACH = "start a cluster, or correct the setting ray_address: docs/ray.md"
 PAUSE = 1.0
 LONGEST_FILE = 10 * 1024 * 1024  # bytes of output that are kept while it runs
 LAST_WORDS = 3.0  # seconds that a node which stops waits for the cluster
@@ -368,7 +369,7 @@ def _about(attempt: Attempt) -> dict[str, object]:
         "planned_for": rfc3339(attempt.run_at),
         "attempt": attempt.attempt,
         "iteration": attempt.iteration,
-        "triggered_by": "manual" if attempt.request_id else "timer",
+        "triggered_by": attempt.cause if attempt.request_id else "timer",
         "cause": attempt.triggered_by,  # more exactly: the first time, a retry, a catch-up
         "user": attempt.user_id,
         "revision": attempt.revision,
@@ -385,7 +386,7 @@ def _meaning(told: Fields, *, at_least_once: bool) -> tuple[Outcome, str]:
             may_again = bool(outcome["is_set_up"])
             return Failed(str(outcome["error"]), retryable=may_again), tail
         case {"unreachable": why}:
-            return Busy(str(why), BUSY_FOR), ""
+            return Busy(f"Ray cannot be reached: {why} ({HOW_TO_REACH})", BUSY_FOR), ""
         case {"silent": why}:
             return _lost(f"{why}: {ZERO_OR_ONE}", at_least_once=at_least_once)
         case {"absent": True}:

@@ -29,7 +29,7 @@ def take_in(connection: Connection, tables: Iterator[Table]) -> dict[str, int]:
             if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None:
                 hint = "give it a database of its own"
                 raise StoreUnusable(f"there is something in it already: {table} has rows ({hint})")
-        connection.execute("TRUNCATE events, outbox, tokens, documents")
+        connection.execute("TRUNCATE events, outbox, tokens, documents, node_times")
         connection.execute("DELETE FROM meta WHERE name <> ALL($1)", (sorted(OURS),))
         moved = {table[0]: _copy(connection, table) for table in tables}
         connection.execute(GO_ON)

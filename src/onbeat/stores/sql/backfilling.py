@@ -6,13 +6,14 @@ from itertools import islice
 
 from onbeat.core.backfill import Add, Choice, Covering, Refuse, Revive, choose
 from onbeat.core.model import NO_PAST
-from onbeat.core.runs import Status, run_key
+from onbeat.core.runs import Detail, Status, run_key
 from onbeat.core.schedules import from_definition
 from onbeat.core.ticks import Ticks
 from onbeat.errors import InvalidSchedule
 from onbeat.events import RangeShortened, RunBackfilled, RunEnqueued
 from onbeat.records import Backfilled
 from onbeat.stores.sql.known import Known, existing, held
+from onbeat.stores.sql.rows import detail_text
 from onbeat.stores.sql.transaction import Transaction
 
 MOST_WAITING = 100  # runs of one schedule that somebody asked for afterwards
@@ -36,14 +37,15 @@ UPDATE schedule_runs
        triggered_by = 'backfill', due_at = ?2, updated_at = ?2, tick_count = 1,
        first_run_at = NULL, iteration = ?3, revision = ?4, needs = ?5, inputs = ?6, priority = ?7,
        grp = ?8, deadline_at = NULL, rendered = NULL, idempotency_key = ?9, fence = fence + 1,
-       deferrals = attempt
+       deferrals = attempt, detail = ?10
  WHERE run_id = ?1 AND status = 'SKIPPED'
 """
 
 ADD = """
 INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, triggered_by,
-       iteration, revision, needs, inputs, priority, grp, idempotency_key, created_at, updated_at)
-VALUES (?1, ?2, ?3, '', ?4, 'ENQUEUED', 'backfill', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?4, ?4)
+       iteration, revision, needs, inputs, priority, grp, idempotency_key, detail, created_at,
+       updated_at)
+VALUES (?1, ?2, ?3, '', ?4, 'ENQUEUED', 'backfill', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?4, ?4)
 """
 
 SHORTEN = """
@@ -55,9 +57,9 @@ OWN_ROW = "SELECT 1 FROM schedule_runs WHERE run_at = ?1 AND schedule_id = ?2 AN
 KEEP_REST = """
 INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, reason,
        triggered_by, needs, iteration, revision, tick_count, first_run_at, created_at, updated_at,
-       finished_at)
+       finished_at, detail)
 SELECT ?2, schedule_id, ?3, '', ?3 * 1000, status, reason, triggered_by, needs, iteration, revision,
-       ?4, ?5, created_at, ?6, finished_at
+       ?4, ?5, created_at, ?6, finished_at, detail
   FROM schedule_runs WHERE run_id = ?1
     ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
 """
@@ -118,7 +120,7 @@ class _Backfilling:
         for iteration, choice in enumerate(wanted, state.iteration + 1):
             key = run_key(self._id, choice.run_at) if target.may_report else None
             given = (iteration, state.revision, target.needs, target.inputs_text)
-            waits = (policy.priority, policy.group, key)
+            waits = (policy.priority, policy.group, key, detail_text(Detail(by=tx.by)))
             if isinstance(choice, Revive):
                 tx.run(REVIVE, (choice.row.run_id, tx.now, *given, *waits))
                 tx.tell(RunBackfilled(self._id, choice.row.run_id, choice.run_at, tx.now))

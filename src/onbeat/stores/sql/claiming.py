@@ -248,7 +248,8 @@ def _judge(tx: Transaction, schedule: Schedule, run: Run) -> bool:
             tx.tell(RunEnqueued(*ids_of_it, run.due_at, blocked_by=ids[behind]))
         case Skip(reason=reason, blocked_by=blocked_by):
             blocker = ids.get(blocked_by) if blocked_by is not None else None
-            end_waiting(tx, schedule_id, run, reason, blocked_by=blocker)
+            newer = blocked_by if reason == "superseded" else None
+            end_waiting(tx, schedule_id, run, reason, blocked_by=blocker, newer=newer)
         case _:
             raise AssertionError(f"{about_it} is not about the run")
     return False
@@ -300,13 +301,14 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
         may_run=bool(row.was_lost or row.goes_on),
         is_to_end=bool(row.is_to_end),
         at_least_once=policy.on_lost == "retry",
+        cause=row.triggered_by,
     )
 
 
 def _refuse(tx: Transaction, row: WaitingRow) -> None:
     """End a waiting run whose definition cannot be read any more."""
     told = f"the schedule's definition cannot be read: revision {row.revision}"
-    tx.run(END_WAITING, (row.run_id, "FAILED", "invalid_target", tx.now, None, told))
+    tx.run(END_WAITING, (row.run_id, "FAILED", "invalid_target", tx.now, None, told, None))
     tx.tell(RunFailed(row.schedule_id, row.run_id, row.run_at, row.attempt, "invalid_target", told))
     release_next(tx, row.schedule_id)
 

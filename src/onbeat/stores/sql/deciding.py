@@ -17,7 +17,7 @@ from onbeat.core.schedules import Schedule
 from onbeat.events import MOST_OVERLAPS, RunEnqueued, RunSkipped, RunStarted
 from onbeat.ports import Attempt, Node
 from onbeat.stores.sql.ending import carry_out_about
-from onbeat.stores.sql.rows import State, late_by
+from onbeat.stores.sql.rows import State, detail_text, late_by
 from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
 
 
@@ -48,9 +48,9 @@ VALUES {(?1,?1,?1,?2,'','STARTED',1,1,?int,?text,?int,?int,?text,?text,?int,?int
 
 INSERT_RUNS = """
 INSERT INTO schedule_runs (created_at, updated_at, request_id, status, reason, blocked_by,
-       finished_at, priority, grp, deadline_at, idempotency_key, run_id, schedule_id, run_at,
-       due_at, triggered_by, needs, iteration, revision, tick_count, first_run_at, inputs)
-VALUES {(?1,?1,'',?text,?text,?int,?int,?int,?text,?int,?text,
+       finished_at, detail, priority, grp, deadline_at, idempotency_key, run_id, schedule_id,
+       run_at, due_at, triggered_by, needs, iteration, revision, tick_count, first_run_at, inputs)
+VALUES {(?1,?1,'',?text,?text,?int,?int,?text,?int,?text,?int,?text,
          ?int,?text,?int,?int,?text,?text,?int,?int,?int,?int,?text)}
     ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
 """
@@ -233,12 +233,13 @@ class _Writing:
                 Attempt(
                     run_id, schedule_id, tick.run_at, tick.due_at, 1, 1, target, "", by, iteration,
                     tick.count, tick.first_run_at, state.revision, target.inputs_text,
-                    schedule.policy.timeout, state.user_id, schedule.policy.cancel_grace,
+                    schedule.policy.timeout, state.user_id, schedule.policy.cancel_grace, cause=by,
                 )
             )  # fmt: skip
         else:
             waits = waits_as(schedule, tick, self._tx.now)
-            self._others += ("ENQUEUED", None, blocker, None, *waits, *as_planned)
+            kept = None if decision.detail is None else detail_text(decision.detail)
+            self._others += ("ENQUEUED", None, blocker, None, kept, *waits, *as_planned)
             self._told.append(
                 RunEnqueued(
                     schedule_id, run_id, tick.run_at, tick.due_at, by, tick.first_run_at,
@@ -254,7 +255,9 @@ class _Writing:
         blocker = ids.get(decision.blocked_by) if decision.blocked_by is not None else None
         self._misses[schedule_id] = (now, decision.reason, schedule_id)
         as_planned = _as_planned(each, tick, run_id, iteration, "timer")
-        self._others += ("SKIPPED", decision.reason, blocker, now, 0, None, None, None, *as_planned)
+        kept = None if decision.detail is None else detail_text(decision.detail)
+        waits = (0, None, None, None)
+        self._others += ("SKIPPED", decision.reason, blocker, now, kept, *waits, *as_planned)
         self._told.append(
             RunSkipped(
                 schedule_id, run_id, tick.run_at, decision.reason, tick.first_run_at, tick.count,

@@ -19,7 +19,7 @@ from onbeat.core.plan import (
     set_aside,
     split_stale,
 )
-from onbeat.core.runs import Reason, Run, Status, run_key
+from onbeat.core.runs import Detail, Reason, Run, StartedBy, Status, run_key
 from onbeat.core.schedules import Schedule, definition, from_definition
 from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed
 from onbeat.events import (
@@ -53,8 +53,11 @@ from onbeat.stores.sql.rows import (
     KEEP,
     State,
     cancel_waiting,
+    detail_text,
     end_waiting,
+    gate_closed_at,
     gate_is_open,
+    plain,
     release,
     replace_due,
     unfinished_of,
@@ -88,9 +91,9 @@ KEEP_SOURCE = "UPDATE schedules SET source = ?1, base = ?2 WHERE schedule_id = ?
 
 ENQUEUE = """
 INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, triggered_by,
-       needs, iteration, revision, inputs, priority, grp, deadline_at, idempotency_key, created_at,
-       updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, 'ENQUEUED', 'manual', ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?5, ?5)
+       needs, iteration, revision, inputs, priority, grp, deadline_at, idempotency_key, detail,
+       created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, 'ENQUEUED', ?14, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ?5, ?5)
 """
 
 REOPENED_AT_ONCE = 1000  # schedules, when the gate opens: that many are held in memory
@@ -325,6 +328,7 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
     if gate_is_open(tx) == is_open:
         return False
     if is_open:
+        closed = Detail(since=gate_closed_at(tx), until=tx.now)
         tx.run("DELETE FROM meta WHERE name = 'gate_closed_at'")
         waited = tx.all(
             "SELECT schedule_id FROM due WHERE run_at <= ?1 UNION SELECT r.schedule_id "
@@ -337,7 +341,7 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
             tx.hold(ids)
             follow_held(tx, ids)
             live = [known for known in find_all(tx, ids) if not (known.paused or known.deleted)]
-            reopen(tx, live, "gate_off")
+            reopen(tx, live, "gate_off", known_of_it=closed)
     else:
         tx.run(KEEP, ("gate_closed_at", str(tx.now)))
     tx.tell(GateChanged(is_open))
@@ -375,9 +379,14 @@ def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) ->
 
 
 def enqueue(
-    tx: Transaction, schedule_id: str, *, request_id: str, inputs: Mapping[str, object] | None
+    tx: Transaction,
+    schedule_id: str,
+    cause: tuple[StartedBy, str],
+    *,
+    request_id: str,
+    inputs: Mapping[str, object] | None,
 ) -> int:
-    """Start a run by hand, and return its id. The contract is `Store.enqueue`."""
+    """Start a run beside the ticks, and return its id. The contract is `Store.enqueue`."""
     known = held(tx, schedule_id)
     there = tx.one(
         "SELECT run_id FROM schedule_runs WHERE schedule_id = ?1 AND request_id = ?2",
@@ -391,18 +400,20 @@ def enqueue(
     given = {**schedule.target.inputs, **(inputs or {})}
     (run_id,), run_at, iteration = tx.take_run_ids(1), tx.now // 1000, known.state.iteration + 1
     policy, wait, key = schedule.policy, schedule.policy.start_deadline, None
+    triggered_by, note = cause
     if schedule.target.may_report:
         key = run_key(schedule_id, run_at, request_id)
     tx.run(
         ENQUEUE,
         (run_id, schedule_id, run_at, request_id, tx.now, schedule.target.needs, iteration,
          known.state.revision, as_json(given) if given else None, policy.priority, policy.group,
-         None if wait is None else tx.now + wait, key),
+         None if wait is None else tx.now + wait, key, triggered_by,
+         detail_text(Detail(by=tx.by, note=plain(note)))),
     )  # fmt: skip
     tx.run(
         "UPDATE schedule_state SET iteration = ?1 WHERE schedule_id = ?2", (iteration, schedule_id)
     )
-    tx.tell(RunEnqueued(schedule_id, run_id, run_at, tx.now, "manual"))
+    tx.tell(RunEnqueued(schedule_id, run_id, run_at, tx.now, triggered_by))
     return run_id
 
 
@@ -413,6 +424,7 @@ def reopen(
     end: int | None = None,
     *,
     catchup: bool = False,
+    known_of_it: Detail | None = None,
 ) -> list[int | None]:
     """Go on after a pause or a gap: nothing of the past starts, unless it is asked for.
 
@@ -425,8 +437,9 @@ def reopen(
     unfinished = unfinished_of(tx, ids)
     for known, schedule in readable:
         stale, others = split_stale(schedule, unfinished.get(known.schedule_id, ()), now=end)
+        detail = known.pause_detail(end) if reason == "paused" else known_of_it
         for run in stale:
-            end_waiting(tx, known.schedule_id, run, reason)
+            end_waiting(tx, known.schedule_id, run, reason, known=detail)
         release(tx, known.schedule_id, to_release(others, now=tx.now))
     unfinished = unfinished_of(tx, ids)
     decided: list[Decided] = []
@@ -438,7 +451,8 @@ def reopen(
         if reason != "paused" and due_at(schedule, run_at, past) > tx.now:
             continue  # nothing has kept it from starting in time
         went_by.add(known.schedule_id)
-        aside = set_aside(schedule, run_at, past, now=end, reason=reason)
+        detail = known.pause_detail(end) if reason == "paused" else known_of_it
+        aside = set_aside(schedule, run_at, past, now=end, reason=reason, detail=detail)
         left = unfinished.get(known.schedule_id, ())
         if aside is not None:
             decisions = catch_up(schedule, aside, left, past, now=tx.now) if catchup else (aside,)

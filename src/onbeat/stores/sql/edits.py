@@ -6,7 +6,7 @@ Runs that wait keep the revision they were decided under, unless the edit is ask
 from collections.abc import Sequence
 
 from onbeat.core.edits import BeforeEdit, decide, is_retimed
-from onbeat.core.runs import Reason, run_key
+from onbeat.core.runs import Detail, Reason, run_key
 from onbeat.core.schedules import Schedule, read_inputs
 from onbeat.events import RunMoved, ScheduleChanged
 from onbeat.ports import Upserted
@@ -19,7 +19,13 @@ from onbeat.stores.sql.known import (
     keep_definition,
     set_positions,
 )
-from onbeat.stores.sql.rows import GOES_ON, definitions_of, gate_is_open, unfinished_of
+from onbeat.stores.sql.rows import (
+    GOES_ON,
+    definitions_of,
+    gate_closed_at,
+    gate_is_open,
+    unfinished_of,
+)
 from onbeat.stores.sql.transaction import Transaction, as_json
 
 WAITING = f"""
@@ -91,7 +97,9 @@ def _found(tx: Transaction, there: Sequence[Known]) -> list[BeforeEdit]:
         run_at = None if schedule is None else known.first_undecided(schedule)
         held: Reason | None = "paused" if known.paused else None if is_open else "gate_off"
         state = known.state
-        found.append(BeforeEdit(schedule, state.revision, run_at, state.past, tuple(runs), held))
+        why = known.pause_detail() if known.paused else Detail(since=gate_closed_at(tx))
+        about = (schedule, state.revision, run_at, state.past, tuple(runs), held)
+        found.append(BeforeEdit(*about, None if held is None else why))
     return found
 
 

@@ -50,6 +50,7 @@ from onbeat.stores.sql.rows import (
     gate_is_open,
     plain,
     release,
+    tried_with,
     unfinished_of,
 )
 from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
@@ -132,7 +133,7 @@ TRY_AGAIN = """
 UPDATE schedule_runs
    SET status = 'ENQUEUED', reason = ?3, error = ?4, exit_code = ?5, log_tail = ?6, due_at = ?7,
        updated_at = ?8, deferrals = deferrals + ?9,
-       deadline_at = CASE WHEN ?9 = 1 THEN deadline_at ELSE ?10 END,
+       deadline_at = CASE WHEN ?9 = 1 THEN deadline_at ELSE ?10 END, tried = ?11,
        leased_by = NULL, fence = fence + 1
  WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
 """
@@ -284,12 +285,13 @@ def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> N
         wait = None if goes_on else policy.start_deadline  # one that has started is not waiting
         deadline = None if wait is None else found.due_at + wait
         again = (found.due_at, tx.now, int(found.is_deferral), deadline)
-        tx.run(TRY_AGAIN, (*held, found.reason, error, exit_code, tail, *again))
+        tried = tried_with(tx, run, found.reason, error, exit_code)
+        tx.run(TRY_AGAIN, (*held, found.reason, error, exit_code, tail, *again, tried))
         tx.tell(RunRetrying(*ids, run.attempt, found.due_at, found.reason, error or ""))
         _pause_after(tx, schedule_id, pause_after, failures_of(tx, schedule_id))
     else:
-        told = (found.status, found.reason, error, exit_code, tail, tx.now, _result(outcome))
-        tx.run(END, (*held, *told))
+        as_ended = (found.status, found.reason, error, exit_code, tail, tx.now, _result(outcome))
+        tx.run(END, (*held, *as_ended))
         failures = failures_of(tx, schedule_id)
         if found.status is Status.SUCCESS:
             tx.many(NOTE_SUCCESS, [schedule_id], (tx.now,))
@@ -460,7 +462,7 @@ def carry_out_about(tx: Transaction, schedule_id: str, decision: Decision) -> No
     """Carry out a decision about a run that is there."""
     match decision:
         case Drop():
-            end_waiting(tx, schedule_id, decision.run, decision.reason)
+            end_waiting(tx, schedule_id, decision.run, decision.reason, newer=decision.newer)
         case Release():
             release(tx, schedule_id, decision.run)
         case AskToEnd():

@@ -3,12 +3,13 @@
 from msgspec.structs import replace
 
 from onbeat.core.decisions import Due
+from onbeat.core.facts import Facts, GroupFacts, NodeFacts, RunFacts, Spell, UpFacts
 from onbeat.core.runs import Status
 from onbeat.core.schedules import Schedule, from_definition
-from onbeat.core.why import Facts, GroupFacts, NodeFacts, RunFacts, Spell
 from onbeat.errors import InvalidSchedule
 from onbeat.stores.sql.known import Known, existing, find, is_foreign
 from onbeat.stores.sql.reading import nodes
+from onbeat.stores.sql.rows import read_detail, read_tried
 from onbeat.stores.sql.transaction import Row, Transaction
 
 RUN_FACTS = ", ".join(RunFacts.__struct_fields__)
@@ -35,7 +36,9 @@ ONE = f"SELECT {RUN_FACTS} FROM schedule_runs WHERE run_id = ?1"
 
 EARLIER_BEHIND = """
 SELECT 1 FROM schedule_runs
- WHERE schedule_id = ?1 AND status = 'SKIPPED' AND blocked_by = ?2 AND run_at < ?3 LIMIT 1
+ WHERE schedule_id = ?1 AND status = 'SKIPPED' AND reason = 'overlap' AND blocked_by = ?2
+   AND run_at < ?3
+ LIMIT 1
 """
 
 SAID = """
@@ -55,6 +58,18 @@ SELECT {RUN_FACTS} FROM schedule_runs INDEXED BY runs_in_group
  WHERE grp = ?1 AND grp IS NOT NULL AND finished_at IS NULL
    AND (leased_by IS NOT NULL OR status = 'STARTED')
  ORDER BY run_id LIMIT 100
+"""
+
+# Nodes that were up between a tick and its decision, and the last before and the first after.
+UP = """
+SELECT name, started_at, ended_at, plans FROM node_times
+ WHERE started_at <= ?2 AND (ended_at IS NULL OR ended_at >= ?1)
+ ORDER BY started_at DESC LIMIT 500
+"""
+UP_BEFORE = """
+SELECT name, started_at, ended_at, plans FROM node_times
+ WHERE ended_at < ?1 AND plans = 1
+ ORDER BY ended_at DESC LIMIT 1
 """
 
 OWN_OF = "SELECT schedule_id FROM schedules WHERE user_id = ?1 AND schedule_id IN (?2[])"
@@ -87,7 +102,8 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         blocker = None if found is None else _run(found)
     due = tx.one("SELECT run_at, due_at FROM due WHERE schedule_id = ?1", (schedule_id,))
     about = tx.one(
-        "SELECT pause_note, created_at FROM schedules WHERE schedule_id = ?1", (schedule_id,)
+        "SELECT pause_note, created_at, paused_at, paused_by FROM schedules WHERE schedule_id = ?1",
+        (schedule_id,),
     )
     assert about is not None, "a schedule that is known has a row"
     return Facts(
@@ -117,7 +133,21 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         spells=spells,
         revision=known.state.revision,
         was_moved=run is not None and _was_moved(tx, known, run),
+        up=_up(tx, run, at),
+        paused_at=about[2],
+        paused_by=about[3],
     )
+
+
+def _up(tx: Transaction, run: RunFacts | None, at: int) -> list[UpFacts]:
+    """Return which nodes were up around a tick that was missed."""
+    if run is None or run.reason != "missed":
+        return []
+    due = run.due_at if at == run.run_at else at * 1000
+    decided = run.created_at if run.finished_at is None else run.finished_at
+    rows = [*tx.all(UP_BEFORE, (due,)), *tx.all(UP, (due, max(due, decided)))]
+    found = [UpFacts(name, began, ended, bool(plans)) for name, began, ended, plans in rows]
+    return sorted(found, key=lambda each: each.started_at)
 
 
 def _latest(tx: Transaction, known: Known) -> int:
@@ -136,14 +166,15 @@ def _spells(tx: Transaction, known: Known) -> list[Spell]:
     after = 0 if was_deleted else known.state.created_at // 1000
     for text, until_at in rows:
         until = until_at // 1000
-        found.append(Spell(_read(known, text), after, until))
+        said = _read(known, text)
+        found.append(Spell(said, after, until, is_unreadable=bool(text) and said is None))
         after = until
     if known.deleted:
         return [*found, Spell(None, after)]
     schedule = _read(known, known.text)
     if not found and schedule is not None and schedule.ticks_once:
         after = 0  # single times may be past when they are defined
-    return [*found, Spell(schedule, after)]
+    return [*found, Spell(schedule, after, is_unreadable=schedule is None)]
 
 
 def _was_moved(tx: Transaction, known: Known, run: RunFacts) -> bool:
@@ -187,4 +218,5 @@ def _group(tx: Transaction, schedule: Schedule | None) -> GroupFacts | None:
 
 def _run(row: Row) -> RunFacts:
     found = dict(zip(RunFacts.__struct_fields__, row, strict=True))
-    return RunFacts(**found | {"status": Status(found["status"])})
+    kept = {"detail": read_detail(found["detail"]), "tried": read_tried(found["tried"])}
+    return RunFacts(**found | kept | {"status": Status(found["status"])})

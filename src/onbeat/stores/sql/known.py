@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from onbeat.core.decisions import Due
 from onbeat.core.plan import next_due
+from onbeat.core.runs import Detail
 from onbeat.core.schedules import Schedule, from_definition
 from onbeat.errors import InvalidSchedule, NoSuchSchedule
 from onbeat.events import SchedulePaused
@@ -15,7 +16,8 @@ SCHEDULE = """
 SELECT s.schedule_id, s.definition, s.paused, s.pause_note, s.paused_until, s.deleted_at, s.source,
        d.run_at,
        t.decided_until, t.decided_run_at, t.iteration, t.runs_used,
-       s.created_at, s.revision, s.user_id, t.spread_until, t.rated, t.happened, s.base
+       s.created_at, s.revision, s.user_id, t.spread_until, t.rated, t.happened,
+       s.base, s.paused_at, s.paused_by
   FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
  WHERE s.schedule_id = ?1
 """
@@ -51,8 +53,10 @@ class Known:
         self.source: str = source
         # Of the due row, which one that is paused has only if it is to go on by itself.
         self.run_at: int | None = None if self.paused else run_at
-        self.state = State(*row[8:-1])
-        self.base: str | None = row[-1]  # what its source said when it last defined it
+        self.state = State(*row[8:-3])
+        self.base: str | None = row[-3]  # what its source said when it last defined it
+        self.paused_at: int | None = row[-2]
+        self.paused_by: str = row[-1]
 
     def schedule(self) -> Schedule | None:
         """Return what it says, or None if that cannot be read."""
@@ -60,6 +64,10 @@ class Known:
             return from_definition(self.schedule_id, self.text)
         except InvalidSchedule:
             return None
+
+    def pause_detail(self, until: int | None = None) -> Detail:
+        """Return what is kept of its pause with the ticks that fell into it."""
+        return Detail(since=self.paused_at, until=until, by=self.paused_by, note=self.pause_note)
 
     def first_undecided(self, schedule: Schedule) -> int | None:
         """Return the tick that its due row has, or would have if it were not paused."""
@@ -121,9 +129,10 @@ def _names_like(tx: Transaction, schedule_id: str) -> set[str]:
 def put_to_rest(tx: Transaction, schedule_id: str, *, note: str, until: int | None = None) -> None:
     """Pause a schedule that is held; its due row is then of when it goes on by itself."""
     tx.run(
-        "UPDATE schedules SET paused = 1, pause_note = ?1, paused_until = ?2, updated_at = ?3 "
-        "WHERE schedule_id = ?4",
-        (plain(note), until, tx.now, schedule_id),
+        "UPDATE schedules SET pause_note = ?1, paused_until = ?2, updated_at = ?3, paused = 1, "
+        "paused_at = CASE WHEN paused = 1 THEN paused_at ELSE ?3 END, "
+        "paused_by = CASE WHEN paused = 1 THEN paused_by ELSE ?5 END WHERE schedule_id = ?4",
+        (plain(note), until, tx.now, schedule_id, tx.by),
     )
     replace_due(tx, [(schedule_id, resting_until(until))])
     tx.tell(SchedulePaused(schedule_id, note, until))

@@ -35,6 +35,21 @@ INSERT INTO nodes (node_id, name, roles, offers, started_at, alive_until, versio
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 """
 
+UP_SINCE = """
+INSERT INTO node_times (node_id, name, plans, started_at) VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT (node_id, started_at) DO UPDATE SET ended_at = NULL, is_lost = 0
+"""
+
+# Those that were found silent were up until their lease ended; nothing later is known of them.
+UP_UNTIL_SILENT = """
+UPDATE node_times AS t SET is_lost = 1, ended_at = coalesce(
+        (SELECT CASE WHEN alive_until < ?2 THEN alive_until ELSE ?2 END FROM nodes n
+          WHERE n.node_id = t.node_id AND alive_until >= t.started_at), ?2)
+ WHERE node_id = ?1 AND ended_at IS NULL
+"""
+
+UP_UNTIL = "UPDATE node_times SET ended_at = ?2 WHERE node_id = ?1 AND ended_at IS NULL"
+
 ITS_ROW = "SELECT 1 FROM nodes WHERE node_id = ?1 FOR UPDATE"
 
 UNKNOWN_TO_IT = """
@@ -65,6 +80,8 @@ def register(tx: Transaction, node: Node, found: Rescued) -> Rescued:
         (node.node_id, node.name, as_json(sorted(node.roles)), as_json(sorted(node.offers)),
          tx.now, tx.now + node.lease, node.version, VERSION, node.address),
     )  # fmt: skip
+    plans = int("plan" in node.roles)
+    tx.run(UP_SINCE, (node.node_id, node.name, plans, tx.now))
     tx.tell(NodeStarted(node.node_id, node.name, found.lost, found.handed_back))
     if is_start:
         cause_startup(tx)
@@ -102,6 +119,7 @@ def _give_up(tx: Transaction, node_id: str, name: str) -> Rescued:
     ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]
     hold_with_followers(tx, ids)
     found = Rescued(*end_runs_of(tx, [node_id], ids))
+    tx.run(UP_UNTIL_SILENT, (node_id, tx.now))
     tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))
     return found
 
@@ -116,6 +134,7 @@ def rescue(tx: Transaction, node: Node) -> Rescued | None:
     hold_with_followers(tx, ids)
     found = Rescued(*end_runs_of(tx, [node_id], ids))
     if len(ids) < AT_ONCE:
+        tx.run(UP_UNTIL_SILENT, (node_id, tx.now))
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node_id,))
         tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))
     return found
@@ -167,4 +186,5 @@ def unregister(tx: Transaction, node: Node) -> None:
     free(tx, [value for run_id, fence, *_ in claimed for value in (run_id, fence)])
     if len(claimed) == len(held):  # else whoever looks for silent nodes decides the others
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node.node_id,))
+    tx.run(UP_UNTIL, (node.node_id, tx.now))
     tx.tell(NodeStopped(node.node_id))

@@ -401,6 +401,7 @@ def prune(tx: Transaction, *, before: int, limit: int) -> int:
         (before, limit),
     )
     tx.run(FORGET_DEFINITIONS, (before,))
+    tx.run("DELETE FROM node_times WHERE ended_at < ?1", (before,))
     forget_messages(tx, before)
     for table in ("schedule_state", "schedules"):
         tx.run(FORGET_DELETED.format(table=table), (before,))

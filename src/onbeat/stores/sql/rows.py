@@ -6,16 +6,20 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from onbeat.core.attempts import MOST_TRIED
 from onbeat.core.causes import decode_happened
 from onbeat.core.decisions import Due
 from onbeat.core.model import Past
-from onbeat.core.runs import Reason, Run, Status, TriggeredBy
+from onbeat.core.runs import Detail, Reason, Run, Status, Tried, TriggeredBy, WaitedFor
 from onbeat.core.schedules import FOUND_AGAIN, Schedule, from_definition
 from onbeat.core.zones import VERSION
 from onbeat.errors import InvalidSchedule
 from onbeat.events import LATE, RunCanceled, RunFailed, RunReleased, RunSkipped
 from onbeat.ports import Node
 from onbeat.stores.sql.transaction import Row, Transaction, Value
+
+NO_DETAIL = Detail()
+LONGEST_LINE = 500  # characters of the error of each
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -124,8 +128,14 @@ SELECT {RUN_OF_SCHEDULE}
 END_WAITING = """
 UPDATE schedule_runs
    SET status = ?2, reason = ?3, finished_at = ?4, updated_at = ?4, blocked_by = ?5,
-       error = coalesce(?6, error), leased_by = NULL, fence = fence + 1
+       error = coalesce(?6, error), detail = coalesce(?7, detail), leased_by = NULL,
+       fence = fence + 1
  WHERE run_id = ?1 AND status = 'ENQUEUED'
+"""
+
+WAITS = """
+SELECT r.detail, r.needs, r.grp, coalesce(s.paused, 0)
+  FROM schedule_runs r LEFT JOIN schedules s USING (schedule_id) WHERE r.run_id = ?1
 """
 
 # Its last attempt is what ran last: its exit code is the schedule's, like that of any failure.
@@ -189,12 +199,23 @@ def as_run(row: Row) -> Run:
 
 
 def end_waiting(
-    tx: Transaction, schedule_id: str, run: Run, reason: Reason, *, blocked_by: int | None = None
+    tx: Transaction,
+    schedule_id: str,
+    run: Run,
+    reason: Reason,
+    *,
+    blocked_by: int | None = None,
+    newer: int | None = None,
+    known: Detail | None = None,
 ) -> None:
-    """End a run that will not start: after an attempt that is a failure, else it is skipped."""
+    """End a run that will not start: after an attempt that is a failure, else it is skipped.
+
+    What it waited for is kept with it, the tick that took its place, and what else is `known`.
+    """
     status, ids = run.unstarted_end, (schedule_id, run.run_id, run.run_at)
     blocker = blocked_by if status is Status.SKIPPED else None
-    tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker, None))
+    detail = _waited(tx, run, known or Detail(), newer)
+    tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker, None, detail))
     if status is Status.SKIPPED:
         tx.tell(RunSkipped(*ids, reason, blocked_by=blocker))
     else:
@@ -204,8 +225,71 @@ def end_waiting(
 
 def cancel_waiting(tx: Transaction, schedule_id: str, run: Run, told: str) -> None:
     """End a run that has not started because somebody wished so."""
-    tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, plain(told)))
+    detail = _waited(tx, run, Detail())
+    tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, plain(told), detail))
     tx.tell(RunCanceled(schedule_id, run.run_id, run.run_at, plain(told)))
+
+
+def _waited(tx: Transaction, run: Run, known: Detail, newer: int | None = None) -> str | None:
+    """Return what is kept of a run that is ended while it waits."""
+    row = tx.one(WAITS, (run.run_id,))
+    if row is None:
+        return None
+    before, needs, group, paused = row
+    waited: WaitedFor | None = "place"
+    if run.blocked_by is not None:
+        waited = "queue"
+    elif run.leased or run.goes_on:
+        waited = None  # it was about to start, or to be found again
+    elif run.awaits_retry:
+        waited = "retry"
+    elif run.due_at > tx.now:
+        waited = "due"
+    elif paused and not run.is_asked_for:
+        waited = "pause"
+    elif not any(needs in offers for offers in _offers(tx)):
+        waited = "node"
+    elif group is not None and group in full_groups(tx):
+        waited = "group"
+    found = read_detail(before)
+    return detail_text(
+        replace(
+            known, waited_for=waited, behind=run.blocked_by, newer=newer,
+            by=known.by or found.by, note=known.note or found.note, rule=known.rule or found.rule,
+        )
+    )  # fmt: skip
+
+
+def _offers(tx: Transaction) -> list[list[str]]:
+    """Return what each node offers that is up."""
+    rows = tx.all("SELECT offers FROM nodes WHERE alive_until > ?1", (tx.now,))
+    return [msgspec.json.decode(text, type=list[str]) for (text,) in rows]
+
+
+def detail_text(detail: Detail) -> str | None:
+    """Return a detail as it is kept: nothing if it says nothing."""
+    return None if detail == NO_DETAIL else msgspec.json.encode(detail).decode()
+
+
+def read_detail(text: str | None) -> Detail:
+    """Return a detail that was kept."""
+    return NO_DETAIL if text is None else msgspec.json.decode(text, type=Detail)
+
+
+def read_tried(text: str | None) -> list[Tried]:
+    """Return the attempts at a run that were followed by another."""
+    return [] if text is None else msgspec.json.decode(text, type=list[Tried])
+
+
+def tried_with(
+    tx: Transaction, run: Run, reason: Reason, error: str | None, exit_code: int | None
+) -> str:
+    """Return the attempts at a run, as they are kept, with the one that has just ended."""
+    row = tx.one("SELECT tried, started_at FROM schedule_runs WHERE run_id = ?1", (run.run_id,))
+    before, started_at = (None, None) if row is None else row
+    line = (error or "").partition("\n")[0][:LONGEST_LINE]
+    ended = Tried(run.attempt, started_at, tx.now, reason, exit_code, line)
+    return msgspec.json.encode([*read_tried(before), ended][-MOST_TRIED:]).decode()
 
 
 def full_groups(tx: Transaction) -> set[str]:
@@ -279,6 +363,12 @@ def read_definition(schedule_id: str, text: str | None) -> Schedule | None:
 def gate_is_open(tx: Transaction) -> bool:
     """Return whether anything may be decided and started at all."""
     return tx.one("SELECT 1 FROM meta WHERE name = 'gate_closed_at'") is None
+
+
+def gate_closed_at(tx: Transaction) -> int | None:
+    """Return when the gate was closed, if it is."""
+    row = tx.one("SELECT value FROM meta WHERE name = 'gate_closed_at'")
+    return None if row is None else int(row[0])
 
 
 def zone_data(tx: Transaction) -> str:

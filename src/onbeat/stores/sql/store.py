@@ -8,7 +8,7 @@ from typing import Protocol, Self, TypeVar
 from onbeat.core.backfill import Choice
 from onbeat.core.edits import BeforeEdit
 from onbeat.core.notices import Letter, Settled
-from onbeat.core.runs import Accepted, Failed, Succeeded
+from onbeat.core.runs import Accepted, Failed, StartedBy, Succeeded
 from onbeat.core.schedules import Schedule
 from onbeat.core.standings import Standings
 from onbeat.core.why import Facts
@@ -75,7 +75,7 @@ T = TypeVar("T")
 # Everything that a store has. A table, when it is moved, is its name, its columns and its rows.
 TABLES = (
     "meta", "nodes", "groups", "schedules", "past_definitions", "schedule_state", "follows", "due",
-    "schedule_runs", "events", "tokens", "outbox", "documents",
+    "schedule_runs", "events", "tokens", "outbox", "documents", "node_times",
 )  # fmt: skip
 Table = tuple[str, Sequence[str], Iterator[Row]]
 
@@ -177,10 +177,17 @@ class SqlStore(ABC):
         return await self._write(lambda tx: defining.set_gate(tx, is_open=is_open))
 
     async def enqueue(
-        self, schedule_id: str, *, request_id: str, inputs: Mapping[str, object] | None = None
+        self,
+        schedule_id: str,
+        *,
+        request_id: str,
+        inputs: Mapping[str, object] | None = None,
+        triggered_by: StartedBy = "manual",
+        note: str = "",
     ) -> RunRow:
         def call(tx: Transaction) -> RunRow:
-            run_id = defining.enqueue(tx, schedule_id, request_id=request_id, inputs=inputs)
+            cause = (triggered_by, note)
+            run_id = defining.enqueue(tx, schedule_id, cause, request_id=request_id, inputs=inputs)
             return _there(tx, run_id)
 
         return await self._write(call)

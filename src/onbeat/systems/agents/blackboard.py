@@ -260,6 +260,15 @@ class Blackboard:
             raise LookupError(f"there is no artifact {artifact_id}: it was discarded")
         return self._decoded(kept)
 
+    def model_of(self, name: str) -> type[BaseModel] | None:
+        """Return the model of a type, if this process knows it."""
+        return self._models.get(name)
+
+    def type_of(self, artifact_id: str) -> str:
+        """Return the type of an artifact, or nothing if it was discarded."""
+        kept = self._by_id.get(artifact_id)
+        return "" if kept is None else kept.type
+
     def of_type(self, name: str) -> Sequence[Artifact[BaseModel]]:
         """Return the artifacts of a type, the oldest first: read them, and keep no hold of them."""
         return self._shelf(name).shown

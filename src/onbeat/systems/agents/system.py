@@ -1,7 +1,7 @@
 """Agents as schedules: what each is started by, what a run of it does, and what follows from that.
 
 Every agent is a schedule `agents/<name>` whose target is a function of this process. A timer is its
-trigger; an agent without one is started by hand, by the artifact it consumes: `request_id` is the
+trigger; an agent without one is started by the artifact it consumes: `request_id` is the
 artifact's, so that each starts it once, whoever tries again. An artifact is kept with the agents
 that are to be started for it, and marked when they are: what is left over after an error is tried
 again every second, and after a crash the next start does the rest.
@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from onbeat.core.durations import parse_duration
@@ -26,9 +27,12 @@ from onbeat.service import Service
 from onbeat.systems.agents.blackboard import EXTERNAL, Artifact, Blackboard, type_name
 from onbeat.systems.agents.builder import PREFIX, AgentBuilder
 from onbeat.systems.agents.context import AgentContext, ContextBuilder, read_names
-from onbeat.systems.agents.payloads import differing, encoded
+from onbeat.systems.agents.payloads import decoded, differing, encoded
+from onbeat.systems.agents.payloads import told as error_of
 from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
 from onbeat.systems.beside import Keeper
+from onbeat.systems.offers import TYPES, Offer, offered
+from onbeat.systems.offers import keep as keep_offer
 
 log = logging.getLogger("onbeat.systems")
 
@@ -100,9 +104,10 @@ class AgentSystem:
             await service.define(made, source=SOURCE, beginnings=begins)
         await self.go_on(service)
         await self._tell_of_strangers()
+        await self._register_types()
         await self._deliver_pending()
         if self._deliverer is None:
-            step = self._deliver_pending
+            step = self._look_for_work
             self._deliverer = Keeper("artifacts of agents", step, every=DELIVER_EVERY)
             self._deliverer.begin()
 
@@ -323,13 +328,53 @@ class AgentSystem:
         for artifact_id, names in self._own_pending().items():
             await self._deliver(artifact_id, names)
 
+    async def _look_for_work(self) -> None:
+        """Do what was left undone, and take what was offered over HTTP."""
+        await self._deliver_pending()
+        for artifact_id, offer in (await offered(self._asked)).items():
+            if self.blackboard.model_of(offer.type) is not None:
+                await keep_offer(self._asked, artifact_id, await self._taken(artifact_id, offer))
+
+    async def _taken(self, artifact_id: str, offer: Offer) -> Offer:
+        """Publish what was offered, if it is what its type says; return what became of it."""
+        model = self.blackboard.model_of(offer.type)
+        assert model is not None, "it was looked for"
+        try:
+            await self.publish(
+                decoded(model, offer.payload),
+                tags=offer.tags,
+                correlation_id=offer.correlation_id,
+                request_id=artifact_id.removeprefix(f"{EXTERNAL}:"),
+            )
+        except ValueError as wrong:  # those of pydantic are of this kind
+            return replace(offer, state="refused", error=error_of(wrong))
+        return replace(offer, state="published")
+
+    async def _register_types(self) -> None:
+        """Have other processes know which types can be offered to this program."""
+        consumed = {
+            type_name(each.model): sorted(
+                agent.name
+                for agent in self.agents.values()
+                if agent.spec is None and each.model in {s.model for s in agent.subscriptions}
+            )
+            for agent in self.agents.values()
+            for each in agent.subscriptions
+        }
+        for name, triggers in consumed.items():
+            await self._asked.keep(TYPES, name, {"triggers": triggers})
+
     async def _deliver(self, artifact_id: str, names: Sequence[str]) -> None:
         """Start the agents that an artifact is for, each once, and mark that."""
 
         async def start(name: str) -> None:
             try:
                 await self._asked.start(
-                    PREFIX + name, request_id=artifact_id, inputs={"artifacts": [artifact_id]}
+                    PREFIX + name,
+                    request_id=artifact_id,
+                    inputs={"artifacts": [artifact_id]},
+                    triggered_by="artifact",
+                    note=self.blackboard.type_of(artifact_id),
                 )
             except NoSuchSchedule:
                 log.warning("artifact %s is for agent %s, which is gone", artifact_id, name)

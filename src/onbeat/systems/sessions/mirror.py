@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from onbeat.core.instants import parse_instant_ms, rfc3339_ms
+from onbeat.core.runs import StartedBy
 from onbeat.core.schedules import from_definition
 from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError, shown
 from onbeat.records import DocumentRow, ScheduleRow, Which, WhichRuns
@@ -394,7 +395,8 @@ class Mirror:
             if persists and last_run["sessionId"] is not None:
                 await self._keep_session(row, last_run["sessionId"])
         if is_due and comes_first(row, due_at):
-            known = known.awaiting(rfc3339_ms(due_at), now)
+            cause: StartedBy = "overdue" if due_at <= now else "next_run"
+            known = known.awaiting(rfc3339_ms(due_at), now, cause)
         await self.keep(slug, known)
         return known
 
@@ -488,7 +490,12 @@ class Mirror:
             edit = f"{slug}\n{row.created_at}\n{known.awaited}\n{known.awaited_count}"
             asked = sha256(edit.encode()).hexdigest()[:32]
             await make_way(self._service, slug, but=f"next-run-{asked}")
-            await self._service.start(slug, request_id=f"next-run-{asked}")
+            await self._service.start(
+                slug,
+                request_id=f"next-run-{asked}",
+                triggered_by=known.awaited_as,
+                note=known.awaited,
+            )
         await self.keep(slug, replace(known, awaited=None))
         self._heard.add(slug)
 

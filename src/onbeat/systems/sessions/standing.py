@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from onbeat.core.instants import parse_instant_ms, rfc3339_ms
-from onbeat.core.runs import Status
+from onbeat.core.runs import StartedBy, Status
 from onbeat.core.schedules import from_definition
 from onbeat.errors import InvalidSchedule
 from onbeat.ports import Beginning
@@ -36,6 +36,7 @@ class Known(msgspec.Struct, frozen=True):
     awaited: str | None = None  # somebody has put the next run there
     awaited_since: int = 0  # when that was seen, in milliseconds
     awaited_count: int = 0  # how often somebody has
+    awaited_as: StartedBy = "next_run"  # the cause of the run at that time
     is_written: bool = False  # there have been files: if they are gone, somebody removed them
     held: str | None = None  # the note of the pause that is ours, not somebody's
     disabled_at: int | None = None  # milliseconds: what waited since before was canceled then
@@ -53,10 +54,10 @@ class Known(msgspec.Struct, frozen=True):
         before = (*self.told_before, self.told) if is_new else self.told_before
         return replace(self, told=told, told_before=tuple(each for each in before if each))
 
-    def awaiting(self, text: str | None, now: int) -> "Known":
+    def awaiting(self, text: str | None, now: int, cause: StartedBy = "next_run") -> "Known":
         """Return this with the next run where somebody has put it."""
         count = self.awaited_count + 1
-        return replace(self, awaited=text, awaited_since=now, awaited_count=count)
+        return replace(self, awaited=text, awaited_since=now, awaited_count=count, awaited_as=cause)
 
     def is_ours(self, definition: Fields) -> bool:
         """Return whether nobody else has written what the file says."""

@@ -15,7 +15,7 @@ from onbeat.core.preview import preview
 from onbeat.core.runs import Status
 from onbeat.core.schedules import check_id, definition, from_definition, read_schedule
 from onbeat.core.zones import zone
-from onbeat.errors import AlreadyThere, ChangedSince, InvalidSchedule
+from onbeat.errors import AlreadyThere, ChangedSince, InvalidSchedule, naming
 from onbeat.ports import Upserted
 from onbeat.records import Which, WhichRuns
 from onbeat.service import Service
@@ -34,6 +34,7 @@ from onbeat.web.asking import (
     IfMatch,
     Instant,
     Limit,
+    Moment,
     ScheduleId,
     Search,
     UpdateWaiting,
@@ -338,11 +339,11 @@ async def list_runs_of(
     responses=told("schedule", 404, 422),
 )
 async def why(
-    service: NamedDependency[Service], schedule_id: ScheduleId, at: Instant = None
+    service: NamedDependency[Service], schedule_id: ScheduleId, at: Moment = None
 ) -> WhyFields:
     """Say why a schedule ran, or did not, at an instant: by default of its latest tick."""
-    instant = None if at is None else instant_of("at", at)
-    return why_fields(await service.why(schedule_id_of(schedule_id), instant))
+    with naming("at"):
+        return why_fields(await service.why(schedule_id_of(schedule_id), at))
 
 
 @post(
