@@ -208,13 +208,23 @@ _FIELDS: dict[str, Any] = {
                     "type": {"const": "after"},
                     "slug": _TEXT,
                     "outcome": {"enum": [*OUTCOMES, None], "default": OUTCOMES[0]},
-                    "delayMinutes": {"type": ["integer", "null"], "minimum": 0, "default": 0},
+                    "delayMinutes": {
+                        "type": ["integer", "null"],
+                        "minimum": 0,
+                        "maximum": 525_600,
+                        "default": 0,
+                    },
                 },
                 "required": ["type", "slug"],
             },
         ]
     },
-    "timeoutMinutes": {"type": ["integer", "null"], "minimum": 1, "default": TIMEOUT},
+    "timeoutMinutes": {
+        "type": ["integer", "null"],
+        "minimum": 1,
+        "maximum": 10_080,
+        "default": TIMEOUT,
+    },
     "rateLimit": {
         "type": ["object", "null"],
         "properties": {

@@ -68,7 +68,7 @@ async def get_schedules(
     "/timer/schedules/{flow:str}/run",
     operation_id="timer_run",
     status_code=200,
-    responses=told("flow", 404, 409),
+    responses=told("flow", 404, 409, 422),
 )
 async def run(
     service: NamedDependency[Service], timer: NamedDependency[Timer], flow: FlowId
@@ -81,7 +81,7 @@ async def run(
     "/timer/schedules/{flow:str}/pause",
     operation_id="timer_pause",
     status_code=200,
-    responses=told("flow", 404, 409),
+    responses=told("flow", 404, 409, 422),
 )
 async def pause(
     service: NamedDependency[Service], timer: NamedDependency[Timer], flow: FlowId
@@ -94,7 +94,7 @@ async def pause(
     "/timer/schedules/{flow:str}/resume",
     operation_id="timer_resume",
     status_code=200,
-    responses=told("flow", 404, 409),
+    responses=told("flow", 404, 409, 422),
 )
 async def resume(
     service: NamedDependency[Service], timer: NamedDependency[Timer], flow: FlowId
