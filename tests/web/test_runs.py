@@ -6,6 +6,8 @@ from uuid import uuid4
 
 import pytest
 
+from onbeat.errors import RunIsOver
+from onbeat.web.problems import as_problem
 from tests.web.test_schedules import problem
 from tests.web.waiting import eventually
 
@@ -256,3 +258,15 @@ class TestEnding:
         problem(api.post(f"/runs/{run}/status", {"status": "RUNNING"}), 400)
         problem(api.post(f"/runs/{'0' * 64}/status", {"status": "SUCCESS"}), 404)
         assert api.get(f"/runs/{run}").json()["status"] == "STARTED"
+
+
+def test_report_after_the_deadline_is_409_with_what_to_raise():
+    found = as_problem(RunIsOver(7, "FAILED", is_late=True))
+    assert (found.status, found.problem) == (
+        409, "run 7 is FAILED since its deadline, and the report is noted with its error: nothing was changed",
+    )  # fmt: skip
+    assert (
+        found.hint
+        == "for runs that take longer, raise the timeout of the schedule or workflows_timeout"
+    )
+    assert as_problem(RunIsOver(7, "SUCCESS")).hint == ""
