@@ -284,7 +284,7 @@ MUTANTS = [
     ),
     Mutant(
         "an upsert that changes nothing is written", f"{STORE}/defining.py",
-        "    if known.text == text:\n", "    if False:\n",
+        "    if known.text != text:\n", "    if True:\n",
     ),
     Mutant(
         "of all missed ticks only one runs", "core/plan.py",
@@ -433,7 +433,7 @@ MUTANTS = [
     ),
     Mutant(
         "one failure more before a pause", f"{STORE}/ending.py",
-        "failures < policy.pause_after:", "failures <= policy.pause_after:",
+        "failures < pause_after:", "failures <= pause_after:",
     ),
     Mutant(
         "failures are not forgotten when a schedule goes on", f"{STORE}/defining.py",
