@@ -1,6 +1,7 @@
 """Every check of the doctor: what makes it fail, and what it says then."""
 
 import asyncio
+import json
 import os
 import ssl
 from dataclasses import replace
@@ -682,3 +683,43 @@ Po2Bu4Q07HWVPN5jGSNLmY4gWCrBLALgFIeyXQmaXIE=
 -----END CERTIFICATE-----
 """,
 }
+
+
+# -- the files that definitions come from
+
+
+FINE = (
+    '{"prompt": "hello", "enabled": true, "schedule": {"type": "cron", "expression": "0 9 * * *"}}'
+)
+SERVICES = {
+    "timers_enabled": True,
+    "services": {"backup": {"argv": ["true"]}},
+    "timers": [{"id": "nightly", "target": "backup", "on_calendar": {"hour": 25}}],
+}
+FILES = [
+    ({}, "onbeat.yaml", "schedules: {a: {every: 1x, run: {command: [x]}}}", "schedules.a.every"),
+    ({"services_file": "s.yaml"}, "s.yaml", "services: [", ""),
+    ({"services_file": "s.yaml"}, "s.yaml", json.dumps(SERVICES), "nightly: "),
+    ({"services_file": "none.yaml"}, None, "", "none.yaml"),
+    ({"sessions_url": "http://x", "sessions_folder": "p"}, "p/daily/definition.json", "{", "daily/definition.json is corrupt"),
+    ({"workflows_folder": "w"}, "w/report_v1.json", "{", "report_v1.json is not JSON"),
+    ({"workflows_folder": "w"}, "w/report_v1.json", "[]", "report_v1.json: "),
+    ({"flows_exposes": "e"}, "e/reports.yaml", "meta: {", "reports: "),
+    ({"flows_exposes": "e"}, None, "", "e does not exist"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "name", "text", "told"), FILES)
+def test_a_file_of_definitions_that_is_corrupt_is_named(folder, given, name, text, told):
+    if name is not None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    finding = found("source files", seen(settings=Settings(**given)))
+    assert (finding.level, told in finding.found) == ("warn", True), finding
+
+
+def test_files_without_a_mistake_are_well(folder):
+    (folder / "p" / "daily").mkdir(parents=True)
+    (folder / "p" / "daily" / "definition.json").write_text(FINE)
+    given = Settings(sessions_url="http://x", sessions_folder="p", workflows_folder="none")
+    assert level("source files", seen(settings=given)) == "ok"

@@ -15,7 +15,7 @@ from onbeat.sources.fields import FieldsFile
 from onbeat.systems.beside import Beside, Keeper
 from onbeat.systems.flows import TIMER_NAME, TIMER_NAMESPACE, Timer, TimerLog
 from onbeat.systems.offers import Offers
-from onbeat.systems.services import TimerSystem, is_open
+from onbeat.systems.services import TimerSystem, invalid_timers, is_open
 from onbeat.systems.sessions import TIDIED_EVERY, Sessions
 from onbeat.systems.sessions import Defaults as SessionDefaults
 from onbeat.systems.workflows import (
@@ -103,6 +103,11 @@ def are_timers_on(settings: Settings) -> bool:
         hint = 'services_file = "services.yaml" in onbeat.toml, or ONBEAT_SERVICES_FILE'
         raise InvalidSettings("services_file", "it names no file of services", hint=hint)
     return is_open(_services_file(settings), timezone=zone_of_machine())
+
+
+def wrong_timers(settings: Settings) -> Mapping[str, str]:
+    """Return why timers of the file of services are invalid, by id."""
+    return invalid_timers(_services_file(settings), timezone=zone_of_machine())
 
 
 def _services_file(settings: Settings) -> FieldsFile:

@@ -7,13 +7,12 @@ import msgspec
 
 from onbeat.doctor.seen import Check, Finding, Seen, ok, warn
 from onbeat.errors import InvalidFile, InvalidSchedule
-from onbeat.opened import check_target, zone_of_machine
+from onbeat.hosting import wrong_timers
+from onbeat.opened import check_target
 from onbeat.settings import Settings
 from onbeat.sources.exposes import Exposes
-from onbeat.sources.fields import FieldsFile
 from onbeat.sources.yaml import read_file
 from onbeat.systems.flows import read_exposes
-from onbeat.systems.services.timers import Services
 from onbeat.systems.workflows.store import check_dag
 
 FILE = Path("onbeat.yaml")  # which `onbeat up` applies, if it is there
@@ -42,8 +41,7 @@ def _sources(settings: Settings) -> Iterator[tuple[str, list[str]]]:
     if FILE.is_file():
         yield str(FILE), list(_problems(_definitions))
     if settings.services_file:
-        path = Path(settings.services_file).expanduser()
-        yield str(path), list(_problems(lambda: _services(path)))
+        yield settings.services_file, list(_problems(lambda: _services(settings)))
     if settings.workflows_folder:
         folder = Path(settings.workflows_folder).expanduser()
         yield str(folder), list(_problems(lambda: _dags(folder)))
@@ -68,10 +66,8 @@ def _definitions() -> Iterable[str]:
     return ()
 
 
-def _services(path: Path) -> Iterable[str]:
-    services = Services(FieldsFile(path).read(), timezone=zone_of_machine())
-    if services.are_timers_on:
-        yield from (f"{name}: {why}" for name, why in services.timers().invalid.items())
+def _services(settings: Settings) -> Iterable[str]:
+    return [f"{name}: {why}" for name, why in wrong_timers(settings).items()]
 
 
 def _dags(folder: Path) -> Iterable[str]:

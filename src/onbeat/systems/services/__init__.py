@@ -3,7 +3,7 @@
 from onbeat.systems.services.importing import import_elisp, import_state
 from onbeat.systems.services.lisp import LONGEST as LONGEST_LISP
 from onbeat.systems.services.listing import DISABLED, HEADING, Listing, Standing
-from onbeat.systems.services.system import Source, TimerSystem, is_open
+from onbeat.systems.services.system import Source, TimerSystem, invalid_timers, is_open
 
 __all__ = [
     "DISABLED",
@@ -15,5 +15,6 @@ __all__ = [
     "TimerSystem",
     "import_elisp",
     "import_state",
+    "invalid_timers",
     "is_open",
 ]

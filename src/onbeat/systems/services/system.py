@@ -373,6 +373,13 @@ def is_open(source: Source, *, timezone: str = "UTC") -> bool:
     return _behind_gate(source, timezone) is not None
 
 
+def invalid_timers(source: Source, *, timezone: str = "UTC") -> Mapping[str, str]:
+    """Return why timers of a file are invalid, by id; of a file whose gate is closed, none."""
+    services = _behind_gate(source, timezone)
+    with _told_of(source):
+        return {} if services is None else services.timers().invalid
+
+
 def _behind_gate(source: Source, timezone: str) -> Services | None:
     """Return what a file says if its timers are on; whatever concerns timers asks this first."""
     given = source.read()
