@@ -10,7 +10,7 @@ RUNS ?= 100000
 EVERY ?= 1
 EXAMPLES ?= 200
 
-.PHONY: help run example-services example-workflows example-sessions example-flows example-agents test check fix laws sim mutants interleavings chaos server-faults soak ray fuzz bench load requirements lock
+.PHONY: help run example-services example-workflows example-sessions example-flows example-agents test check fix laws sim mutants interleavings chaos faults soak ray fuzz bench load requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -68,7 +68,7 @@ interleavings: .venv/dev.stamp  ## step every pair of calls through every order 
 chaos: .venv/dev.stamp  ## kill -9 real nodes KILLS=200 times on SQLite, then three on PostgreSQL, and check what is left
 	@$(BIN)/python -m tests.chaos --kills $(KILLS)
 
-server-faults: .venv/dev.stamp  ## restart, crash and pause PostgreSQL and end its connections, FAULTS=60 times under three nodes
+faults: .venv/dev.stamp  ## restart, crash and pause PostgreSQL and end its connections, FAULTS=60 times under three nodes
 	@$(BIN)/python -m tests.chaos --server-faults $(FAULTS)
 
 soak: .venv/dev.stamp  ## have nodes do RUNS=100000 runs of each kind of target on each database, and count what they keep

@@ -128,7 +128,8 @@ async def _served(front: Front | None, beat: Onbeat) -> AsyncIterator[None]:
     url = f"{welcome.url}/api/v1"
 
     def listen() -> None:
-        with httpx.stream("GET", f"{url}/events", headers=headers, timeout=30) as heard:
+        created = f"{url}/events?name=schedule.created"  # of all that is looked at, nothing is sent
+        with httpx.stream("GET", created, headers=headers, timeout=None) as heard:
             for _ in heard.iter_lines():
                 if stopped.is_set():
                     return
