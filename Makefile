@@ -5,10 +5,12 @@ SOURCES := src tests bench tools
 
 SEEDS ?= 200
 KILLS ?= 200
+FAULTS ?= 60
+RUNS ?= 100000
 EVERY ?= 1
 EXAMPLES ?= 200
 
-.PHONY: help run example-services example-workflows example-sessions example-flows example-agents test check fix laws sim mutants interleavings chaos ray fuzz bench growth load requirements lock
+.PHONY: help run example-services example-workflows example-sessions example-flows example-agents test check fix laws sim mutants interleavings chaos faults soak ray fuzz bench growth load requirements lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
@@ -65,6 +67,13 @@ interleavings: .venv/dev.stamp  ## step every pair of calls through every order 
 
 chaos: .venv/dev.stamp  ## kill -9 real nodes KILLS=200 times on SQLite, then three on PostgreSQL, and check what is left
 	@$(BIN)/python -m tests.chaos --kills $(KILLS)
+
+faults: .venv/dev.stamp  ## restart, crash and pause PostgreSQL and end its connections, FAULTS=60 times under three nodes
+	@$(BIN)/python -m tests.chaos --server-faults $(FAULTS)
+
+soak: .venv/dev.stamp  ## have nodes do RUNS=100000 runs of each kind of target on each database, and count what they keep
+	@$(BIN)/python -m tests.soak --runs $(RUNS)
+	@$(BIN)/python -m tests.soak --runs $(RUNS) --kinds function --api
 
 ray: .venv/dev.stamp .venv/ray.stamp  ## run functions on real Ray clusters, in a network of their own, and kill what they run on
 	@$(BIN)/python tools/test.py ray

@@ -9,11 +9,12 @@ import pytest
 from msgspec import structs
 
 from onbeat.cli import UNAVAILABLE
-from onbeat.events import NodeLost, NodeStopped, RunHandedBack, SchedulePaused
+from onbeat.events import NodeLost, NodeStopped, RunClaimed, RunHandedBack, SchedulePaused
 from tests.chaos.broken import WAYS
 from tests.chaos.checker import judge
 from tests.chaos.databases import PostgresDatabase, SqliteFile
 from tests.chaos.driver import Driver
+from tests.chaos.harm import OF_SERVER
 from tests.chaos.node import POINTS
 from tests.postgres import Server, new_folder
 
@@ -25,6 +26,8 @@ OFTEN_PASSED = (
     "plan_due:before", "plan_due:after", "launch:before", "launch:after", "finish:before",
     "heartbeat:after", "commit:before", "commit:after", "statement", "register:after",
 )  # fmt: skip
+QUICK_FAULTS = tuple(each for each in OF_SERVER if each != "server paused long")
+SERVER_FAULTS = len(QUICK_FAULTS)
 HARMS = ("halt before launches", "cut off", "server crashed")
 SHARED_WAYS = {  # how others are hurt when a node is broken
     "free_the_started": (),
@@ -68,6 +71,17 @@ def test_nodes_that_share_a_server_and_are_hurt_leave_nothing_doubled_silent_or_
     assert driver.kills.total() >= SHARED_KILLS
     assert verdict.lost > 0
     assert verdict.attempts > SHARED_KILLS
+
+
+def test_nodes_outlive_a_server_that_is_restarted_crashed_paused_and_cuts_them_off(
+    tmp_path, server
+):
+    """`python -m tests.chaos --server-faults 60` is the long one."""
+    driver = Driver(tmp_path, PostgresDatabase(server), seed=1, calm=0.5, harms=QUICK_FAULTS)
+    verdict = judge(driver.endure(SERVER_FAULTS))
+    assert dict(verdict.wrong) == {}
+    assert driver.harm.total() == SERVER_FAULTS
+    assert verdict.attempts > SERVER_FAULTS
 
 
 def test_a_node_stopped_while_it_announces_runs_leaves_none_of_them_behind(tmp_path):
@@ -169,6 +183,17 @@ def with_a_start_of_what_was_never_decided(history):
     _drop(history, "run.enqueued", row.run_id)
 
 
+def with_an_attempt_announced_twice(history):
+    """Have a run handed back, and announced under the same number, as it once was."""
+    row = _a_success(history)
+    at = next(i for i, (_, e) in enumerate(history.events) if _is(e, "run.started", row.run_id))
+    moment, event = history.events[at]
+    back = RunHandedBack(row.schedule_id, row.run_id, row.run_at, event.fence + 1, event.attempt)
+    claim = RunClaimed(row.schedule_id, row.run_id, row.run_at, event.node_id, event.fence + 2)
+    again = structs.replace(event, due_at=None, fence=event.fence + 2)
+    history.events[at + 1 : at + 1] = [(moment, each) for each in (back, claim, again)]
+
+
 def with_another_key(history):
     history.witness[0] = replace(history.witness[0], key="0" * 64)
 
@@ -263,6 +288,7 @@ CASES = {
     with_a_launch_twice: "doubled",
     without_a_launch: "unlaunched",
     without_an_announcement: "unannounced",
+    with_an_attempt_announced_twice: "announced twice",
     with_another_key: "wrong key",
     with_a_run_decided_twice: "illegal",
     with_a_start_of_what_was_never_decided: "illegal",

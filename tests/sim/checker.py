@@ -392,10 +392,12 @@ class Checker(Life):
         self.require(run.asked is None, "an asked run ends", f"started again: {run}")
         self.waiting.is_free(run, "started")
         self._fence(run, event.fence, rises=run.state == "ENQUEUED")
+        # What was in its way was judged when it was released, if the clock was set back since.
+        judged_at = max(self.now, run.free_since)
         others = [
             r
             for r in self.unfinished(run.schedule_id)
-            if r.state == "STARTED" and r.alone and run.alone and not r.is_unheard_of(self.now)
+            if r.state == "STARTED" and r.alone and run.alone and not r.is_unheard_of(judged_at)
         ]
         apart = run.policy.overlap == "allow" or not others
         self.require(apart, "one at a time", f"{run} beside {others}")

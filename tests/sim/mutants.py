@@ -57,9 +57,9 @@ MUTANTS = [
     ),
     Mutant(
         "an outcome is dropped when the store fails", "engine/dispatcher.py",
-        "                return await call()\n            except StoreFailed as broken:\n",
-        "                return await call()\n            except StoreFailed as broken:\n"
-        "                return []\n",
+        '        return await until_answered(call, "outcomes wait to be recorded")\n',
+        "        try:\n            return await call()\n"
+        "        except StoreFailed:\n            return []\n",
     ),
     Mutant(
         "the due row is moved, the runs are written in another transaction", f"{STORE}/planning.py",
@@ -344,6 +344,21 @@ MUTANTS = [
         "a node forgets a run that it is to end", "engine/loop.py",
         "self._asked = self._asked or not self.dispatcher.end(asked)", "self.dispatcher.end(asked)",
         is_out_of_reach=True,  # by the time it looks, a run has begun
+    ),
+    Mutant(
+        "an attempt that is handed back is announced again under its number", f"{STORE}/ending.py",
+        "SET deferrals = r.deferrals + CASE WHEN r.status = 'STARTED' THEN 1 ELSE 0 END,",
+        "SET attempt = r.attempt - CASE WHEN r.status = 'STARTED' THEN 1 ELSE 0 END,",
+    ),
+    Mutant(
+        "an attempt that is handed back costs a retry", f"{STORE}/ending.py",
+        "SET deferrals = r.deferrals + CASE WHEN r.status = 'STARTED' THEN 1 ELSE 0 END,",
+        "SET deferrals = r.deferrals,",
+    ),
+    Mutant(
+        "a run that was handed back is no more in the way", "core/runs.py",
+        "return self.attempt > 0 and not self.was_handed_back",
+        "return self.attempt > 0",
     ),
     Mutant(
         "a run that is asked to end is handed back", f"{STORE}/ending.py",

@@ -414,12 +414,12 @@ class Dispatcher:
                 if (attempt.run_id, attempt.fence) in self._asked:
                     outcome = Canceled("ended because it was asked to")
                 if (attempt.run_id, attempt.fence) in self._given_up:
-                    self._given_up.discard((attempt.run_id, attempt.fence))
                     outcome = Lost()  # others may have decided so already
             else:
                 log.exception("the launcher of run %d failed", attempt.run_id)
                 outcome = Failed(_told(broken), "launch_failed")
         self._asked.discard((attempt.run_id, attempt.fence))
+        self._given_up.discard((attempt.run_id, attempt.fence))
         self._running.pop(attempt.run_id, None)  # its place is free for another at once
         self._unrecorded += 1
         self._finished.append(Finished(attempt, outcome, tail))

@@ -19,7 +19,7 @@ LOOK_EVERY = 0.5  # seconds between looks, when nothing is known to have happene
 SOONEST = 0.05  # seconds between looks at a busy store
 KEEP_ALIVE = 15.0  # seconds after which a listener hears that there is nothing to hear
 LOOK_BACK = 10_000  # milliseconds: by then every transaction has been committed, or never will
-AT_ONCE = 500  # transactions
+AT_ONCE = 50  # transactions, each of which may tell of some hundred runs
 MOST_LISTENERS, MOST_OF_ONE = 100, 20
 WELCOME_EVERY = 2.5  # seconds between looks whether who listens may; what is found is 2 s old
 CHUNK = 64 * 1024
@@ -168,6 +168,7 @@ async def follow_events(
             low, sent = _moved_on(low, sent, service.clock.now() - LOOK_BACK)
         elif rows:
             low = max(low, rows[-1].event_id)
+        del rows  # who waits keeps none of it
         if has_more:
             continue
         await live.wait(LOOK_EVERY)
