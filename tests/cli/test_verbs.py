@@ -63,7 +63,7 @@ NODE_KEYS = {
     "version", "tz", "address",
 }  # fmt: skip
 STATUS_KEYS = {
-    "database", "now", "gate", "schedules", "paused", "due", "next_due_at", "runs", "nodes"
+    "database", "now", "gate", "schedules", "paused", "due", "next_due_at", "runs", "stuck", "nodes"
 }  # fmt: skip
 
 
