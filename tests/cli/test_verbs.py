@@ -59,7 +59,7 @@ RUN_KEYS = {
     "run_id", "schedule_id", "run_at", "due_at", "status", "reason", "triggered_by", "user", "attempt",
     "iteration", "revision", "tick_count", "first_run_at", "blocked_by", "priority", "group",
     "deadline_at", "end_asked_at", "deferrals", "external_id", "idempotency_key", "request_id",
-    "node_id", "started_at", "finished_at", "exit_code", "error", "result", "inputs", "rendered",
+    "node_id", "started_at", "stuck_at", "finished_at", "exit_code", "error", "result", "inputs", "rendered",
     "created_at", "updated_at",
 }  # fmt: skip
 NODE_KEYS = {
@@ -71,6 +71,7 @@ STATUS_KEYS = {
     "awaited",
     "following",
     "waiting",
+    "stuck",
 }  # fmt: skip
 
 

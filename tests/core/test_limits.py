@@ -145,7 +145,7 @@ def test_a_tick_is_not_moved_onto_an_excluded_day():
         ({"within": "9 to 5"}, "within.hours: '9 to 5' is not a range of hours"),
         ({"within": {"hours": 9}}, "within.hours: 9 is not a range of hours"),
         ({"within": {"days": "MON#1"}}, "within.days: 'MON#1' is no set of weekdays"),
-        ({"within": {"days": "Someday"}}, "within.days: 'SOMEDAY' is no day of week"),
+        ({"within": {"days": "Someday"}}, "within.days: 'Someday' is no day of week"),
         ({"within": {"outside": "wait"}}, "within.outside: no way is called 'wait'"),
         ({"within": {"hour": "09:00-17:00"}}, "within.hour: no such key"),
         ({"within": "09:00-10:00"}, "within: no tick is left"),

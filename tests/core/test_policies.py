@@ -95,6 +95,7 @@ ASKED = [  # fields, the policy that they ask for, and how they are written
     ({"priority": -100}, Policy(priority=-100), {"priority": -100}),
     ({"rate": "10 / h"}, Policy(rate=Rate(10, "hour")), {"rate": "10/hour"}),
     ({"pause_after": 3}, Policy(pause_after=3), {"pause_after": 3}),
+    ({"warn_after": "90m"}, Policy(warn_after=5_400_000), {"warn_after": "90m"}),
 ]  # fmt: skip
 
 

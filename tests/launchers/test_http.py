@@ -1048,7 +1048,10 @@ NO_URL = "is no URL that can be asked (http(s)://host:port/path?query: a literal
 @pytest.mark.parametrize(
     ("fields", "refusal"),
     [
-        ({"http": None}, "http: None is not a text (a text)"),
+        (
+            {"http": None},
+            'http: None is not a text (http: "https://example.com/hook", with method, headers and inputs beside it)',
+        ),
         ({"http": 80}, "http: 80 is not a text (put it in quotes)"),
         ({"http": ""}, f"http: '' {NO_URL}"),
         ({"http": "a.test/x"}, f"http: 'a.test/x' {NO_URL}"),

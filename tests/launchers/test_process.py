@@ -868,7 +868,10 @@ def test_without_proc_there_are_no_leftovers(monkeypatch):
         ({"command": ["nice", 19]}, "command[1]: 19 is not a text (put it in quotes)"),
         ({"command": ["sleep", 0.5]}, "command[1]: 0.5 is not a text (put it in quotes)"),
         ({"command": ["echo", True]}, "command[1]: True is not a text (put it in quotes)"),
-        ({"command": ["echo", ["a"]]}, "command[1]: ['a'] is not a text (a text)"),
+        (
+            {"command": ["echo", ["a"]]},
+            """command[1]: ['a'] is not a text (command: ["./backup.sh", "--all"])""",
+        ),
         ({"command": [""]}, "command[0]: it is empty (a text)"),
         (
             {"command": ["echo", "a\0b"]},

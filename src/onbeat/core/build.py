@@ -10,7 +10,7 @@ from datetime import date, datetime, time, timedelta
 from typing import TypedDict, Unpack
 
 from onbeat.core.calendars import NO_CALENDARS, Calendars, Exclude, Within, time_of_day
-from onbeat.core.cron import FIELDS
+from onbeat.core.cron import FIELDS, as_typed
 from onbeat.core.durations import Duration, parse_duration
 from onbeat.core.instants import canonical_time
 from onbeat.core.limits import Limited, Open
@@ -112,7 +112,12 @@ def calendar_of(given: Mapping[str, object], tz: str, dst: Dst) -> Calendar:
             raise InvalidSchedule(f"calendar.{name}", f"{shown(value)} is no value", hint=hint)
         text = ",".join(str(item).strip().upper() for item in items)
         texts[name] = re.sub(r"(?<!\d)0+(?=\d)", "", text, flags=re.ASCII)  # 09 is 9
-    return Calendar(**texts, timezone=tz, dst=dst)
+    try:
+        return Calendar(**texts, timezone=tz, dst=dst)
+    except InvalidSchedule as refused:
+        typed = given.get(refused.field.rpartition(".")[2], "")
+        parts = typed if isinstance(typed, (list, tuple)) else (typed,)
+        raise as_typed(refused, ",".join(map(str, parts))) from None
 
 
 def limited(

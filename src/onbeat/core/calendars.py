@@ -113,14 +113,16 @@ class Within:
         ranges = sorted(_hours(text) for text in self.hours)
         object.__setattr__(self, "hours", tuple(map(_hours_text, ranges)))
         object.__setattr__(self, "_ranges", tuple(ranges))
-        object.__setattr__(self, "days", self.days.upper())
+        typed = self.days
+        object.__setattr__(self, "days", typed.upper())
         try:
             weekdays = cron.parse_field(cron.DAY_OF_WEEK, self.days)
         except InvalidSchedule as refused:
-            raise InvalidSchedule("within.days", refused.problem, hint=refused.hint) from None
+            quoting = cron.as_typed(refused, typed)
+            raise InvalidSchedule("within.days", quoting.problem, hint=refused.hint) from None
         if weekdays.specials:
             raise InvalidSchedule(
-                "within.days", f"{shown(self.days)} is no set of weekdays", hint="such as MON-FRI"
+                "within.days", f"{shown(typed)} is no set of weekdays", hint="such as MON-FRI"
             )
         object.__setattr__(self, "_weekdays", weekdays.bits)
 
@@ -189,9 +191,10 @@ def _resolve_names(items: Iterable[str], calendars: Calendars) -> list[str]:
     found: list[str] = []
     for item in items:
         if not isinstance(item, str):
-            raise InvalidSchedule(
-                "exclude", f"{shown(item)} is not a date", hint="such as 2026-12-25"
-            )
+            hint = "such as 2026-12-25"
+            if isinstance(item, Mapping) and item.keys() & {"ics", "holidays"}:
+                hint = "calendars: {closed: {ics: dates.ics}}, and here exclude: closed"
+            raise InvalidSchedule("exclude", f"{shown(item)} is not a date", hint=hint)
         if item in calendars:
             found += calendars[item]
         elif item[:1].isdigit():

@@ -8,6 +8,7 @@ a day field left open; `H` for a value spread by a hash of the schedule's id; `@
 Every refusal is an `InvalidSchedule` that names the field, the value and what would be right.
 """
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -97,6 +98,18 @@ def canonical(text: str) -> str:
     """Return `text` as it is kept: one space between fields, capitals, macros in small letters."""
     tidy = " ".join(_checked(text).split())
     return tidy.lower() if tidy.startswith("@") else tidy.upper()
+
+
+def as_typed(refused: InvalidSchedule, typed: str) -> InvalidSchedule:
+    """Return a refusal of a canonical text that quotes what was typed."""
+    tidy = " ".join(typed.split())
+
+    def quoted(found: re.Match[str]) -> str:
+        at = tidy.upper().find(found[1].upper())
+        return found[0] if at < 0 else f"'{tidy[at : at + len(found[1])]}'"
+
+    problem = re.sub(r"'([^']+)'", quoted, refused.problem)
+    return InvalidSchedule(refused.field, problem, hint=refused.hint)
 
 
 def split(text: str) -> list[str]:

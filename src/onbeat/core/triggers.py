@@ -87,14 +87,17 @@ class Cron(OnTheWall):
     _pattern: WallPattern = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        text = cron.canonical(self.cron)
+        typed, text = self.cron, cron.canonical(self.cron)
         if text != self.cron:
             _set(self, "cron", text)
         if self.key and not cron.uses_hash(text):
             _set(self, "key", "")
         check_dst(self.dst)
         where = zone(self.timezone).name
-        pattern = cron.compile_cron(text, where, keep_gaps=self.dst == "shift", key=self.key)
+        try:
+            pattern = cron.compile_cron(text, where, keep_gaps=self.dst == "shift", key=self.key)
+        except InvalidSchedule as refused:
+            raise cron.as_typed(refused, typed) from None
         _set(self, "_pattern", pattern)
 
 

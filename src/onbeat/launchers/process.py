@@ -385,9 +385,17 @@ def _read(target: Target) -> tuple[list[str], str | None, dict[str, str]]:
     )
 
 
+EXAMPLES = {
+    "command": 'command: ["./backup.sh", "--all"]',
+    "cwd": 'cwd: "/srv/app"',
+    "env": 'env: {NAME: "value"}',
+}  # of fields that are texts
+
+
 def _text(field: str, value: object, *, least: int = 1) -> str:
     if not isinstance(value, str):
-        hint = "put it in quotes" if isinstance(value, (int, float)) else "a text"
+        name = field.partition("[")[0].partition(".")[0]
+        hint = "put it in quotes" if isinstance(value, (int, float)) else EXAMPLES[name]
         raise InvalidSchedule(field, f"{shown(value)} is not a text", hint=hint)
     if len(value) < least or "\0" in value:
         raise InvalidSchedule(field, "it holds NUL" if value else "it is empty", hint="a text")

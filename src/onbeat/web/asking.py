@@ -11,7 +11,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
 from onbeat.access import Caller
-from onbeat.core.instants import parse_instant, rfc3339_ms
+from onbeat.core.instants import parse_instant, parse_instant_ms, rfc3339_ms
 from onbeat.core.schedules import ID, check_id
 from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.service import Service
@@ -19,7 +19,7 @@ from onbeat.web.problems import Problem
 
 LONGEST_PAGE = 1000
 INSTANT = (
-    r"^ *[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(\.0+)?"
+    r"^ *[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?"
     r"([Zz]|[+-][0-9]{2}:[0-9]{2}) *$"
 )
 LOCAL_OR_INSTANT = INSTANT.replace("]{2}) *$", "]{2})? *$")
@@ -147,7 +147,8 @@ def instant_of(field: str, given: str) -> int:
 
 def milliseconds_of(field: str, given: str, *, now: int) -> int:
     """Return an instant that is to come, in milliseconds, or refuse it."""
-    found = instant_of(field, given) * 1000
+    with naming(field):
+        found = parse_instant_ms(given)
     if found <= now:
         raise InvalidSchedule(
             field, f"{shown(given)} is past", hint=f"later than {rfc3339_ms(now)}"

@@ -87,10 +87,17 @@ def read_target(target: Target) -> tuple[str, Place, list[tuple[str, str]], bool
     return method, place_of(text_of("http", given.get("http"))), headers, feedback
 
 
+def _example(field: str) -> str:
+    """Return how a field that is a text is written."""
+    if field == "http":
+        return 'http: "https://example.com/hook", with method, headers and inputs beside it'
+    return 'headers: {Accept: "text/plain"}'
+
+
 def text_of(field: str, value: object) -> str:
     """Return a text that can be sent, or refuse it."""
     if not isinstance(value, str):
-        hint = "put it in quotes" if isinstance(value, (int, float)) else "a text"
+        hint = "put it in quotes" if isinstance(value, (int, float)) else _example(field)
         raise InvalidSchedule(field, f"{shown(value)} is not a text", hint=hint)
     if len(value) > LONGEST_TEXT:
         raise InvalidSchedule(field, "it is too long", hint=f"{LONGEST_TEXT} characters at most")

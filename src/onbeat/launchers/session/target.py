@@ -8,6 +8,12 @@ from onbeat.core.schedules import Target
 from onbeat.errors import InvalidSchedule, naming, shown
 
 LONGEST_ID = 200  # characters
+EXAMPLES = {
+    "prompt": "Standup for {{ date }}",
+    "url": "http://127.0.0.1:3000",
+    "model": "large",
+    "cwd": "/srv/app",
+}  # of fields that are texts
 FIELDS = {"prompt", "url", "model", "cwd", "persist", "feedback"}
 
 
@@ -56,7 +62,7 @@ def session_id_of(body: object) -> str | None:
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         problem = "it is empty" if isinstance(value, str) else f"{shown(value)} is not a text"
-        raise InvalidSchedule(name, problem, hint="a text")
+        raise InvalidSchedule(name, problem, hint=f'{name}: "{EXAMPLES[name]}"')
     return value
 
 

@@ -1,0 +1,53 @@
+"""Refusals quote what was typed, and say which form is right."""
+
+import pytest
+
+from onbeat.core.schedules import read_schedule
+from onbeat.errors import InvalidSchedule
+from onbeat.launchers.http.target import read_target
+from onbeat.launchers.process import _read
+from onbeat.launchers.session.target import read_prompt
+
+RUN = {"run": {"command": ["true"]}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"cron": "nope * * * *"}, "'nope' is no minute"),
+        ({"cron": "* * *  Nope *"}, "'Nope' is no month"),
+        ({"cron": "0 9 * * mon-nope"}, "'nope' in 'mon-nope'"),
+        ({"cron": "* * * * mon#nope"}, "'mon#nope' is no weekday"),
+        ({"calendar": {"day_of_week": "nope"}}, "'nope' is no day of week"),
+        ({"calendar": {"month": ["jan", "nope"]}}, "'nope' is no month"),
+        ({"every": "1h", "within": {"days": "mon-nope"}}, "'nope' in 'mon-nope'"),
+    ],
+)
+def test_a_refusal_quotes_what_was_typed(fields, told):
+    with pytest.raises(InvalidSchedule) as refused:
+        read_schedule("a", {**fields, **RUN})
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("read", "run", "told"),
+    [
+        (read_target, {"http": {"url": "https://x.y"}}, 'http: "https://example.com/hook"'),
+        (read_target, {"http": "https://x.y", "headers": {"A": ["b"]}}, 'headers: {Accept: "'),
+        (_read, {"command": ["a", ["b"]]}, 'command: ["./backup.sh", "--all"]'),
+        (_read, {"command": ["a"], "cwd": {"a": 1}}, 'cwd: "/srv/app"'),
+        (_read, {"command": ["a"], "env": {"A": ["b"]}}, 'env: {NAME: "value"}'),
+        (read_prompt, {"session": {"prompt": ["a"]}}, 'prompt: "Standup for {{ date }}"'),
+        (read_prompt, {"session": {"prompt": "a", "url": []}}, 'url: "http://127.0.0.1:3000"'),
+    ],
+)
+def test_what_is_not_a_text_is_told_with_the_right_form(read, run, told):
+    target = read_schedule("a", {"every": "1h", "run": run}).target
+    with pytest.raises(InvalidSchedule, match="is not a text") as refused:
+        read(target)
+    assert told in refused.value.hint
+
+
+def test_a_calendar_inside_of_exclude_is_told_where_it_belongs():
+    with pytest.raises(InvalidSchedule, match=r"calendars: \{closed: \{ics: dates\.ics\}\}"):
+        read_schedule("a", {"every": "1h", "exclude": {"ics": "x.ics"}, **RUN})
