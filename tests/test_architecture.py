@@ -137,6 +137,7 @@ def test_a_system_knows_the_use_cases_and_the_core_and_no_other_system():
                 "ports",
                 "records",
                 "regular",
+                "queries",
                 "service",
                 "telling",
                 "systems.wording",

@@ -70,7 +70,13 @@ def test_the_channels_are_listed_without_their_secrets(settings):
     assert rows == [
         ["CHANNEL", "TO", "ON", "SCHEDULES", "MESSAGES"],
         ["ops", "https://hooks.example", "failure late failures:3", "backup/*", "none"],
-        ["boss", "boss@example.org by 127.0.0.1", "failure missed parked recovery stuck", "*", "none"],
+        [
+            "boss",
+            "boss@example.org by 127.0.0.1",
+            "failure missed parked recovery stuck",
+            "*",
+            "none",
+        ],
     ]
     (ops, _) = json.loads(ok("notify", "list", "--json"))
     assert (ops["on"], ops["late"], ops["every"]) == (

@@ -481,7 +481,14 @@ class TestOverlap:
             "SKIPPED", "overlap", going.run_id,
         )  # fmt: skip
         assert await world.told() == [
-            RunSkipped("report", skipped.run_id, at("14:00"), "overlap", blocked_by=going.run_id)
+            RunSkipped(
+                "report",
+                skipped.run_id,
+                at("14:00"),
+                "overlap",
+                blocked_by=going.run_id,
+                overlaps=1,
+            )
         ]
         assert (await world.schedule()).last_miss_reason == "overlap"
 
