@@ -8,7 +8,7 @@ import apsw
 import pytest
 from click.testing import CliRunner
 
-from onbeat import service
+from onbeat import queries
 from onbeat.app import client
 from onbeat.cli import main
 from onbeat.core.schedules import read_schedule
@@ -22,8 +22,8 @@ CLOSED = {"closed": ("12-24..12-26",)}
 def small_pages(tmp_path, monkeypatch):
     """Be in an empty folder, where a page has few schedules."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(service, "FIRST_PAGE", 3)
-    monkeypatch.setattr(service, "PAGE", 5)
+    monkeypatch.setattr(queries, "FIRST_PAGE", 3)
+    monkeypatch.setattr(queries, "PAGE", 5)
 
 
 def define(count, **fields):
