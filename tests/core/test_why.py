@@ -242,7 +242,7 @@ class TestRunning:
             started_at=NOON * 1000,
             deadline_at=NOON * 1000 + 5,
         )
-        told = asked(a_run(reason="overlap", blocked_by=6), blocker=blocker).sentences
+        told = asked(a_skip("overlap", blocked_by=6), blocker=blocker).sentences
         assert told[0] == (
             "run 6 (tick of 2026-01-01T12:00:00Z) was running since 2026-01-01T12:00:00.000Z, "
             "and overlap is skip"
@@ -488,7 +488,7 @@ class TestAttempts:
             for n, reason in enumerate(reasons, 1)
         ]
 
-    def test_a_retry_that_was_dropped_is_told_apart_from_the_attempt(self):
+    def test_a_dropped_retry_is_a_sentence_apart_from_its_attempt(self):
         run = a_run(
             Status.FAILED, reason="superseded", attempt=1, started_at=ms("12:00:01"),
             finished_at=ms("12:05:00"), tried=self.tried("exit"), exit_code=1,
@@ -536,7 +536,7 @@ class TestAttempts:
         assert "no such file" in told
         assert "ran from" not in told
 
-    def test_a_long_story_tells_of_the_latest_attempts(self):
+    def test_only_the_latest_of_many_attempts_are_listed(self):
         reasons = ["exit", "error"] * 5
         tried = self.tried(*reasons)
         found = asked(RunFacts(7, NOON, Status.ENQUEUED, 0, attempt=10, tried=tried))
@@ -564,7 +564,7 @@ class TestCauses:
         )  # fmt: skip
         assert asked(run).sentences[-1] == said
 
-    def test_a_pause_is_told_with_its_times_who_made_it_and_the_note(self):
+    def test_a_pause_has_its_times_its_caller_and_its_note(self):
         detail = Detail(since=ms("09:00:00"), until=ms("13:00:00"), by="ann", note="holiday")
         found = asked(a_skip("paused", detail=detail))
         assert found.sentences == [
@@ -574,7 +574,7 @@ class TestCauses:
             )
         ]
 
-    def test_of_a_gate_that_was_still_closed_no_end_is_told(self):
+    def test_a_gate_that_was_still_closed_has_no_end(self):
         found = asked(a_skip("gate_off", detail=Detail(since=ms("09:00:00"))))
         assert found.sentences == [
             (

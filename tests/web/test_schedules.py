@@ -358,6 +358,15 @@ class TestWhy:
         assert found["at"] == "2026-01-01T03:00:00Z"
         assert problem(api.get(f"/schedules/{name}/why?at=x"), 422)["field"] == "at"
 
+    def test_a_local_time_is_in_the_zone_of_the_schedule_and_a_gap_is_its_end(self, api, name):
+        certbot = {"daily": "02:30", "timezone": "Europe/Berlin", "run": DAILY["run"]}
+        api.put(f"/schedules/{name}", certbot)
+        found = api.get(f"/schedules/{name}/why?at=2099-03-29T02:30").json()
+        assert (found["at"], found["kind"]) == ("2099-03-29T01:00:00Z", "to_come")
+        assert found["note"].startswith("02:30 does not exist in Europe/Berlin on 2099-03-29")
+        found = api.get(f"/schedules/{name}/why?at=2099-10-25T02:30").json()
+        assert (found["at"], found["also"]) == ("2099-10-25T00:30:00Z", ["2099-10-25T01:30:00Z"])
+
 
 class TestBackfilling:
     def test_ticks_of_the_past_are_told_of_and_then_run_once(self, api, name):

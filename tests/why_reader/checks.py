@@ -85,7 +85,7 @@ class Checker:
     def _sentence(self, asked, sentence):
         found = [(p, m, f) for p, f in PATTERNS if (m := p.fullmatch(sentence))]
         if not found:
-            self._say(asked, f"nobody knows the sentence {sentence!r}")
+            self._say(asked, f"unknown sentence {sentence!r}")
             return
         pattern, match, function = found[0]
         self.used[pattern.pattern] += 1

@@ -7,7 +7,7 @@ from onbeat.core.instants import rfc3339, rfc3339_ms
 from onbeat.core.runs import Reason, Status, WaitedFor
 
 MOST_TRIED = 20  # attempts at a run of which the times are kept: the latest
-SHOWN = 5  # attempts that are told one by one: the latest
+SHOWN = 5  # attempts that are listed one by one: the latest
 # Reasons for which a run ends while it waits, of rows from before that was kept.
 WHILE_WAITING: frozenset[Reason] = frozenset({
     "superseded", "deadline", "group_full", "queue_full", "overlap", "missed", "paused", "gate_off",
