@@ -50,6 +50,7 @@ class World:
     async def passes(self, *lengths):
         """Let time pass, and everything happen that is due by then."""
         for length in lengths:
+            await self.beat.settle()  # what is found by a look under way would be late
             self.clock.advance(length)
             await self.beat.settle()
 
