@@ -122,6 +122,7 @@ class Driver:
                     self._pump()
                 self._people.work()
                 self._rest()
+            self._people.define()  # what was deleted: no node starts anew that would do it
             return self.finish()
         finally:
             self.end()

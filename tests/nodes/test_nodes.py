@@ -260,7 +260,7 @@ def test_a_run_that_was_started_by_a_call_never_answered_is_launched_once(
             (row,) = await until(lambda: done(beat))
             return len(doubts), len(calls), row.status, row.attempt
 
-    assert asyncio.run(story()) == (1, 1, "SUCCESS", 1)
+    assert asyncio.run(story()) == (1, 1, "SUCCESS", 2)
 
 
 async def done(beat):

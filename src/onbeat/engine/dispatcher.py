@@ -61,6 +61,7 @@ class Dispatcher:
         self.in_doubt_since: float | None = None
         self._stopping, self._ending = False, False
         self._backlog, self._records_no_more = False, False
+        self._sleeps = False
         self.has_looked = False  # whether there was a place when it was last to claim
         self._claimed_at = clock.monotonic()
         self._later: asyncio.TimerHandle | None = None
@@ -78,6 +79,11 @@ class Dispatcher:
         """Whether nothing runs, is about to be launched, or waits to be recorded."""
         busy = self.running or self._probing or self._reserved or self._unlaunched
         return not busy and self._idle.is_set()
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether it claims what waits, or is about to."""
+        return not self._stopping and (not self._sleeps or self._wake.is_set())
 
     @property
     def given_up(self) -> frozenset[int]:
@@ -129,7 +135,9 @@ class Dispatcher:
         """Claim and launch until stopped."""
         backoff = Backoff()
         while not self._stopping:
+            self._sleeps = True
             await self._wake.wait()
+            self._sleeps = False
             self._wake.clear()
             if self._stopping:
                 return

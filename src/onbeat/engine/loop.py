@@ -20,6 +20,7 @@ LOOK_ANYWAY = 0.5  # how soon a change is noticed on a store that tells only of 
 PRUNE_EVERY = 3600.0
 STUCK_EVERY = 5.0
 STUCK_AT_ONCE = 500  # runs in flight, in one look
+SETTLING = 0.001  # seconds between two looks whether all has been done
 
 log = logging.getLogger("onbeat.engine")
 
@@ -140,7 +141,10 @@ class Engine:
                 log.warning("could not say that it is gone, which its lease will tell: %s", broken)
 
     async def settle(self) -> None:
-        """Wait until everything that is due by the clock has been decided, run and recorded."""
+        """Wait until everything that is due by the clock has been decided, run and recorded.
+
+        And until no look is under way: what one finds that began before a clock is turned is late.
+        """
         while True:
             await self.dispatcher.idle()
             if self.failed.done():
@@ -154,6 +158,9 @@ class Engine:
             if self.dispatcher.concurrency and not self.dispatcher.has_looked:
                 continue  # another had the last place, and gives it back
             if moved or not self.dispatcher.is_idle or (due and due <= self._clock.now()):
+                continue
+            if self.planner.is_looking or self.dispatcher.is_looking:
+                await asyncio.sleep(SETTLING)
                 continue
             return
 

@@ -50,6 +50,7 @@ class Planner:
         self._stopping, self._is_behind, self._is_outdated = False, False, False
         self._expired_at = clock.monotonic()
         self._told_of: frozenset[str] = frozenset()  # what was needed and is not offered
+        self._sleeps = False
         self.next_due: int | None = None  # until then there is nothing to do, unless it is woken
 
     def stop(self) -> None:
@@ -60,6 +61,11 @@ class Planner:
     def wake(self) -> None:
         """Look again: something has changed."""
         self._wake.set()
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether it looks for what is due, or is about to."""
+        return not self._stopping and (not self._sleeps or self._wake.is_set())
 
     async def run(self) -> None:
         """Plan until stopped."""
@@ -170,9 +176,11 @@ class Planner:
             left = (self.next_due - self._clock.now()) / 1000
             seconds = min(left if left > 0 else least, LONGEST_SLEEP)
         timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+        self._sleeps = True
         try:
             await self._wake.wait()
         finally:
+            self._sleeps = False
             timer.cancel()
 
 
