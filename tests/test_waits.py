@@ -96,7 +96,9 @@ def onbeat(folder, *words):
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_status_shows_what_runs_wait_for(tmp_path, as_json):
-    (tmp_path / "onbeat.yaml").write_text(json.dumps({"schedules": {"train": ON_RAY}}))
+    (tmp_path / "onbeat.yaml").write_text(
+        json.dumps({"schedules": {"train": {"at": "2099-01-01T00:00:00Z", "run": ON_RAY["run"]}}})
+    )
     onbeat(tmp_path, "up", "-d")
     try:
         onbeat(tmp_path, "run", "train")
