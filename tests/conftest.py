@@ -1,22 +1,18 @@
 """What all tests share: one source of zone data, repeatable random examples, and the requirement IDs."""
 
-import json
 import os
-import re
 import zoneinfo
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests import accounting
 from tests.postgres import shared_server
 
-os.environ["ONBEAT_ROLES"] = "plan,run"  # a node of a test has no API, unless it is about that
-
 DATA = Path(__file__).parent / "data"
-ORIGINS = Path(__file__).parent.parent / "docs" / "origins.md"
-REQUIREMENTS = json.loads((DATA / "requirements.json").read_text())
+
+os.environ["ONBEAT_ROLES"] = "plan,run"  # a node of a test has no API, unless it is about that
 
 zoneinfo.reset_tzpath(
     ()
@@ -43,35 +39,14 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        for name in ids(item):
-            if name not in REQUIREMENTS:
-                raise pytest.UsageError(f"{item.nodeid}: no requirement is called {name!r}")
+        for name in accounting.ids(item):
+            if name not in accounting.REQUIREMENTS:
+                raise pytest.UsageError(f"{item.nodeid}: there is no requirement {name!r}")
 
 
 def pytest_collection_finish(session):
-    if not session.config.getoption("--requirements"):
-        return
-    proven = defaultdict(set)
-    for item in session.items:
-        for name in ids(item):
-            proven[name].add(item.nodeid.partition("[")[0])
-    told = set(met_otherwise())
-    for name, wanted in REQUIREMENTS.items():
-        state = "proven" if name in proven else "told" if name in told else "open"
-        print(f"{name:4} {state:6}  {wanted['text']}")
-        for test in sorted(proven.get(name, ())):
-            print(f"{'':12} {test}")
-        if state == "told":
-            print(f"{'':12} met in another way: docs/origins.md")
-    others = len(told - proven.keys())
-    print(f"\n{len(proven)} of {len(REQUIREMENTS)} proven by a test, {others} met in another way")
-
-
-def met_otherwise():
-    """Yield the requirements that docs/origins.md tells how something else meets."""
-    for row in re.findall(r"^\| ([A-Z0-9, ]+) \|", ORIGINS.read_text(), re.MULTILINE):
-        yield from (name for name in row.split(", ") if name in REQUIREMENTS)
-
-
-def ids(item):
-    return [name for mark in item.iter_markers("req") for name in mark.args]
+    if session.config.getoption("--requirements"):
+        print("\n".join(accounting.report(session.items)))
+        wrong = accounting.breaches(session.items)
+        if wrong:
+            raise pytest.UsageError("\n".join(wrong))

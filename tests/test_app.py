@@ -138,7 +138,6 @@ async def the_schedule(beat, schedule_id):
 # -- the testing kit
 
 
-@pytest.mark.req("C61", "W59")
 @awaited
 async def test_a_defined_schedule_is_launched_when_the_clock_says_so(clock, launcher):
     async with Onbeat("sqlite://", clock=clock, launchers={"command": launcher}) as beat:
@@ -149,7 +148,6 @@ async def test_a_defined_schedule_is_launched_when_the_clock_says_so(clock, laun
         assert [attempt.schedule_id for attempt in launcher.attempts] == ["report"]
 
 
-@pytest.mark.req("C61")
 @awaited
 async def test_an_attempt_says_what_it_is_for(beat, clock, launcher):
     async with beat:
@@ -443,7 +441,6 @@ async def test_a_number_that_is_none_is_no_number_afterwards(beat, clock):
         assert await runs(beat, "status result") == [("SUCCESS", [None, 1])]
 
 
-@pytest.mark.req("C7")
 @awaited
 async def test_an_exception_is_recorded_with_its_trace_and_told_to_the_log(beat, clock, caplog):
     @beat.schedule(every("1h"))
@@ -461,7 +458,6 @@ async def test_an_exception_is_recorded_with_its_trace_and_told_to_the_log(beat,
         assert schedule.last_failure_at == clock.now()
 
 
-@pytest.mark.req("S57", "W56")
 @awaited
 async def test_a_failure_is_tried_again_as_the_policy_says_and_then_given_up(beat, clock):
     tried = []
@@ -482,7 +478,6 @@ async def test_a_failure_is_tried_again_as_the_policy_says_and_then_given_up(bea
     assert len({key for _, _, key in tried}) == 1
 
 
-@pytest.mark.req("S57")
 @awaited
 async def test_a_retry_that_succeeds_is_a_success(beat, clock):
     @beat.schedule(every("1h"), retry=["30s"])
@@ -510,7 +505,6 @@ async def test_what_could_never_work_is_not_tried_again(beat, clock):
         assert found == [("FAILED", "launch_failed", 1, error)]
 
 
-@pytest.mark.req("C52")
 @awaited
 async def test_a_tick_is_skipped_while_the_last_run_is_going(beat, clock):
     go_on = asyncio.Event()
@@ -530,7 +524,6 @@ async def test_a_tick_is_skipped_while_the_last_run_is_going(beat, clock):
         assert await runs(beat, "status") == ["SUCCESS", "SKIPPED"]
 
 
-@pytest.mark.req("C54")
 @awaited
 async def test_a_run_that_is_going_completes_when_its_schedule_is_changed(beat, clock):
     go_on = asyncio.Event()
@@ -625,7 +618,6 @@ async def test_resuming_catches_up_once_if_asked_to(beat, clock, launcher):
         assert attempt.triggered_by == "catchup"
 
 
-@pytest.mark.req("K21")
 @awaited
 async def test_a_start_by_hand_is_a_run_of_its_own_even_of_a_paused_or_running_one(beat, clock):
     go_on = asyncio.Event()
@@ -853,7 +845,6 @@ async def test_who_comes_after_the_node_has_left_is_the_node(file, clock, launch
 # -- a restart
 
 
-@pytest.mark.req("C2", "W57")
 @awaited
 async def test_a_restart_goes_on_where_it_was(file, clock):
     def a_program():
@@ -874,7 +865,6 @@ async def test_a_restart_goes_on_where_it_was(file, clock):
         assert await runs(beat, "result tick_count") == [(1, 1), (2, 1), (3, 1)]
 
 
-@pytest.mark.req("C4", "C44", "S58", "S82", "W57")
 @awaited
 async def test_what_was_missed_runs_once_at_the_start(file, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as beat:
@@ -888,7 +878,6 @@ async def test_what_was_missed_runs_once_at_the_start(file, clock, launcher):
         assert (await the_schedule(beat, "report")).next_run_at == NOON + 11 * HOUR
 
 
-@pytest.mark.req("C45")
 @awaited
 async def test_a_tick_that_ran_does_not_run_again_after_a_restart(file, clock, launcher):
     for _ in range(3):
@@ -928,7 +917,7 @@ async def test_a_retry_waits_through_a_restart(file, clock):
 # -- how many at once
 
 
-@pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.req("C51")), 3], ids=str)
+@pytest.mark.parametrize("concurrency", [1, 3], ids=str)
 @pytest.mark.parametrize("kind", ["async", "plain"])
 @awaited
 async def test_no_more_run_at_once_than_are_allowed_and_all_of_them_run(clock, concurrency, kind):
@@ -1058,7 +1047,6 @@ async def test_a_stop_in_the_middle_loses_nothing(file, clock, launcher, call):
     assert len(launcher.attempts) == 1
 
 
-@pytest.mark.req("S64")
 @awaited
 async def test_nothing_more_begins_while_it_stops(file, clock, launcher):
     beat, go_on = a_beat(clock, file, launcher=launcher), asyncio.Event()
@@ -1121,7 +1109,6 @@ def failing(store, call, times, *, late=False):
     return lambda: not left[0]
 
 
-@pytest.mark.req("C45")
 @pytest.mark.parametrize(
     "call",
     ["plan_due", "claim", "announce", "finish", "next_due", "heartbeat", "changed_elsewhere"],
@@ -1261,7 +1248,6 @@ def raises(error):
     return report
 
 
-@pytest.mark.req("C7", "S40")
 @pytest.mark.parametrize(
     "function",
     [
@@ -1287,7 +1273,6 @@ async def test_a_function_that_is_poison_hurts_no_other(clock, function):
         assert all(row.finished_at for row in await beat.runs("poison"))
 
 
-@pytest.mark.req("C7", "S40")
 @awaited
 async def test_a_launcher_that_breaks_its_contract_hurts_no_other(clock):
     class Broken(RecordingLauncher):
@@ -1307,7 +1292,6 @@ async def test_a_launcher_that_breaks_its_contract_hurts_no_other(clock):
         ]
 
 
-@pytest.mark.req("C7", "S40")
 @awaited
 async def test_a_definition_that_cannot_be_read_hurts_no_other(file, tmp_path, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as beat:
@@ -1343,7 +1327,6 @@ async def test_a_part_of_the_engine_that_dies_is_told_of_at_once(beat, caplog):
 # -- the loop
 
 
-@pytest.mark.req("S75")
 @awaited
 async def test_it_sleeps_until_something_is_due(beat, clock, launcher):
     async with beat:
@@ -1363,7 +1346,6 @@ async def test_it_sleeps_until_something_is_due(beat, clock, launcher):
         await until(lambda: launcher.attempts)
 
 
-@pytest.mark.req("C1", "C62")
 @awaited
 async def test_by_the_real_clock_it_is_never_early_and_hardly_late(file):
     beat, ran = a_beat(None, file), []
@@ -1389,7 +1371,6 @@ print("stopped", flush=True)
 """
 
 
-@pytest.mark.req("C62")
 def test_a_program_runs_until_a_signal_ends_it_in_good_order(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, stdout=subprocess.PIPE, text=True

@@ -184,7 +184,6 @@ def test_every_module_is_in_the_architecture_page():
         assert module.name.startswith("__") or f"`{name}`" in page, name
 
 
-@pytest.mark.req("F45")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)?(?:#[\w-]+)?\)", page.read_text()):

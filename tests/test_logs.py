@@ -103,7 +103,6 @@ def name_of(kind):
 # -- every event
 
 
-@pytest.mark.req("W64")
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
 def test_every_event_is_one_object_with_all_that_it_says(told, kind):
     event = an_event(kind)
@@ -115,7 +114,6 @@ def test_every_event_is_one_object_with_all_that_it_says(told, kind):
     assert found.keys() == {"at", "level", "event"} | said
 
 
-@pytest.mark.req("W64")
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
 def test_every_event_is_one_line_with_all_that_it_says(line, kind):
     event = an_event(kind)
@@ -166,7 +164,6 @@ def test_where_history_begins_is_told_as_rfc_3339(line, told):
 # -- reasons
 
 
-@pytest.mark.req("W64")
 @pytest.mark.parametrize(
     ("event", "reasons"),
     [
@@ -188,7 +185,6 @@ def test_a_line_says_why(line, told, event, reasons):
         assert f" {name}={shown}" in text
 
 
-@pytest.mark.req("W64")
 def test_the_log_of_a_story_has_every_decision_every_start_and_every_reason():
     stream = io.StringIO()
     logs.set_up(level="info", as_json=True, stream=stream)
@@ -328,7 +324,6 @@ def test_a_program_that_sets_up_its_own_logging_hears_of_events(caplog):
     assert caplog.records[0].told["reason"] == "overlap"
 
 
-@pytest.mark.req("W64")
 def test_and_reads_there_what_happened_to_what_and_why(caplog):
     caplog.set_level("INFO")
     logs.tell([RunFailed("report", 7, NOON, 1, "exit", "exit code 2")])

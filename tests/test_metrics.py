@@ -98,7 +98,6 @@ def test_the_version_is_a_label():
 # -- what happened
 
 
-@pytest.mark.req("W65")
 def test_runs_emitted_are_those_enqueued_and_those_started_as_they_were_decided():
     found = told(
         RunEnqueued("a", 1, NOON, NOON * 1000),
@@ -108,13 +107,11 @@ def test_runs_emitted_are_those_enqueued_and_those_started_as_they_were_decided(
     assert of(found, "runs_emitted_total") == 2
 
 
-@pytest.mark.req("W65")
 def test_runs_skipped_for_overlap_are_counted_by_themselves():
     found = told(RunSkipped("a", 1, NOON, "overlap"), RunSkipped("a", 2, NOON, "missed"))
     assert of(found, "runs_skipped_overlap_total") == 1
 
 
-@pytest.mark.req("W65")
 def test_launches_that_failed_are_counted_whether_they_are_tried_again_or_not():
     found = told(
         RunRetrying("a", 1, NOON, 1, NOON * 1000, "launch_failed"),
@@ -127,13 +124,11 @@ def test_launches_that_failed_are_counted_whether_they_are_tried_again_or_not():
     assert of(found, "runs_retried_total", reason="launch_failed") == 1
 
 
-@pytest.mark.req("W65")
 def test_what_is_due_is_told():
     found = samples(page(overview=Overview(NOON * 1000, True, 9, 1, 4, NOON * 1000, {}, [])))
     assert of(found, "schedules_due") == 4
 
 
-@pytest.mark.req("K10")
 def test_a_start_by_hand_is_told_apart_from_one_by_the_clock():
     found = told(started(by="manual"), started(), started())
     assert of(found, "runs_started_total", triggered_by="manual") == 1
@@ -173,7 +168,6 @@ def test_whatever_can_happen_is_there_before_it_has():
 # -- drift
 
 
-@pytest.mark.req("W66")
 @pytest.mark.parametrize(
     ("late", "bucket"),
     [(0, 0.001), (1, 0.001), (2, 0.002), (3, 0.005), (3_600_000, 3600.0), (-40, 0.05)],
@@ -188,7 +182,6 @@ def test_a_start_is_in_the_bucket_of_how_far_it_is_from_its_planned_instant(late
     assert of(found, "drift_seconds_count") == 1
 
 
-@pytest.mark.req("W66")
 def test_what_is_more_than_an_hour_off_is_counted_all_the_same():
     found = told(started(), at=(NOON + 7200) * 1000)
     assert of(found, "drift_seconds_bucket", le="3600") == 0
@@ -274,7 +267,6 @@ def test_the_gate_groups_and_what_waits_are_told():
 # -- the whole
 
 
-@pytest.mark.req("W65", "W66", "K10")
 def test_a_node_counts_what_it_does():
     clock = ManualClock()
     launcher = RecordingLauncher(

@@ -48,7 +48,6 @@ def test_a_cron_that_can_never_match_and_garbage_are_refused_when_defined_never_
         cron(text)
 
 
-@pytest.mark.req("W15")
 def test_six_fields_mean_seconds_first():
     start = datetime(2026, 1, 1, tzinfo=UTC)
     ticks = cron("0 */5 * * * *").upcoming(start, 3)

@@ -214,7 +214,6 @@ THEIRS = {
 }
 
 
-@pytest.mark.req("W75", "W76", "W77", "W78")
 def test_settings_of_workflows_are_read_by_the_names_they_have_elsewhere(load):
     found = load(ONBEAT_WORKFLOWS_EXECUTOR="http://a:1", **THEIRS)
     assert (found.lookahead, found.catchup_per_second) == (30_000, 7)

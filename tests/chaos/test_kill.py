@@ -52,7 +52,6 @@ def on_a_file(folder, **options):
     return Driver(folder, SqliteFile(folder / "onbeat.db"), **options)
 
 
-@pytest.mark.req("C2", "C44", "C45", "W5", "W55", "W57")
 def test_a_node_killed_at_every_point_leaves_nothing_doubled_silent_or_stuck(killed):
     driver, history = killed
     verdict = judge(history)

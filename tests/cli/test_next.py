@@ -19,7 +19,6 @@ def onbeat(*arguments):
     return CliRunner().invoke(main, ["next", *arguments])
 
 
-@pytest.mark.req("K7")
 def test_json_has_the_ticks_the_words_and_the_notes():
     done = onbeat("--cron", "*/5 * * * *", *AFTER, "-n", "2", "--json")
     assert done.exit_code == 0
@@ -75,7 +74,6 @@ def test_a_trigger_that_has_ended_says_so():
     assert json.loads(onbeat("--at", "2020-01-01T00:00Z", *AFTER, "--json").stdout)["next"] == []
 
 
-@pytest.mark.req("C33", "W70", "W71")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -620,7 +620,6 @@ NEEDS_A_DATABASE = [
 ]
 
 
-@pytest.mark.req("W12")
 def test_a_database_has_the_documented_tables_and_is_nobody_else_s_to_read(two):
     assert {"schedules", "schedule_runs", "due", "schedule_state", "events"} <= rows().keys()
     assert Path("onbeat.db").stat().st_mode & 0o777 == 0o600
@@ -898,7 +897,6 @@ def test_up_applies_the_file_beside_it_and_says_what_is_up(folder):
         assert [line["event"] for line in logged] == [*["schedule.created"] * 4, "node.started"]
 
 
-@pytest.mark.req("C1", "C62")
 def test_up_runs_what_is_due_when_it_is_due(folder):
     write("schedules: {tick: {every: 1s, run: {command: ['true']}}}")
     with a_node(folder):
@@ -1145,7 +1143,6 @@ def test_what_is_started_in_the_background_is_not_to_start_another(monkeypatch, 
 # -- after a node was killed
 
 
-@pytest.mark.req("C2", "C44", "C45")
 def test_after_a_node_was_killed_the_next_goes_on_and_repeats_nothing(folder):
     write(WORK)
     with a_node(folder) as node:

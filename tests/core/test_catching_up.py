@@ -29,18 +29,15 @@ QUEUE_LIMIT = Policy().queue_limit
 
 
 class TestCatchingUp:
-    @pytest.mark.req("K17", "S41")
     def test_the_latest_missed_tick_runs_and_stands_for_the_rest(self):
         (launch,) = decided(a_schedule(), now="17:30").decisions
         assert launch == Launch(Tick(at("17:00"), ms("17:00"), at("13:00"), 5), "catchup")
 
-    @pytest.mark.req("C4")
     def test_a_day_offline_is_one_run(self):
         assert told(decided(a_schedule(), now=ms("13:00") + DAY)) == [
             "catchup 13:00..2026-01-02T13:00 (25)"
         ]
 
-    @pytest.mark.req("K18")
     def test_afterwards_the_next_tick_is_the_first_to_come(self):
         assert decided(a_schedule(), now="17:30").due == Due(at("18:00"), ms("18:00"))
 
@@ -55,7 +52,6 @@ class TestCatchingUp:
         assert decided(a_schedule(), now="17:30", allowance=1).catchups == 1
         assert decided(a_schedule(), now="13:00").catchups == 0
 
-    @pytest.mark.req("W72")
     def test_without_allowance_everything_waits_for_a_second(self):
         found = decided(a_schedule(), now="17:30", allowance=0)
         assert (found.decisions, found.due.run_at) == ((), at("13:00"))
@@ -103,14 +99,12 @@ class TestCatchingUp:
             "launch 13:01", "launch 13:01:20", "launch 13:01:40", "launch 13:02",
         ]  # fmt: skip
 
-    @pytest.mark.req("S42")
     def test_the_window_is_a_day_unless_told(self):
         assert told(decided(a_schedule(), now=ms("13:30") + 2 * DAY)) == [
             "skip 13:00..2026-01-02T13:00 (25) missed",
             "catchup 2026-01-02T14:00..2026-01-03T13:00 (24)",
         ]
 
-    @pytest.mark.req("S42")
     def test_ticks_due_before_the_window_are_skipped_as_one_range(self):
         assert told(decided(a_schedule(catchup_window="2h"), now="17:30")) == [
             "skip 13:00..15:00 (3) missed", "catchup 16:00..17:00 (2)",
@@ -171,7 +165,6 @@ class TestCatchingUpAll:
             "skip 13:00..15:00 (3) missed", "catchup 16:00", "catchup 17:00",
         ]  # fmt: skip
 
-    @pytest.mark.req("W72")
     def test_those_over_the_allowance_wait_and_with_them_those_after_them(self):
         found = decided(a_schedule(catchup="all", overlap="allow"), now="17:00", allowance=2)
         assert told(found) == ["catchup 13:00", "catchup 14:00"]
@@ -220,7 +213,6 @@ class TestSpreading:
             run_at, then = planned.due.run_at, planned.due.due_at
         return found
 
-    @pytest.mark.req("W51")
     def test_they_start_evenly_over_the_look_ahead(self):
         assert self.played(a_schedule(catchup="spread"), "15:30") == {
             "catchup 13:00": 0, "catchup 14:00": 20_000, "catchup 15:00": 40_000,

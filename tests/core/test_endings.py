@@ -55,7 +55,6 @@ class TestAfter:
             Status.CANCELED, "canceled"
         )
 
-    @pytest.mark.req("K64")
     def test_a_failure_is_the_end_unless_retries_were_asked_for(self):
         assert self.follows(BROKEN) == Ended(Status.FAILED, "error")
 
@@ -68,7 +67,6 @@ class TestAfter:
         found = self.follows(BROKEN, attempt=4, retry=["30s", "2m", "10m"])
         assert found == Ended(Status.FAILED, "error")
 
-    @pytest.mark.req("S37")
     def test_a_fresh_tick_has_all_its_retries_whatever_the_last_one_used(self):
         schedule = a_schedule(retry=["30s", "2m"])
         spent = retrying("12:00")
@@ -84,7 +82,6 @@ class TestAfter:
         assert self.follows(timeout, retry=["30s"]).reason == "timeout"
 
     @pytest.mark.parametrize("reason", ["exit", "timeout", "error", "launch_failed"])
-    @pytest.mark.req("S76")
     def test_a_policy_may_have_retries_for_some_reasons_only(self, reason):
         retry = {"delays": ["30s", "2m"], "on": ["exit"]}
         found = self.follows(Failed("it failed", reason), retry=retry)
@@ -157,7 +154,6 @@ class TestAfter:
         found = self.follows(BROKEN, queued("12:30"), request_id="by-hand", retry=["30s"])
         assert found == Retry(ms("13:00") + 30 * SECOND, "error")
 
-    @pytest.mark.req("W48")
     @pytest.mark.parametrize("outcome", [Succeeded(), BROKEN, Canceled("asked to"), Lost()])
     def test_whatever_ends_a_run_the_first_of_the_queue_is_released(self, outcome):
         found = self.follows(outcome, queued("12:40"), queued("12:20"), queued("12:30"))

@@ -165,7 +165,6 @@ def test_a_fixed_time_is_had_once_on_every_day_that_exists(name, hour, minute, y
         assert len(set(dates)) >= len(dates) - 1  # a gap over midnight moves one to the next date
 
 
-@pytest.mark.req("W87", "F48")
 @given(cron_texts(seconds=False), zones_and_instants())
 @settings(max_examples=400)
 def test_a_walk_through_every_minute_finds_the_same_ticks(text, where):

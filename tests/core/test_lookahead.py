@@ -19,12 +19,10 @@ def pace(missed, **given):
     return found.due.due_at - now
 
 
-@pytest.mark.req("W51", "W74")
 def test_missed_ticks_are_spread_over_a_minute_unless_told():
     assert pace(missed=3) == 20_000
 
 
-@pytest.mark.req("W51", "W72", "W74")
 @pytest.mark.parametrize(("lookahead", "between"), [(6_000, 2_000), (300_000, 100_000)])
 def test_missed_ticks_are_spread_over_as_long_as_is_told(lookahead, between):
     assert pace(missed=3, lookahead=lookahead) == between

@@ -49,7 +49,6 @@ def a_rule(*on, **fields):
 # -- who hears of it
 
 
-@pytest.mark.req("C68")
 def test_the_third_failure_in_a_row_is_told_and_then_no_more_until_a_recovery():
     rule = a_rule("failures:3", "recovery")
     heard = [n for n in range(1, 10) if rule.hears(a_notice(failures=n))]

@@ -29,7 +29,6 @@ SPECIAL_WEEKDAYS = ["MON#1", "5L", "FRI#3,MON", "0#5", "SUN#2", "TUE-THU"]
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.req("F20", "F21", "F22", "F23", "F24", "F25")
 def test_cronsim_agrees_but_for_its_known_errors():
     chance = random.Random(20261115)
     wheres = [name for name in sorted(names()) if zone(name).jumps(FIRST, LAST)]
@@ -175,7 +174,6 @@ needs_systemd = pytest.mark.skipif(
 
 
 @needs_systemd
-@pytest.mark.req("S29", "S48", "S74")
 def test_systemd_has_the_same_ticks_for_calendars_in_utc():
     chance = random.Random(74)
     for _ in range(60):
@@ -199,7 +197,6 @@ def test_systemd_has_the_same_ticks_for_calendars_in_utc():
 
 
 @needs_systemd
-@pytest.mark.req("S74")
 @pytest.mark.parametrize(
     "name", ["Europe/Berlin", "America/New_York", "Australia/Sydney", "America/Sao_Paulo"]
 )

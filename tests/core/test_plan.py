@@ -52,7 +52,6 @@ class TestOnTime:
         found = decided(a_schedule(), now="13:00")
         assert found.decisions == (Launch(Tick(at("13:00"), ms("13:00"))),)
 
-    @pytest.mark.req("W54")
     def test_the_due_row_becomes_the_next_tick(self):
         assert decided(a_schedule(), now="13:00").due == Due(at("14:00"), ms("14:00"))
 
@@ -83,7 +82,6 @@ class TestOnTime:
         assert told(decided(schedule, now=start + MINUTE)) == ["launch 13:00"]
         assert told(decided(schedule, now=start + MINUTE + 1)) == ["skip 13:00 missed"]
 
-    @pytest.mark.req("W84")
     def test_a_tick_whose_jittered_time_is_to_come_waits_until_then(self):
         schedule = a_schedule(jitter="50m")
         start = due_at(schedule, at("13:00"), NO_PAST)
@@ -97,14 +95,12 @@ class TestOnTime:
         (launch,) = decided(schedule, now="15:00").decisions
         assert launch == Launch(Tick(at("13:00"), ms("15:00")))
 
-    @pytest.mark.req("S32")
     def test_of_several_triggers_the_earliest_wins_and_equal_instants_are_one_tick(self):
         schedule = a_schedule(any=[{"every": "20m"}, {"every": "30m"}], grace="2h", overlap="allow")
         assert told(decided(schedule, now="14:00")) == [
             "launch 13:00", "launch 13:20", "launch 13:30", "launch 13:40", "launch 14:00",
         ]  # fmt: skip
 
-    @pytest.mark.req("W82")
     def test_only_ticks_between_start_and_end_are_decided(self):
         bounds = {"start_at": "2026-01-01T13:00:00Z", "end_at": "2026-01-01T15:00:00Z"}
         schedule = a_schedule(cron="0 * * * *", **bounds)
@@ -113,7 +109,6 @@ class TestOnTime:
         assert told(found) == ["catchup 13:00..15:00 (3)"]
         assert found.due is None
 
-    @pytest.mark.req("W45")
     def test_what_is_due_over_a_clock_change_is_what_the_wall_clock_shows(self):
         schedule = a_schedule(
             cron="30 1,2,3 * * *", timezone="Europe/Berlin", grace="24h", overlap="allow"
@@ -151,7 +146,6 @@ def test_the_short_way_of_a_plain_trigger_comes_to_the_same(when, monkeypatch):
 
 
 class TestMost:
-    @pytest.mark.req("W72")
     def test_one_plan_decides_so_many_ticks_and_leaves_the_rest_due(self):
         schedule = a_schedule(every="1s", grace="10m", overlap="allow")
         found = decided(schedule, now="13:05")
@@ -178,11 +172,9 @@ class TestMost:
 
 
 class TestOverlap:
-    @pytest.mark.req("K19", "S33", "W47", "C52")
     def test_a_tick_is_skipped_while_the_last_run_is_going(self):
         assert told(decided(a_schedule(), a_run(), now="13:00")) == ["skip 13:00 overlap 12:00"]
 
-    @pytest.mark.req("W83")
     def test_a_run_that_waits_to_start_is_in_the_way_too(self):
         assert told(decided(a_schedule(), waiting(), now="13:00")) == ["skip 13:00 overlap 12:00"]
 
@@ -208,12 +200,10 @@ class TestOverlap:
         early = waiting("13:30", created_at=ms("13:30"))
         assert told(decided(a_schedule(), early, now="13:00")) == ["skip 13:00 overlap 13:30"]
 
-    @pytest.mark.req("W46")
     def test_under_allow_every_tick_is_launched(self):
         found = decided(a_schedule(overlap="allow", every="20s"), a_run(), now="13:00:40")
         assert told(found) == ["launch 13:00", "launch 13:00:20", "launch 13:00:40"]
 
-    @pytest.mark.req("W48")
     def test_under_queue_a_tick_waits_behind_the_run_in_flight(self):
         found = decided(a_schedule(overlap="queue"), a_run(), now="13:00")
         assert found.decisions == (Queue(Tick(at("13:00"), ms("13:00")), at("12:00")),)
@@ -447,7 +437,6 @@ class TestDecidingBeforeAnEdit:
 
 
 class TestJitter:
-    @pytest.mark.req("W20")
     def test_there_is_none_unless_told(self):
         assert due_at(a_schedule(), at("13:00"), NO_PAST) == ms("13:00")
 
@@ -514,7 +503,6 @@ class TestNextDue:
         assert clock(next_due(schedule, NOON, Past(created_at=NOON)).run_at) == "14:00"
 
 
-@pytest.mark.req("W21", "W76")
 def test_a_tick_is_skipped_under_the_default_policy():
     assert Policy().overlap == "skip"
     assert told(decided(a_schedule(), a_run(), now="13:00")) == ["skip 13:00 overlap 12:00"]

@@ -325,7 +325,6 @@ def is_postponed(case, found):
     return start <= case.now and start < found.due.due_at
 
 
-@pytest.mark.req("W4")
 @given(cases())
 @settings(max_examples=200)
 def test_a_plan_is_what_deciding_tick_by_tick_comes_to(case):

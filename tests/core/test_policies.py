@@ -25,7 +25,6 @@ GIVEN = [known.name for known in fields(Policy) if known.init]  # others follow 
 
 
 class TestDefaults:
-    @pytest.mark.req("W20", "W21", "W76", "S42")
     def test_they_are_those_of_the_design(self):
         assert Policy() == Policy(
             enabled=True,
@@ -100,7 +99,6 @@ ASKED = [  # fields, the policy that they ask for, and how they are written
 
 
 class TestReading:
-    @pytest.mark.req("W21")
     @pytest.mark.parametrize(("given", "policy", "written"), ASKED, ids=str)
     def test_a_field_is_read_and_written_in_one_way(self, given, policy, written):
         assert read_policy(given) == policy

@@ -118,7 +118,6 @@ class TestAt:
             at()
 
 
-@pytest.mark.req("S29", "S48", "S74")
 class TestCalendar:
     def test_all_fields_must_match(self):
         trigger = calendar(minute=0, hour=[9, 17], day_of_week="FRI", day_of_month=13)
@@ -158,7 +157,6 @@ class TestCalendar:
             "2026-10-25T01:30:00Z",
         ]
 
-    @pytest.mark.req("S72")
     @pytest.mark.parametrize(
         ("fields", "where"),
         [

@@ -14,7 +14,6 @@ from tests.timing import LIMIT, cpu_seconds
 CASES = json.loads((DATA / "calendar.json").read_text())
 
 
-@pytest.mark.req("F20", "F24", "F48", "W15", "W16", "W87", "C32")
 @pytest.mark.parametrize("case", CASES["vectors"], ids=lambda case: case["id"])
 def test_the_ticks_are_those_that_others_confirmed(case):
     trigger = cron(case["expr"], tz=case["tz"])
@@ -24,7 +23,6 @@ def test_the_ticks_are_those_that_others_confirmed(case):
     assert [rfc3339(tick, where) for tick in ticks] == case["expected_local"]
 
 
-@pytest.mark.req("C33", "W70")
 @pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: repr(case["expr"]))
 def test_what_others_refuse_or_should_is_refused_at_once(case):
     with pytest.raises(InvalidSchedule) as refused:

@@ -79,7 +79,6 @@ def test_every_kind_reads_as_a_sentence(trigger, told):
     assert words(trigger) == told
 
 
-@pytest.mark.req("W87")
 @pytest.mark.parametrize(
     ("trigger", "told"),
     [

@@ -20,7 +20,6 @@ def seconds(name, t):
     return offset.days * 86_400 + offset.seconds
 
 
-@pytest.mark.req("W16", "W87")
 def test_every_zone_has_the_offsets_that_the_standard_library_reads():
     chance = random.Random(1)
     for name in sorted(zones.names()):
@@ -72,7 +71,6 @@ def test_a_fixed_time_is_had_once_however_the_clock_goes_about(starts, offsets, 
         assert [t // 60 for day in pattern.ticks(0, 86_400) for t in day] == expected
 
 
-@pytest.mark.req("W71")
 @pytest.mark.parametrize(
     "name",
     [

@@ -49,7 +49,6 @@ class Listening:
         return found
 
 
-@pytest.mark.req("S63")
 def test_nothing_is_planned_before_the_node_is_registered_and_leftovers_are_ended():
     class Recovering(RecordingLauncher):
         async def recover(self):
@@ -72,7 +71,6 @@ def test_nothing_is_planned_before_the_node_is_registered_and_leftovers_are_ende
     assert listening.asked.index("register") < listening.asked.index("plan_due")
 
 
-@pytest.mark.req("S64")
 def test_nothing_starts_once_it_is_being_stopped():
     async def story(store, clock):
         launcher = RecordingLauncher()
@@ -89,7 +87,6 @@ def test_nothing_starts_once_it_is_being_stopped():
     assert played(story) == []
 
 
-@pytest.mark.req("W72", "W75")
 def test_a_node_catches_up_no_more_than_a_hundred_schedules_a_second():
     async def story(store, clock):
         launcher = RecordingLauncher()
@@ -486,7 +483,6 @@ def test_a_tick_that_becomes_due_while_the_planner_looks_is_decided_by_the_next_
     assert played(story) < 0.2, "it did not wait as if another node had taken the tick"
 
 
-@pytest.mark.req("W88")
 def test_the_planner_and_the_launcher_can_be_in_two_processes():
     async def story(store, clock):
         await store.register(NODE)
@@ -502,7 +498,6 @@ def test_the_planner_and_the_launcher_can_be_in_two_processes():
     assert played(story) == [1]
 
 
-@pytest.mark.req("S75")
 def test_an_idle_planner_does_not_look_again():
     async def story(store, clock):
         await store.upsert([a_schedule()])
@@ -519,7 +514,6 @@ def test_an_idle_planner_does_not_look_again():
     assert played(story) <= {"changed_elsewhere", "heartbeat"}
 
 
-@pytest.mark.req("W26", "W18")
 def test_times_are_told_with_their_offset():
     async def story(store, clock):
         await store.upsert([a_schedule("berlin", cron="0 14 * * *", timezone="Europe/Berlin")])
@@ -531,7 +525,6 @@ def test_times_are_told_with_their_offset():
     assert played(story) == "2026-01-01T13:00:00Z"
 
 
-@pytest.mark.req("K53")
 def test_a_tick_that_is_skipped_because_a_run_is_going_is_logged(caplog):
     async def story():
         clock, going = ManualClock("2026-01-01T12:00:00Z"), asyncio.Event()

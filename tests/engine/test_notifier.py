@@ -110,7 +110,6 @@ async def states(store):
     return {row.channel: dict(row.states) for row in await store.channels()}
 
 
-@pytest.mark.req("C64")
 def test_each_channel_is_told_once_of_what_it_wants_to_hear():
     async def story(store, _):
         ops, team = Recording(), Recording()
@@ -290,7 +289,6 @@ def test_a_herd_of_failures_is_one_message_that_counts():
     assert played(story) == [(50, 250)]
 
 
-@pytest.mark.req("C68")
 def test_the_third_failure_in_a_row_is_told_and_no_other():
     async def story(store, _):
         ops = Recording()

@@ -344,7 +344,6 @@ def async_raises(error):
     return report
 
 
-@pytest.mark.req("C7")
 @pytest.mark.parametrize("error", [ValueError("x"), Exception(), ExceptionGroup("x", [OSError()])])
 @pytest.mark.parametrize("kind", [raises, async_raises])
 def test_whatever_a_function_raises_is_its_failure_and_nobody_else_s(kind, error):
@@ -353,7 +352,6 @@ def test_whatever_a_function_raises_is_its_failure_and_nobody_else_s(kind, error
     assert type(error).__name__ in outcome.error
 
 
-@pytest.mark.req("C7")
 @pytest.mark.parametrize("error", [SystemExit(1), Odd("x")], ids=["sys.exit(1)", "BaseException"])
 @pytest.mark.parametrize("kind", [raises, async_raises])
 def test_so_is_what_is_no_exception(kind, error):
@@ -361,14 +359,12 @@ def test_so_is_what_is_no_exception(kind, error):
     assert isinstance(outcome, Failed)
 
 
-@pytest.mark.req("C7")
 def test_so_is_a_module_that_exits_when_it_is_imported(module):
     module("import sys\nsys.exit(1)\n")
     outcome, _ = run(name="reports:build")
     assert outcome.reason == "launch_failed"
 
 
-@pytest.mark.req("C7")
 def test_so_is_the_end_of_an_iterator_in_a_plain_function():
     async def story():
         async with asyncio.timeout(0.5):
@@ -378,7 +374,6 @@ def test_so_is_the_end_of_an_iterator_in_a_plain_function():
     assert isinstance(outcome, Failed)
 
 
-@pytest.mark.req("C7")
 def test_so_is_a_cancelled_error_that_nobody_asked_for():
     outcome, _ = run(async_raises(asyncio.CancelledError()))
     assert isinstance(outcome, Failed)

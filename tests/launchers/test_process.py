@@ -108,14 +108,12 @@ def test_exit_code_zero_is_a_success(run):
     assert run(a_script("echo out; echo err >&2")) == (Succeeded(None), "out\nerr\n")
 
 
-@pytest.mark.req("S38", "S76")
 @pytest.mark.parametrize("code", [1, 2, 127, 137, 255])
 def test_a_positive_exit_code_is_a_failure_that_may_be_retried(run, code):
     failed = Failed(f"exit code {code}", reason="exit", retryable=True, exit_code=code)
     assert run(a_script(f"echo why; exit {code}")) == (failed, "why\n")
 
 
-@pytest.mark.req("S39", "S76")
 @pytest.mark.parametrize(
     ("number", "name"), [(9, "SIGKILL"), (15, "SIGTERM"), (11, "SIGSEGV"), (40, "signal 40")]
 )
@@ -124,7 +122,6 @@ def test_a_death_by_signal_is_a_failure_that_is_not_retried(run, number, name):
     assert outcome == Failed(f"ended by {name}", "signal", retryable=False, exit_code=-number)
 
 
-@pytest.mark.req("S76")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Popen wonders too
 def test_an_exit_code_that_something_else_took_is_no_success(run):
     before = signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))
@@ -147,7 +144,6 @@ def without_a_first_line(tmp_path):
     return str(tmp_path / "script")
 
 
-@pytest.mark.req("S76")
 @pytest.mark.parametrize(
     ("program", "fields", "problem"),
     [

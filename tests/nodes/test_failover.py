@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from onbeat.stores.postgres import PostgresStore
 from onbeat.testing import a_schedule
 from tests.postgres import shared_server
@@ -195,7 +193,6 @@ STORIES = {  # and how long it may take from the grief to the decision, in milli
 }
 
 
-@pytest.mark.req("W9", "W60", "W61", "K22")
 def test_a_node_that_comes_to_grief_holds_nothing_up_and_doubles_nothing(tmp_path):
     def play(story_of):
         with Story(tmp_path / story_of.__name__) as story:

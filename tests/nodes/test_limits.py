@@ -3,8 +3,6 @@
 import asyncio
 from itertools import pairwise
 
-import pytest
-
 from onbeat.core.plan import plan
 from onbeat.stores.postgres import PostgresStore
 from onbeat.testing import ManualClock, a_schedule
@@ -13,7 +11,6 @@ from tests.nodes.test_nodes import a_beat, until
 RUNS, SCHEDULES = 1000, 20
 
 
-@pytest.mark.req("C3")
 def test_a_group_of_one_across_three_nodes_never_has_two_runs_started(postgres_url):
     going, most, called = 0, 0, []
 
@@ -48,7 +45,6 @@ def test_a_group_of_one_across_three_nodes_never_has_two_runs_started(postgres_u
     assert all(ended <= began for (_, ended), (began, _) in pairwise(spans)), "also by the books"
 
 
-@pytest.mark.req("C66")
 def test_a_rate_is_never_exceeded_however_many_nodes_plan(postgres_url):
     clock = ManualClock("2026-01-01T12:00:00Z")
 

@@ -118,7 +118,6 @@ def quick(monkeypatch):
     monkeypatch.setattr("onbeat.app.START_LIMIT", 60.0)
 
 
-@pytest.mark.req("C45")
 def test_node_outlives_every_fault_at_every_statement_of_its_life(postgres_url, monkeypatch, quick):
     called = Counter()
 

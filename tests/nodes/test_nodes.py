@@ -44,7 +44,6 @@ def tamper(url, statement):
         connection.execute(statement)
 
 
-@pytest.mark.req("W62")
 def test_one_node_decides_and_another_launches(postgres_url):
     """The runs that wait are the queue between the two."""
 
@@ -70,7 +69,6 @@ def test_one_node_decides_and_another_launches(postgres_url):
     assert [] in offers, "the one that plans offers nothing"
 
 
-@pytest.mark.req("W60", "W63")
 def test_nodes_share_the_work_and_each_tick_is_launched_once(postgres_url):
     async def story():
         called = []
@@ -141,7 +139,6 @@ def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(postgres_url, monke
         asyncio.run(story())
 
 
-@pytest.mark.req("W61")
 def test_a_node_that_others_took_for_dead_ends_its_runs_and_joins_anew(postgres_url):
     async def story():
         ended = []

@@ -54,7 +54,6 @@ def a_beat(database, *channels, **given):
     return beat
 
 
-@pytest.mark.req("C64")
 def test_mail_and_a_webhook_that_fails_twice_are_each_delivered_once(tmp_path):
     toml = """
     database = "sqlite://"
@@ -126,7 +125,6 @@ async def is_so(beat, expected):
     return await states(beat) == expected
 
 
-@pytest.mark.req("C64")
 def test_three_nodes_tell_of_each_failure_once(postgres_url):
     names = [f"s{n:02}" for n in range(30)]
 

@@ -166,7 +166,6 @@ def commands(world):
     return [attempt.target.fields["command"] for attempt in world.targets.attempts]
 
 
-@pytest.mark.req("C69")
 @awaited
 async def test_the_date_is_that_of_the_tick_in_the_zone_of_the_schedule(world):
     await world.define(
@@ -181,7 +180,6 @@ async def test_the_date_is_that_of_the_tick_in_the_zone_of_the_schedule(world):
     assert run.rendered == {"command": ["say", "Standup for 2026-01-02", "2026-01-02T00:30:00"]}
 
 
-@pytest.mark.req("C69")
 @pytest.mark.parametrize("name", ["last_run", "lastRun"])
 @awaited
 async def test_the_last_run_is_when_the_previous_one_ended(world, name):
@@ -192,7 +190,6 @@ async def test_the_last_run_is_when_the_previous_one_ended(world, name):
     assert [argv[1] for argv in commands(world)] == ["since ever", f"since {ended}"]
 
 
-@pytest.mark.req("C69")
 @awaited
 async def test_what_the_last_run_gave_is_there_for_the_next(world):
     world.tell("report", Succeeded({"rows": 41}), Succeeded({"rows": 42}), Succeeded())
@@ -208,7 +205,6 @@ async def test_what_the_last_run_gave_is_there_for_the_next(world):
     ]  # fmt: skip
 
 
-@pytest.mark.req("C69")
 @awaited
 async def test_a_retry_is_rendered_as_the_first_attempt_was(world):
     world.tell("report", Failed("no"), Succeeded(7), Succeeded())

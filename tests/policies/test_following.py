@@ -188,7 +188,6 @@ async def test_one_that_follows_something_else_now_follows_that_only(world):
 # -- after its own end
 
 
-@pytest.mark.req("S31")
 @awaited
 async def test_a_schedule_can_run_so_long_after_its_last_success(world):
     world.tell("sync", GOES_ON)
@@ -203,7 +202,6 @@ async def test_a_schedule_can_run_so_long_after_its_last_success(world):
     assert world.started("sync") == ["13:00", "13:37", "14:20"]
 
 
-@pytest.mark.req("S31")
 @awaited
 async def test_after_a_failure_nothing_follows_its_own_success(world):
     world.tell("sync", BROKEN)
@@ -220,7 +218,6 @@ def file(tmp_path):
     return f"sqlite:///{tmp_path}/onbeat.db"
 
 
-@pytest.mark.req("S71")
 @awaited
 async def test_a_start_is_followed_once_also_the_very_first_of_a_program_that_decorates_it(file):
     started, clock = [], ManualClock("2026-01-01T12:00:00Z")
@@ -246,7 +243,6 @@ async def test_without_a_delay_it_starts_within_a_second(file):
         assert await world.told("status") == ["SUCCESS"]
 
 
-@pytest.mark.req("S71")
 @awaited
 async def test_what_is_defined_after_the_start_waits_for_the_next(file):
     world = World(file)
@@ -260,7 +256,6 @@ async def test_what_is_defined_after_the_start_waits_for_the_next(file):
         assert await again.told("status") == ["SUCCESS"]
 
 
-@pytest.mark.req("S71")
 @awaited
 async def test_a_start_is_independent_of_the_other_triggers(file):
     world = World(file)
@@ -272,7 +267,6 @@ async def test_a_start_is_independent_of_the_other_triggers(file):
         assert [at(run.run_at)[:5] for run in await world.runs()] == ["12:10", "13:00", "14:00"]
 
 
-@pytest.mark.req("S71")
 @awaited
 async def test_a_start_is_used_up_even_if_its_tick_is_skipped(file):
     first = World(file)

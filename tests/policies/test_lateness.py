@@ -24,7 +24,6 @@ async def missed(file, **policy):
 # -- catchup
 
 
-@pytest.mark.req("W49", "S68")
 @awaited
 async def test_under_none_what_was_missed_is_one_row_and_nothing_runs(file):
     world = await missed(file, catchup="none")
@@ -48,7 +47,6 @@ async def test_under_once_the_latest_runs_and_stands_for_the_rest(file):
         assert world.started("report") == ["17:00"]
 
 
-@pytest.mark.req("W50")
 @awaited
 async def test_under_all_each_runs_at_once_in_order(file):
     world = await missed(file, catchup="all", overlap="queue")
@@ -59,7 +57,6 @@ async def test_under_all_each_runs_at_once_in_order(file):
         assert set(await world.told("started_at")) == {world.clock.now()}
 
 
-@pytest.mark.req("W51")
 @awaited
 async def test_under_spread_they_start_evenly_over_the_next_minute_under_their_own_keys(file):
     world = await missed(file, catchup="spread")
@@ -76,7 +73,6 @@ async def test_under_spread_they_start_evenly_over_the_next_minute_under_their_o
         assert world.started("report")[5:] == ["18:00"]
 
 
-@pytest.mark.req("W51")
 @awaited
 async def test_they_are_spread_no_further_than_to_the_next_tick(file):
     world = await missed(file, catchup="spread")
@@ -137,7 +133,6 @@ async def test_jitter_only_delays_and_is_the_tick_s_own(world):
     assert all(run.started_at == run.due_at for run in found)
 
 
-@pytest.mark.req("W52")
 @awaited
 async def test_jitter_around_a_tick_is_as_often_before_as_after_it(world):
     await world.define(report=HOURLY | {"jitter": "10m", "jitter_around": True})
@@ -152,7 +147,6 @@ async def test_jitter_around_a_tick_is_as_often_before_as_after_it(world):
     assert planned == list(range(planned[0], planned[0] + 48 * 3600, 3600))
 
 
-@pytest.mark.req("W52")
 @awaited
 async def test_the_jitter_of_a_tick_is_the_same_after_a_restart(file):
     found = []

@@ -67,7 +67,6 @@ async def succeeded(world, n):
     return (await world.told("status")).count("SUCCESS") == n
 
 
-@pytest.mark.req("W58")
 @pytest.mark.parametrize("overlap", ["skip", "queue"])
 @awaited
 async def test_59_of_59_start_if_their_target_accepts_and_reports_them(overlap):
@@ -84,7 +83,6 @@ async def test_59_of_59_start_if_their_target_accepts_and_reports_them(overlap):
     assert rows == [("SUCCESS", None)] * 59
 
 
-@pytest.mark.req("W47", "W48", "W58")
 @pytest.mark.parametrize(
     ("overlap", "others"), [("skip", ("SKIPPED", "overlap")), ("queue", ("ENQUEUED", None))]
 )

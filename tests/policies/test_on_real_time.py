@@ -8,7 +8,6 @@ import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from aiohttp import web
 
 from onbeat import Onbeat, every
@@ -97,7 +96,6 @@ async def test_one_that_does_not_end_when_it_is_asked_to_is_killed_after_its_gra
         assert not any(map(lives, tree))
 
 
-@pytest.mark.req("C70")
 @awaited
 async def test_a_command_that_lasts_longer_than_its_timeout_is_killed(tmp_path):
     async with a_tree(tmp_path, timeout="1s") as (beat, _, tree):
@@ -163,7 +161,6 @@ async def test_an_async_function_that_is_canceled_hears_of_it_and_can_clean_up()
     assert (told, run.error) == (["cleaned up"], "ended because it was asked to")
 
 
-@pytest.mark.req("C70")
 @awaited
 async def test_an_async_function_that_lasts_longer_than_its_timeout_is_ended():
     async def work():
@@ -221,7 +218,6 @@ class Server:
         return web.json_response({"id": "order-7"}, status=status, headers=fields)
 
 
-@pytest.mark.req("W58")
 @awaited
 async def test_a_server_accepts_a_run_is_busy_or_gone_and_tells_of_the_end_by_its_key():
     clock = ManualClock("2026-01-01T12:00:00Z")

@@ -19,7 +19,6 @@ async def the_run(world):
 # -- retry
 
 
-@pytest.mark.req("S70")
 @awaited
 async def test_a_list_of_delays_says_when_each_further_attempt_is(world):
     world.tell("report", NO, NO, Succeeded({"rows": 3}))
@@ -39,7 +38,6 @@ async def test_a_list_of_delays_says_when_each_further_attempt_is(world):
     assert len({attempt.key for attempt in world.targets.attempts}) == 1
 
 
-@pytest.mark.req("S70", "K67")
 @awaited
 async def test_with_a_backoff_each_wait_is_twice_the_last_and_at_most_the_longest(world):
     world.tell("report", NO)
@@ -93,7 +91,6 @@ async def test_a_run_that_waits_for_its_retry_can_be_canceled(world):
 # -- accepted
 
 
-@pytest.mark.req("W58")
 @pytest.mark.parametrize("by", ["run_id", "key"])
 @awaited
 async def test_what_was_accepted_is_going_until_its_target_tells_of_its_end(world, by):
@@ -109,7 +106,6 @@ async def test_what_was_accepted_is_going_until_its_target_tells_of_its_end(worl
     assert row.last_success_at == world.clock.now()
 
 
-@pytest.mark.req("W58")
 @awaited
 async def test_a_failure_that_is_reported_is_tried_again_if_that_may_help(world):
     world.tell("report", Accepted())

@@ -21,7 +21,6 @@ async def ends(world, place, outcome=Succeeded()):  # noqa: B008 - it is frozen
 # -- skip
 
 
-@pytest.mark.req("W47", "S68")
 @awaited
 async def test_a_tick_is_skipped_while_a_run_is_going_and_its_row_names_that_run(world):
     world.tell("report", GOES_ON)
@@ -67,7 +66,6 @@ async def test_a_fresh_tick_ends_a_run_that_waits_for_its_retry(world):
 # -- allow
 
 
-@pytest.mark.req("W46")
 @awaited
 async def test_under_allow_every_tick_starts_whatever_is_going(world):
     world.tell("report", GOES_ON)
@@ -101,7 +99,6 @@ async def test_a_retry_that_would_be_one_too_many_is_superseded(world):
 # -- queue
 
 
-@pytest.mark.req("W48")
 @awaited
 async def test_queued_ticks_start_one_after_another_in_order(world):
     world.tell("report", GOES_ON)

@@ -193,7 +193,6 @@ async def test_a_retry_has_the_time_to_start_anew(world):
 # -- rate
 
 
-@pytest.mark.req("C66")
 @awaited
 async def test_no_more_runs_start_in_any_hour_than_the_rate_allows(world):
     await world.define(report={"every": "20m", "rate": "2/hour"})
@@ -207,7 +206,6 @@ async def test_no_more_runs_start_in_any_hour_than_the_rate_allows(world):
     assert row.last_miss_reason == "rate"
 
 
-@pytest.mark.req("C66")
 @awaited
 async def test_a_rate_of_a_day_is_of_any_24_hours_and_not_of_a_date(world):
     await world.define(report={"every": "6h", "rate": "1/day"})

@@ -111,7 +111,6 @@ async def test_a_run_by_hand_starts_while_it_is_paused(world):
 # -- pause_after
 
 
-@pytest.mark.req("S69")
 @awaited
 async def test_so_many_failures_in_a_row_pause_a_schedule_and_it_says_why(world):
     world.tell("report", BROKEN, BROKEN, Succeeded(), BROKEN)
@@ -178,7 +177,6 @@ async def test_canceled_and_skipped_runs_neither_count_nor_make_up_for_a_failure
 # -- enabled
 
 
-@pytest.mark.req("S34", "S68")
 @awaited
 async def test_ticks_of_a_schedule_that_is_disabled_say_so(world):
     await world.define(report=HOURLY | {"enabled": False})
@@ -188,7 +186,6 @@ async def test_ticks_of_a_schedule_that_is_disabled_say_so(world):
     assert (row.last_missed_at, row.last_miss_reason) == (world.clock.now(), "disabled")
 
 
-@pytest.mark.req("S35", "S68")
 @awaited
 async def test_ticks_whose_target_is_disabled_say_so(world):
     await world.define(report=HOURLY | {"run": {"command": ["true"], "enabled": False}})

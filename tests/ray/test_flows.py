@@ -49,7 +49,7 @@ def shown_by(cluster):
     return json.loads(told.stdout.splitlines()[-1])
 
 
-@pytest.mark.req("K1", "K20", "K40", "K63")
+@pytest.mark.req("K1", "K40")
 def test_a_flow_with_an_entry_point_has_a_runner_of_its_own_that_says_who_started_it(world):
     async def story(beat, clock):
         clock.advance("1h")
@@ -66,7 +66,7 @@ def test_a_flow_with_an_entry_point_has_a_runner_of_its_own_that_says_who_starte
     assert len(world.witnesses()) == 1
 
 
-@pytest.mark.req("K23", "K24", "K31")
+@pytest.mark.req("K23", "K31")
 def test_the_lock_on_the_cluster_has_the_pid_the_schedules_and_what_is_running(world, cluster):
     async def story(beat, clock):
         before = await asyncio.to_thread(shown_by, cluster.address)
@@ -106,7 +106,6 @@ def logs(world, run):
     return done.stdout
 
 
-@pytest.mark.req("K25")
 def test_an_entry_point_of_kodosumi_gets_its_inputs_and_a_tracer_that_writes_to_the_output(world):
     run = play(world, played_once, function="report", query="cats", limit=3)
     assert (run.status, run.error) == ("SUCCESS", None)
@@ -143,7 +142,6 @@ def test_the_log_says_launched_when_the_cluster_has_begun_the_run(world):
     assert told.count("is launched") == 1
 
 
-@pytest.mark.req("K25")
 def test_each_execution_has_a_runner_of_its_own_with_its_function_and_a_tracer(world):
     async def story(beat, clock):
         for _ in range(3):

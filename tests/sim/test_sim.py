@@ -6,7 +6,6 @@ from tests.sim.__main__ import play
 from tests.sim.mutants import MUTANTS, ROOT
 
 
-@pytest.mark.req("W5", "C45")
 @pytest.mark.parametrize("seed", range(6))
 def test_a_simulated_life_breaks_no_invariant(seed):
     _, ticks, wrong = play(seed)

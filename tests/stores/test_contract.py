@@ -86,7 +86,6 @@ STOPS = [pause, close_the_gate, delete]
 
 
 class TestDefining:
-    @pytest.mark.req("W18", "W19", "W80")
     async def test_a_new_schedule_waits_for_its_next_tick(self, world):
         upserted = await world.define()
         row = await world.schedule()
@@ -120,7 +119,6 @@ class TestDefining:
         assert (created.run_at, changed.run_at) == (at("13:00"), at("14:00"))
         assert changed.definition == (await world.schedule()).definition
 
-    @pytest.mark.req("W17", "W79")
     @pytest.mark.parametrize(
         ("start", "first"), [("2026-01-01T15:30:00Z", "16:00"), ("2025-01-01T00:00:00Z", "13:00")]
     )
@@ -137,7 +135,6 @@ class TestDefining:
         await world.define(every="2m", delay="10m")
         assert (await world.schedule()).next_run_at == at("12:10")
 
-    @pytest.mark.req("W17", "W81", "W82")
     async def test_the_last_tick_is_the_one_at_the_end(self, world):
         await world.define(cron="0 * * * *", end_at="2026-01-01T14:00:00Z", overlap="allow")
         for _ in range(4):
@@ -179,7 +176,6 @@ class TestDefining:
         assert await world.schedule() == before
         assert await world.told() == []
 
-    @pytest.mark.req("W23")
     async def test_an_edit_is_the_next_revision_at_its_own_time(self, world):
         await world.define()
         world.clock.advance("10m")
@@ -244,7 +240,6 @@ class TestDefining:
         assert await world.store.schedules() == []
         assert await world.told() == []
 
-    @pytest.mark.req("C54")
     async def test_a_run_that_was_going_when_its_schedule_was_edited_ends_as_it_began(self, world):
         attempt = await world.going()
         await world.define(every="2h", run={"command": ["new"]})
@@ -255,7 +250,6 @@ class TestDefining:
 
 
 class TestPlanning:
-    @pytest.mark.req("W20", "W29", "W54")
     async def test_a_due_tick_gets_its_run_and_the_schedule_its_next_tick(self, world):
         await world.define()
         done = await world.tick("1h")
@@ -278,7 +272,6 @@ class TestPlanning:
         assert (await world.tick(HOUR - 1)).ticks == 0
         assert (await world.tick(1)).ticks == 1
 
-    @pytest.mark.req("W84")
     async def test_jitter_only_ever_delays(self, world):
         names = [f"report-{i}" for i in range(20)]
         await world.store.upsert([a_schedule(name, jitter="30m") for name in names])
@@ -288,7 +281,6 @@ class TestPlanning:
         assert all(row.created_at >= row.due_at >= row.run_at * 1000 for row in rows)
         assert len({row.due_at for row in rows}) == len(rows) >= len(names)
 
-    @pytest.mark.req("W24")
     async def test_the_key_of_a_run_follows_from_its_row(self, world):
         attempt = await world.going()
         key = sha256(f"report:{at('13:00')}".encode()).hexdigest()
@@ -302,14 +294,12 @@ class TestPlanning:
         assert await world.runs("schedule_id") == ["at-5", "at-10"]
         assert (await world.plan(limit=2)).ticks == 1
 
-    @pytest.mark.req("S60")
     async def test_ticks_due_at_the_same_time_are_decided_by_name(self, world):
         await world.store.upsert([a_schedule(name) for name in ("b", "c", "a")])
         world.clock.advance("1h")
         await world.plan(limit=2)
         assert await world.runs("schedule_id") == ["a", "b"]
 
-    @pytest.mark.req("W5", "W55")
     async def test_a_tick_that_was_decided_stays_as_it_is(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b", every="90m")])
         await world.tick("1h")
@@ -332,7 +322,6 @@ class TestPlanning:
         assert (after.runs_used, after.iteration) == (before.runs_used, before.iteration)
         assert after.next_run_at == at("14:00")
 
-    @pytest.mark.req("W5")
     async def test_a_planner_that_dies_leaves_the_whole_batch_to_the_next(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b")])
         world.clock.advance("1h")
@@ -471,7 +460,6 @@ class TestNextDue:
 
 
 class TestOverlap:
-    @pytest.mark.req("K19", "S33", "W47", "C52")
     async def test_a_tick_is_skipped_while_the_last_run_is_going(self, world):
         going = await world.going()
         await world.told()
@@ -492,7 +480,6 @@ class TestOverlap:
         ]
         assert (await world.schedule()).last_miss_reason == "overlap"
 
-    @pytest.mark.req("W83")
     async def test_a_tick_is_skipped_while_the_last_run_waits_to_start(self, world):
         await world.waiting()
         await world.tick("1h")
@@ -504,14 +491,12 @@ class TestOverlap:
         first, second = await world.rows()
         assert (second.reason, second.blocked_by) == ("overlap", first.run_id)
 
-    @pytest.mark.req("W46")
     async def test_runs_go_side_by_side_where_that_is_allowed(self, world):
         await world.going(overlap="allow")
         await world.tick("1h")
         await world.start()
         assert await world.runs("status") == ["STARTED", "STARTED"]
 
-    @pytest.mark.req("K21")
     async def test_a_manual_run_is_in_nobody_s_way(self, world):
         await world.define()
         await world.store.enqueue("report", request_id="by-hand")
@@ -587,7 +572,6 @@ class TestOverlap:
 
 
 class TestQueue:
-    @pytest.mark.req("W48")
     async def test_ticks_wait_in_order_and_start_one_by_one(self, world):
         await world.define(overlap="queue")
         for _ in range(3):
@@ -639,7 +623,6 @@ class TestCatchingUp:
         assert await world.runs("status reason") == [("SKIPPED", "missed")]
         assert (await world.schedule()).last_miss_reason == "missed"
 
-    @pytest.mark.req("K17", "K18", "W57")
     async def test_the_latest_missed_tick_runs_once_and_stands_for_the_rest(self, world):
         await world.define()
         await world.tick("5h30m")
@@ -648,7 +631,6 @@ class TestCatchingUp:
         ]
         assert (await world.schedule()).next_run_at == at("18:00")
 
-    @pytest.mark.req("C4", "S41", "S58", "S82", "W57")
     async def test_a_day_offline_is_one_run_at_the_next_start(self, world):
         await world.define()
         world.clock.advance("24h")
@@ -664,7 +646,6 @@ class TestCatchingUp:
             (at("16:00"), "SKIPPED", 4), (at("17:00"), "ENQUEUED", 1),
         ]  # fmt: skip
 
-    @pytest.mark.req("S42")
     @pytest.mark.parametrize(
         ("given", "down", "counts"),
         [({"catchup_window": "2h"}, "5h30m", [3, 2]), ({}, "48h30m", [24, 24])],
@@ -866,7 +847,6 @@ class TestClaiming:
 
 
 class TestAnnouncing:
-    @pytest.mark.req("W29")
     async def test_an_announced_run_has_started(self, world):
         await world.waiting()
         claimed = await world.claim()
@@ -1130,7 +1110,6 @@ class TestRetrying:
         await world.end(await world.going(retry=["30s"]), Failed("no such file", retryable=False))
         assert (await world.row()).status == "FAILED"
 
-    @pytest.mark.req("S37")
     async def test_a_fresh_tick_has_all_its_attempts(self, world):
         await world.define(retry=["30s"])
         for _ in range(2):
@@ -1198,7 +1177,6 @@ class TestPausing:
         assert changed == ((await world.schedule()).pause_note == "two")
         assert changed == bool(await world.told())
 
-    @pytest.mark.req("C58", "W81")
     async def test_a_paused_schedule_is_never_due(self, world):
         await world.define()
         await world.store.pause("report")
@@ -1285,7 +1263,6 @@ class TestPausing:
         assert {(row.status, row.reason) for row in rows} == {("SKIPPED", "paused")}
         assert sum(row.tick_count for row in rows) == 4
 
-    @pytest.mark.req("C2")
     async def test_a_pause_survives_a_restart(self, world):
         await world.define()
         await world.store.pause("report", note="holiday")
@@ -1456,7 +1433,6 @@ class TestManualRuns:
         attempts = {attempt.request_id: attempt.inputs for attempt in await world.start()}
         assert attempts == {"one": {"n": 1}, "two": {"n": 2}}
 
-    @pytest.mark.req("K21")
     async def test_a_run_by_hand_starts_beside_one_that_is_going_and_in_a_pause(self, world):
         await world.going()
         await world.store.pause("report")
@@ -1540,7 +1516,6 @@ class TestStartingAfterACrash:
         found = await world.restart()
         assert (found.lost, found.handed_back) == (0, 0)
 
-    @pytest.mark.req("C2")
     async def test_schedules_and_runs_are_as_they_were(self, world):
         await world.waiting()
         before = await world.store.schedules(), await world.rows()
@@ -1620,7 +1595,6 @@ class TestReading:
         assert found.due == 2
         assert {status: n for status, n in found.runs.items() if n} == {"STARTED": 1, "ENQUEUED": 1}
 
-    @pytest.mark.req("W27")
     async def test_the_events_of_a_run_agree_with_its_row(self, world):
         await live_through_everything(world)
         last = {
@@ -1739,7 +1713,6 @@ class TestTwoProcesses:
 
 
 class TestLaws:
-    @pytest.mark.req("C2", "W5")
     @pytest.mark.parametrize("seed", range(10))
     async def test_whatever_happens_every_tick_is_covered_once(self, world, seed):
         chance = random.Random(seed)

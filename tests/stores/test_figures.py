@@ -1,7 +1,5 @@
 """What metrics read of a store, and what a listener is told with it: the same on every database."""
 
-import pytest
-
 from onbeat.core.runs import Failed
 from onbeat.events import RunStarted
 
@@ -56,7 +54,6 @@ async def test_a_listener_is_told_the_instant_that_is_kept_with_the_events(world
     assert [type(event) for event in events] == [RunStarted]
 
 
-@pytest.mark.req("K10")
 async def test_a_run_started_by_hand_says_so_as_it_starts(world):
     await world.define()
     await world.store.enqueue("report", request_id="by-hand")

@@ -70,7 +70,6 @@ async def test_what_is_ordinary_is_not_looked_at(world):
     assert (await collect(world)).rows == 0
 
 
-@pytest.mark.req("C64")
 async def test_every_success_is_marked_where_somebody_wants_to_hear_of_it(world):
     world.store.marks_successes = True
     await world.end(await world.going())

@@ -210,7 +210,6 @@ class TestAccepted:
         await world.store.report(attempt.run_id, Succeeded())
         assert (await world.store.overview()).awaited == []
 
-    @pytest.mark.req("W58")
     async def test_its_end_is_told_by_its_id(self, world):
         attempt = await world.going()
         await world.end(attempt, Accepted())
@@ -220,7 +219,6 @@ class TestAccepted:
         with pytest.raises(RunIsOver, match="is SUCCESS: nothing was changed"):
             await world.store.report(attempt.run_id, BROKEN)
 
-    @pytest.mark.req("W58")
     async def test_its_end_is_told_by_its_key_even_before_it_was_said_to_be_accepted(self, world):
         await world.register(offers=frozenset({"http"}))
         await world.waiting(run={"http": "http://127.0.0.1/run"})
@@ -231,7 +229,6 @@ class TestAccepted:
         with pytest.raises(NoSuchRun):
             await world.store.report("no such key", Succeeded())
 
-    @pytest.mark.req("W28", "W58")
     async def test_its_target_may_tell_that_it_has_begun_and_what_it_calls_it(self, world):
         attempt = await world.going()
         await world.end(attempt, Accepted())
@@ -249,7 +246,6 @@ class TestAccepted:
             await world.store.report(attempt.run_id, Accepted("x3"))
         assert (await world.row()).external_id == "x2"
 
-    @pytest.mark.req("W28")
     async def test_a_name_that_was_told_before_it_was_accepted_is_kept(self, world):
         await world.register(offers=frozenset({"http"}))
         await world.waiting(run={"http": "http://127.0.0.1/run"})

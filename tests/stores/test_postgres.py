@@ -58,7 +58,6 @@ async def test_any_number_of_nodes_may_join(world):
     assert [(row.node_id, row.roles) for row in rows] == [("node-1", {"plan", "run"}), ("other", {"plan"})]  # fmt: skip
 
 
-@pytest.mark.req("W60")
 async def test_what_one_planner_has_in_its_hands_another_leaves_alone_and_takes_the_rest(world):
     beside = await world.second()
     await world.define("a")
@@ -73,7 +72,6 @@ async def test_what_one_planner_has_in_its_hands_another_leaves_alone_and_takes_
     )
 
 
-@pytest.mark.req("W5")
 async def test_a_planner_that_stalls_gives_its_rows_back_and_commits_nothing(world, monkeypatch):
     """A process that is stopped in the middle of a batch, and woken up later."""
     beside = await world.second()
@@ -93,7 +91,6 @@ async def test_a_planner_that_stalls_gives_its_rows_back_and_commits_nothing(wor
     assert (await world.tick("1h")).ticks == 1  # it has another connection by now
 
 
-@pytest.mark.req("W63")
 @pytest.mark.parametrize("limit", [3, 100])
 async def test_two_planners_share_a_herd_without_a_gap_or_a_double(world, limit):
     beside = await world.second()

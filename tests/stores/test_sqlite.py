@@ -162,7 +162,6 @@ class TestTheFile:
 
         assert asyncio.run(revisions()) == {1: 3, 2: 2, 3: 2}
 
-    @pytest.mark.req("W12", "W13", "W25")
     def test_its_tables_are_those_of_the_design(self, path):
         asyncio.run(self.make(path))
         database = apsw.Connection(str(path))
@@ -311,7 +310,6 @@ class TestZoneData:
         if due_at is not None:  # as if other rules had computed it
             tamper(path, f"UPDATE due SET due_at = {due_at}000, run_at = {due_at} WHERE schedule_id = 'zoned'")  # fmt: skip
 
-    @pytest.mark.req("C53")
     def test_newer_data_computes_due_rows_anew(self, path):
         async def play():
             clock = ManualClock("2026-01-01T12:00:00Z")

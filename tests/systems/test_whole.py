@@ -52,7 +52,6 @@ def gone_at(step, work):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-@pytest.mark.req("S79", "S90")
 def test_a_crash_at_any_step_leaves_the_old_content_or_the_new(path):
     found = []
     for step in range(1, 20):
@@ -69,7 +68,6 @@ def test_a_crash_at_any_step_leaves_the_old_content_or_the_new(path):
     assert path.read_bytes() == NEW
 
 
-@pytest.mark.req("S79")
 def test_it_is_on_the_disk_before_it_takes_the_place_of_the_old_one(path, monkeypatch):
     done = []
     real_fsync, real_replace = os.fsync, Path.replace

@@ -272,7 +272,6 @@ def looks_often(monkeypatch):
 
 
 class TestMetrics:
-    @pytest.mark.req("W65", "W66", "K10")
     def test_figures_are_there_for_prometheus(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         run = api.post(f"/schedules/{name}/run").json()["run_id"]

@@ -60,7 +60,6 @@ def accepted(api, name, accepting, **more):
 
 
 class TestStarting:
-    @pytest.mark.req("C27", "K10")
     def test_a_run_is_started_by_hand_and_says_so(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         started = api.post(f"/schedules/{name}/run")
@@ -94,7 +93,6 @@ class TestStarting:
 
 
 class TestReading:
-    @pytest.mark.req("W68", "W6")
     def test_the_last_runs_are_told_with_their_results(self, api, name):
         api.put(
             f"/schedules/{name}",

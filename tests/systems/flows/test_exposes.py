@@ -95,7 +95,6 @@ def test_whatever_else_says_when_is_refused_by_name(other):
             read_config(block)
 
 
-@pytest.mark.req("K34")
 @pytest.mark.parametrize(
     ("block", "told"),
     [
@@ -127,7 +126,6 @@ def test_a_block_that_is_wrong_is_refused_by_its_field(block, told):
     assert str(refused.value).startswith(told)
 
 
-@pytest.mark.req("K34")
 def test_blocks_and_standings_are_typed():
     found = read_config({"cron": "0 * * * *", "inputs": {"a": 1}, "retry_delay": "5m"})
     assert found == ScheduleConfig("0 * * * *", {"a": 1}, retry_delay=300)

@@ -21,7 +21,6 @@ from onbeat.testing import a_schedule
 from tests.systems.flows.conftest import HOURLY, KEY, URL
 
 
-@pytest.mark.req("K26")
 def test_an_edit_is_picked_up_at_the_next_interval_without_a_restart(world):
     world.settings = {"flows_interval": 50}
     world.hourly()
@@ -313,7 +312,7 @@ def test_the_names_that_the_timer_is_used_to_count_where_it_is_in_use(tmp_path):
     assert Settings.load(environment=theirs, folder=tmp_path) == Settings()
 
 
-@pytest.mark.req("K47", "K8", "K61")
+@pytest.mark.req("K47", "K8")
 def test_the_panel_and_the_row_of_a_run_name_the_same_user(world):
     """`KODO_TIMER_USER` sets `flows_user`: see above."""
     world.settings = {"flows_user": "cronos"}

@@ -7,7 +7,7 @@ from tests.systems.flows.conftest import KEY, URL
 from tests.systems.flows.panel import Flow
 
 
-@pytest.mark.req("K1", "K8", "K11", "K13", "K14", "K24", "K30", "K40", "K58", "K59", "K60")
+@pytest.mark.req("K1", "K8", "K11", "K13", "K14", "K40", "K58", "K59", "K60")
 def test_a_flow_with_a_schedule_in_its_meta_is_launched_at_its_cron_times(world):
     world.expose()
 
@@ -134,7 +134,7 @@ def test_what_was_missed_while_the_timer_was_down_runs_once_and_the_next_is_from
     assert [each["extra"]["triggered_by"] for each in world.panel.launched] == ["timer"]
 
 
-@pytest.mark.req("K57", "K65")
+@pytest.mark.req("K65")
 def test_a_restart_goes_on_from_what_the_store_has(world):
     world.hourly()
 

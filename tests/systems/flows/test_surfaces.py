@@ -61,7 +61,7 @@ def test_scheduled_flows_are_listed_with_those_that_are_left_out(api):
     assert second["invalid"].startswith("schedule.cron.hour")
 
 
-@pytest.mark.req("K10", "K61", "K62")
+@pytest.mark.req("K10", "K62")
 def test_user_and_trigger_of_each_run_are_in_its_row_and_on_the_page(api):
     by_hand = api.post(f"//timer/schedules/{QUOTED}/run").json()
     assert (by_hand["user"], by_hand["triggered_by"]) == ("timer", "manual")
@@ -170,7 +170,7 @@ def test_the_timer_is_started_looked_at_and_stopped_in_the_words_it_is_known_for
     assert (tmp_path / "data" / "timer.log").read_text().endswith(f"timer stopped with pid={pid}\n")
 
 
-@pytest.mark.req("K49", "K24")
+@pytest.mark.req("K49")
 def test_it_runs_in_the_foreground_and_reads_expose_db_where_the_panel_has_it(tmp_path):
     environment = {
         "PATH": os.defpath,

@@ -375,7 +375,7 @@ class TestBoundary:
                 if isinstance(node, ast.ImportFrom) and "systems.services" in (node.module or ""):
                     yield path, node.module, [alias.name for alias in node.names]
 
-    @pytest.mark.req("S9", "S10", "S28")
+    @pytest.mark.req("S10", "S28")
     def test_the_rest_knows_nothing_of_timers_but_the_few_names_of_their_front(self):
         found = list(self.imports_of_timers())
         assert {module for _, module, _ in found} == {"onbeat.systems.services"}

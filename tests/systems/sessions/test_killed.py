@@ -22,7 +22,7 @@ async def a_node(folder):
             await node.wait()
 
 
-@pytest.mark.req("C3", "C45")
+@pytest.mark.req("C45")
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_kill_9_while_a_session_works_neither_sends_the_prompt_again_nor_another_beside_it(
     world, database, request, tmp_path

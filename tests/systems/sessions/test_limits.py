@@ -154,7 +154,6 @@ def test_no_more_prompts_are_sent_than_the_rate_limit_of_a_definition(world):
     assert skipped == {"rate"}
 
 
-@pytest.mark.req("C70")
 def test_session_is_stopped_after_the_timeout_of_its_definition(world):
     world.define("long", schedule=HOURLY, timeoutMinutes=2, enabled=False)
     world.server.works = True

@@ -329,7 +329,6 @@ def test_where_the_server_reports_the_end_the_run_is_what_it_was_told(tmp_path, 
         api.do(server.stop())
 
 
-@pytest.mark.req("C63")
 def test_the_first_page_shows_every_scheduled_prompt_and_how_it_stands(served):
     api, _, _ = served
     api.put(f"{AT}/on-the-page", STANDUP)

@@ -339,7 +339,7 @@ def test_a_server_that_cleans_nothing_up_fails_no_run(world):
     assert world.play(story) == ["success", "success"]
 
 
-@pytest.mark.req("C3", "C29", "C51")
+@pytest.mark.req("C29", "C51")
 def test_no_two_are_sent_at_the_same_time(world):
     async def story(world):
         at_once, most = 0, 0
@@ -525,7 +525,7 @@ def test_overdue_prompts_are_sent_in_the_order_in_which_they_were_due(world):
     assert world.messages == slugs
 
 
-@pytest.mark.req("C8", "C36")
+@pytest.mark.req("C8")
 def test_sessions_live_in_the_home_folder_of_the_server_beside_the_schedules(tmp_path, monkeypatch):
     """Both programs have nothing but their defaults; the server makes its folders itself."""
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -603,7 +603,6 @@ def test_what_still_runs_is_not_queued_again(world):
     assert world.messages == ["long"]
 
 
-@pytest.mark.req("C21")
 def test_the_end_of_what_a_prompt_began_is_not_awaited(world):
     async def story(world):
         await world.put("daily")
@@ -676,7 +675,6 @@ def test_an_interval_is_counted_from_when_it_was_defined_and_goes_on_so_after_an
     ]
 
 
-@pytest.mark.req("C70")
 def test_what_is_not_heard_of_for_half_an_hour_is_over(world):
     async def story(world):
         await world.put("daily", sessionConfig={"feedback": True})

@@ -29,7 +29,7 @@ async def the_run(world, slug, *statuses):
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.req("C3", "C29", "C31", "C51")
+@pytest.mark.req("C29", "C31", "C51")
 def test_overdue_prompts_are_sent_one_after_the_other_each_when_the_last_session_is_idle(world):
     slugs = ["a", "b", "c"]
     for slug in slugs:
@@ -53,7 +53,6 @@ def test_overdue_prompts_are_sent_one_after_the_other_each_when_the_last_session
     assert max(at_once) == 1
 
 
-@pytest.mark.req("C21")
 def test_answer_to_a_run_does_not_wait_for_the_end_of_the_work(world):
     world.server.works = True
 
@@ -145,7 +144,6 @@ def test_every_way_to_say_busy_is_understood(world, state, listed):
     assert world.play(story) == "STARTED"
 
 
-@pytest.mark.req("C70")
 @pytest.mark.parametrize("stops", [True, False])
 def test_timeout_stops_the_session_or_says_that_it_may_still_be_working(world, stops):
     world.server.works, world.server.stops = True, stops
@@ -173,7 +171,6 @@ def test_timeout_stops_the_session_or_says_that_it_may_still_be_working(world, s
     assert world.messages == ["daily"], "it is not sent again"
 
 
-@pytest.mark.req("C70")
 def test_canceled_run_stops_its_session(world):
     world.server.works = True
 
@@ -320,7 +317,6 @@ def test_run_of_a_session_at_work_is_named_after_the_session(world):
     assert world.play(story)
 
 
-@pytest.mark.req("C70")
 @pytest.mark.parametrize("how", ["timeout", "canceled", "reported"])
 def test_session_of_a_run_that_its_server_reports_is_stopped_when_the_run_is_cut_off(world, how):
     world.server.works = True

@@ -61,7 +61,7 @@ def test_the_page_has_an_example_of_an_upsert_that_works_with_every_field():
     assert found.keys() == given.keys() | {"next_run_at", "paused", "updated_at"}
 
 
-@pytest.mark.req("W73", "W74", "W75", "W76", "W77", "W78")
+@pytest.mark.req("W74", "W75", "W76", "W77", "W78")
 def test_the_settings_of_their_environment_count_as_they_are(tmp_path):
     shutil.copy(EXAMPLE / "onbeat.toml", tmp_path)
     theirs = dict(

@@ -10,7 +10,6 @@ from onbeat.testing import a_schedule
 from tests.systems.workflows.conftest import DAG, REPORT
 
 
-@pytest.mark.req("W14")
 def test_a_schedule_has_its_workflow_version_and_user(workflows):
     async def story(its):
         await its.upsert()
@@ -28,7 +27,6 @@ def test_a_schedule_belongs_to_its_user(workflows):
     assert workflows.play(story) == "ada"
 
 
-@pytest.mark.req("W14")
 @pytest.mark.parametrize(
     ("name", "value", "what"),
     [
@@ -49,7 +47,6 @@ def test_a_workflow_and_a_user_are_texts_and_a_version_is_a_number(workflows, na
     assert workflows.play(story) == (f"{name}: {value!r} is not {what} ({what} is needed)", [])
 
 
-@pytest.mark.req("W14")
 def test_a_run_is_started_with_them_and_with_its_key(workflows):
     async def story(its):
         await its.with_dag()
@@ -83,7 +80,7 @@ class TestCatchingUp:
         await its.let_pass("3h30m")
         return clocks(its)
 
-    @pytest.mark.req("W22", "W49")
+    @pytest.mark.req("W49")
     @pytest.mark.parametrize("given", [{}, {"catchup_policy": "none"}])
     def test_missed_times_are_ignored_unless_told(self, workflows, given):
         async def story(its):
@@ -105,7 +102,7 @@ class TestCatchingUp:
         assert told == {"number": 1, "run_id": None, "tick_count": 3}
         assert (run["first_run_at"][11:16], run["run_at"][11:16]) == ("13:00", "15:00")
 
-    @pytest.mark.req("W22", "W49")
+    @pytest.mark.req("W49")
     @pytest.mark.parametrize(
         ("policy", "late", "status"),
         [
@@ -135,7 +132,7 @@ class TestCatchingUp:
 
         assert workflows.play(story) == [("SKIPPED", "missed", 14), ("SUCCESS", None, 1)]
 
-    @pytest.mark.req("W22", "W50")
+    @pytest.mark.req("W50")
     def test_they_may_all_fire_immediately(self, workflows):
         async def story(its):
             started = await self.away(its, catchup_policy="fire_immediately")
@@ -143,7 +140,7 @@ class TestCatchingUp:
 
         assert workflows.play(story) == ("fire_immediately", ["13:00", "14:00", "15:00"])
 
-    @pytest.mark.req("W22", "W51")
+    @pytest.mark.req("W51")
     def test_or_be_spread_over_the_next_minute(self, workflows):
         async def story(its):
             started = [len(await self.away(its, catchup_policy="spread"))]
@@ -155,7 +152,6 @@ class TestCatchingUp:
         assert workflows.play(story) == ("spread", [1, 2, 3])
         assert clocks(workflows) == ["13:00", "14:00", "15:00"]
 
-    @pytest.mark.req("W22")
     def test_there_is_no_other_policy(self, workflows):
         async def story(its):
             with pytest.raises(InvalidSchedule) as refused:

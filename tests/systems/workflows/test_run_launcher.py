@@ -218,7 +218,6 @@ def test_a_tick_whose_dag_is_not_there_fails_at_once_and_says_so(workflows):
     assert (workflows.keys, failed) == ([], {"invalid_target": 1})
 
 
-@pytest.mark.req("W53")
 def test_a_run_has_its_row_before_it_is_handed_over_and_after_that_says_what_came_of_it(workflows):
     seen = []
 

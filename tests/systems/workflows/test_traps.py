@@ -80,7 +80,7 @@ crashing = pytest.mark.parametrize("crashes", [False, True], ids=["", "crash"])
 
 
 @crashing
-@pytest.mark.req("W5", "W24", "W46")
+@pytest.mark.req("W5", "W46")
 def test_allow_starts_59_of_59(tmp_path, crashes):
     hour = Hour(tmp_path)
     rows = play(hour, crashes=crashes, overlap_policy="allow")
@@ -252,7 +252,6 @@ def test_what_is_spread_has_the_same_keys_after_a_restart(tmp_path):
     assert hour.keys == [key_of(run_at) for run_at in owed]
 
 
-@pytest.mark.req("W15")
 def test_six_fields_are_seconds_first(tmp_path):
     hour = Hour(tmp_path)
 
@@ -351,7 +350,6 @@ def test_the_crash_of_these_tests_is_one_of_which_the_next_node_finds_the_remain
     assert hour.play(story) == ["NodeStarted", "NodeLost", "NodeStarted"]
 
 
-@pytest.mark.req("W24")
 def test_the_key_of_a_tick_is_one_of_its_own_and_a_second_row_of_it_is_refused(tmp_path):
     hour = Hour(tmp_path)
     rows = play(hour, crashes=False)

@@ -86,7 +86,6 @@ def checker(tmp_path):
     return Jwt(settings_with(tmp_path, public_pem(RSA)), CLOCK)
 
 
-@pytest.mark.req("W69")
 @pytest.mark.parametrize("algorithm", KEYS)
 def test_a_signed_token_says_who_comes_and_what_they_may(tmp_path, algorithm):
     key = KEYS[algorithm]
@@ -100,7 +99,6 @@ def test_a_shared_secret_signs_as_well(tmp_path):
     assert checker.caller(signed(key=SECRET, algorithm="HS256")).name == "jwt:ann"
 
 
-@pytest.mark.req("W69")
 def test_a_service_comes_in_with_a_signed_token(world, tmp_path):
     made = settings_with(tmp_path, public_pem(RSA))
     names = ("jwt_key", "jwt_algorithm", "jwt_issuer", "jwt_audience")

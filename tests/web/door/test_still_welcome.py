@@ -1,7 +1,5 @@
 """Who has come in may be asked for again, for as long as the answer takes."""
 
-import pytest
-
 from tests.web.door.test_door import cookie
 from tests.web.door.test_jwt import NOW, RSA, claims, public_pem, settings_with, signed
 
@@ -34,7 +32,6 @@ def test_a_session_is_good_until_it_ends(world):
     assert not still(world)
 
 
-@pytest.mark.req("W69")
 def test_a_json_web_token_is_good_until_it_expires(world, tmp_path):
     made = settings_with(tmp_path, public_pem(RSA))
     names = ("jwt_key", "jwt_algorithm", "jwt_issuer", "jwt_audience")

@@ -137,7 +137,6 @@ def test_connections_are_encrypted(authority):
         assert get(client, port).status_code == 401
 
 
-@pytest.mark.req("W69")
 def test_only_clients_with_a_certificate_come_as_far_as_the_door(authority, tmp_path):
     cert, key = authority.certificate("server")
     stranger = Authority(tmp_path, "stranger").certificate("client-of-stranger")
