@@ -701,7 +701,7 @@ FILES = [
     ({"services_file": "s.yaml"}, "s.yaml", "services: [", ""),
     ({"services_file": "s.yaml"}, "s.yaml", json.dumps(SERVICES), "nightly: "),
     ({"services_file": "none.yaml"}, None, "", "none.yaml"),
-    ({"sessions_url": "http://x", "sessions_folder": "p"}, "p/daily/definition.json", "{", "daily/definition.json is corrupt"),
+    ({"sessions_url": "http://x", "sessions_folder": "p"}, "p/daily/definition.json", "{", "daily: definition.json is corrupt"),
     ({"workflows_folder": "w"}, "w/report_v1.json", "{", "report_v1.json is not JSON"),
     ({"workflows_folder": "w"}, "w/report_v1.json", "[]", "report_v1.json: "),
     ({"flows_exposes": "e"}, "e/reports.yaml", "meta: {", "reports: "),
@@ -714,7 +714,8 @@ def test_a_file_of_definitions_that_is_corrupt_is_named(folder, given, name, tex
     if name is not None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    finding = found("source files", seen(settings=Settings(**given)))
+    check = "session files" if "sessions_url" in given else "source files"
+    finding = found(check, seen(settings=Settings(**given)))
     assert (finding.level, told in finding.found) == ("warn", True), finding
 
 
@@ -723,3 +724,4 @@ def test_files_without_a_mistake_are_well(folder):
     (folder / "p" / "daily" / "definition.json").write_text(FINE)
     given = Settings(sessions_url="http://x", sessions_folder="p", workflows_folder="none")
     assert level("source files", seen(settings=given)) == "ok"
+    assert level("session files", seen(settings=given)) == "ok"

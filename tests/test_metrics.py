@@ -242,7 +242,7 @@ def test_nodes_are_told_one_by_one():
 
 def test_schedules_that_do_not_follow_newer_zone_data_yet_are_counted():
     following = Following("2026a", 1000, 5000, 3, NOON * 1000)
-    overview = Overview(NOON * 1000, True, 5, 0, 0, None, {}, [], following)
+    overview = Overview(NOON * 1000, True, 5, 0, 0, None, {}, [], following=following)
     assert of(samples(page(overview=overview)), "zone_data_schedules_left") == 4000
 
 

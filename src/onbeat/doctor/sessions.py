@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from onbeat.doctor.seen import Check, Finding, Seen, fail, ok
+from onbeat.doctor.seen import Check, Finding, Seen, ok, warn
 from onbeat.systems.sessions import Defaults, broken_in
 
 
@@ -19,7 +19,7 @@ def session_files(seen: Seen) -> Finding | None:
     slug, why = next(iter(broken.items()))
     more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
     hint = f"repair {folder / slug}, or replace it by PUT /api/schedule/{slug}"
-    return fail("session files", f"{slug}: {why}{more}", hint)
+    return warn("session files", f"{slug}: {why}{more}", hint)
 
 
 CHECKS: tuple[Check, ...] = (session_files,)
