@@ -251,6 +251,16 @@ def blocker_runs(asked, run_id):
     return (asked.blocker.run_id, asked.blocker.status) == (int(run_id), "STARTED")
 
 
+@says(
+    r"run (\d+) is accepted by its target, and in flight until it is reported, or until (<T>) "
+    r"\(onbeat cancel (\d+) frees the schedule at once\)"
+)
+def blocker_is_accepted(asked, run_id, until, canceled):
+    other, row = asked.blocker, asked.blocker.row
+    same = (other.run_id, other.status) == (int(run_id), "STARTED") and run_id == canceled
+    return same and row["deadline_at"] == milliseconds(until)
+
+
 @says(r"run (\d+) has not started yet: ask why of (<S>)")
 def blocker_waits(asked, run_id, tick):
     other = asked.blocker
@@ -438,6 +448,37 @@ def follows(asked, count):
     return asked.row["tick_count"] == int(count)
 
 
+# -- edits
+
+
+@says(
+    r"the schedule was edited at (<T>) \(revision (\d+) to (\d+)\) while (\d+) ticks? (?:was|were) owed; "
+    r"nothing of the past is started by an edit"
+)
+def edited(asked, at, before, after, *told):
+    (count,) = told
+    row, edits = asked.row, asked.reader.definitions[asked.schedule_id]
+    to = [revision for begins, revision, *_ in edits if begins == milliseconds(at)]
+    same = (asked.story.reason, asked.story.decided_at) == ("edited", milliseconds(at))
+    revisions = (row["revision"], row["revision"] + 1) == (int(before), int(after))
+    return same and revisions and int(after) in to and row["tick_count"] == int(count)
+
+
+@says(
+    r"it starts as revision (\d+) says; the schedule is at (\d+) \(apply with --update-waiting moves it\)"
+)
+def of_revision(asked, own, current):
+    revisions = [each[1] for each in asked.reader.definitions[asked.schedule_id] if each[1]]
+    return (asked.row["revision"], max(revisions)) == (int(own), int(current))
+
+
+@says(r"it was decided under an earlier revision, and moved to revision (\d+)")
+def moved_to(asked, revision):
+    edits = asked.reader.definitions[asked.schedule_id]
+    began = next(begins for begins, number, *_ in edits if number == int(revision))
+    return asked.row["revision"] == int(revision) and asked.story.made_at < began
+
+
 # -- pauses, the gate, switches
 
 
@@ -523,6 +564,13 @@ def exit_code(asked, code):
 @says(r"with retry=\[30s\] it would have been tried again")
 def with_retry(asked):
     return "retry" not in asked.definition and asked.story.reason in ("exit", "timeout")
+
+
+@says(r"with a longer timeout its report would have been waited for")
+def longer_timeout(asked):
+    unreported = "its target accepted it and reported no outcome by its deadline"
+    error = asked.story.error or asked.row["error"] or ""
+    return asked.story.reason == "timeout" and error.startswith(unreported)
 
 
 @says(r"with (\w+) among retry.on it would have been tried again")
