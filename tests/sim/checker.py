@@ -397,7 +397,11 @@ class Checker(Life):
         others = [
             r
             for r in self.unfinished(run.schedule_id)
-            if r.state == "STARTED" and r.alone and run.alone and not r.is_unheard_of(judged_at)
+            if r.state == "STARTED"
+            and r.alone
+            and run.alone
+            and r.policy.overlap != "allow"  # it may have been moved to a revision that allows it
+            and not r.is_unheard_of(judged_at)
         ]
         apart = run.policy.overlap == "allow" or not others
         self.require(apart, "one at a time", f"{run} beside {others}")
