@@ -234,6 +234,7 @@ class Checker(Life):
             self._all_decided(model, "a pause ends with its range", end)
         model.paused, model.paused_until, model.failures = False, None, 0
         self._went_by(model, end)
+        model.turn_at = 0  # what was put off is looked at anew, as when the gate opens
 
     def on_schedule_deleted(self, event):
         model = self.models[event.schedule_id]
@@ -258,6 +259,7 @@ class Checker(Life):
             past = tick is not None and tick <= self.now // 1000
             left = past and model.due_at(tick) <= self.now
             self.require(not left, "a gate ends with its ranges", model.schedule_id)
+            self.covering.pass_by(model, self.now // 1000)
             self._went_by(model, self.now)
             model.turn_at = 0  # what was put off is looked at anew
 
@@ -278,6 +280,7 @@ class Checker(Life):
         tick, end = self.covering.next_tick(model), self.now if end is None else end
         told = f"{model.schedule_id}: {tick} is undecided"
         self.require(tick is None or tick > end // 1000, invariant, told)
+        self.covering.pass_by(model, end // 1000)
 
     # -- nodes
 

@@ -62,6 +62,13 @@ class Covering:
             tick = model.schedule.trigger.next_after(tick, model.past)
         return tick
 
+    def pass_by(self, model, last):
+        """Ticks up to `last` that had their rows before are decided, without an event."""
+        tick = model.next_tick()
+        while tick is not None and tick <= last and self._own(model.schedule_id, tick) is not None:
+            model.decided = max(model.decided, tick)
+            tick = model.schedule.trigger.next_after(tick, model.past)
+
     def has_later(self, event):
         """Whether a later tick has a row that is not of this transaction."""
         rows = self.rows[event.schedule_id].values()
