@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from onbeat.core.attempts import WHILE_WAITING
 from onbeat.core.runs import run_key
 from onbeat.events import AnyEvent, Event
 
@@ -107,6 +108,11 @@ class RunRow:
         """Whether an attempt was launched, or was to be: not if all were handed back."""
         waits = self.status == "ENQUEUED" and self.attempt == self.deferrals and not self.reason
         return self.attempt > 0 and not waits
+
+    @property
+    def ended_waiting(self) -> bool:
+        """Whether it ended while it waited for another attempt: it did not run until then."""
+        return self.finished_at is not None and self.reason in WHILE_WAITING
 
 
 @dataclass(frozen=True, slots=True)

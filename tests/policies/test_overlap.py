@@ -63,6 +63,16 @@ async def test_a_fresh_tick_ends_a_run_that_waits_for_its_retry(world):
     ]  # fmt: skip
 
 
+@awaited
+async def test_retry_that_a_fresh_tick_drops_did_not_run_until_then(world):
+    world.tell("report", Failed("no"), Succeeded())
+    await world.define(report={"every": "1h", "retry": ["90m"]})
+    await world.passes("1h", "1h")
+    latest, dropped = await world.beat.runs("report")
+    assert (dropped.reason, dropped.finished_at - dropped.started_at) == ("superseded", 3_600_000)
+    assert (dropped.ended_waiting, latest.ended_waiting) == (True, False)
+
+
 # -- allow
 
 

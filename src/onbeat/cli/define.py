@@ -153,7 +153,7 @@ def write_runs(runs: list[RunRow], now: int) -> None:
             moment(run.run_at * 1000, now),
             run.status + (f" ({run.reason})" if run.reason else ""),
             str(run.attempt or "-"),
-            took(run.started_at, run.finished_at),
+            "-" if run.ended_waiting else took(run.started_at, run.finished_at),
             _note(run, now),
         )
         for run in runs
