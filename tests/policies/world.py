@@ -50,6 +50,7 @@ class World:
     async def passes(self, *lengths):
         """Let time pass, and everything happen that is due by then."""
         for length in lengths:
+            await self.beat.settle()  # what is launched while the clock is set is late
             self.clock.advance(length)
             await self.beat.settle()
 
