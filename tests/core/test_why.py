@@ -234,11 +234,14 @@ class TestRunning:
 
     def test_accepted_run_that_blocks_a_tick_is_named_with_its_deadline(self):
         blocker = RunFacts(
-            6, NOON, Status.STARTED, 0, started_at=NOON * 1000, deadline_at=NOON * 1000 + 5
+            6, NOON, Status.STARTED, 0, 1, started_at=NOON * 1000, deadline_at=NOON * 1000 + 5
         )
-        told = asked(a_run(reason="overlap", blocked_by=6), blocker=blocker).sentences
-        assert told[0] == "run 6 was in flight, and overlap is skip"
-        assert "run 6 started at 2026-01-01T12:00:00.000Z; its end: its target has accepted it, and has until 2026-01-01T12:00:00.005Z to report it (onbeat cancel 6 frees the schedule at once)" in told  # fmt: skip
+        at = {"created_at": NOON * 1000, "finished_at": NOON * 1000}
+        run = a_run(reason="overlap", blocked_by=6, **at)
+        assert asked(run, blocker=blocker).sentences == [
+            "run 6 (tick of 2026-01-01T12:00:00Z) was running since 2026-01-01T12:00:00.000Z, and overlap is skip",
+            "run 6 is accepted by its target, and in flight until it is reported, or until 2026-01-01T12:00:00.005Z (onbeat cancel 6 frees the schedule at once)",
+        ]  # fmt: skip
 
     def test_run_that_was_not_reported_by_its_deadline_needs_a_longer_timeout(self):
         run = a_run(Status.FAILED, reason="timeout", error=UNREPORTED, attempt=1)

@@ -251,6 +251,15 @@ def blocker_runs(asked, run_id):
     return (asked.blocker.run_id, asked.blocker.status) == (int(run_id), "STARTED")
 
 
+@says(
+    r"run (\d+) is accepted by its target, and in flight until it is reported, or until (<T>) \(onbeat cancel (\d+) frees the schedule at once\)"
+)
+def blocker_is_accepted(asked, run_id, until, canceled):
+    other = asked.blocker
+    what = (other.run_id, other.status, other.accepted_until)
+    return what == (int(run_id), "STARTED", milliseconds(until)) and run_id == canceled
+
+
 @says(r"run (\d+) has not started yet: ask why of (<S>)")
 def blocker_waits(asked, run_id, tick):
     other = asked.blocker
@@ -474,6 +483,18 @@ def decided_by_an_edit(asked, what, since, by, *told):
     return (pause.by, pause.note) == (by or "", note or "") and not is_over
 
 
+@says(
+    r"the schedule was edited at (<T>) \(revision (\d+) to (\d+)\) while (?:(\d+) ticks were|1 tick was) owed; nothing of the past is started by an edit"
+)
+def edited(asked, at, before, after, count):
+    found = [
+        (begins, revision) for begins, revision, *_ in asked.reader.definitions[asked.schedule_id]
+    ]
+    place = found.index((milliseconds(at), int(after)))
+    same = found[place - 1][1] == int(before) and asked.story.decided_at == milliseconds(at)
+    return same and asked.row["tick_count"] == int(count or 1) and asked.story.reason == "edited"
+
+
 @says(r"the schedule was disabled \(enabled: false\)")
 def disabled(asked):
     return asked.of("enabled", True) is False
@@ -529,6 +550,12 @@ def with_retry(asked):
 def with_reason(asked, reason):
     given = asked.definition["retry"]
     return asked.story.reason == reason and reason not in given["on"]
+
+
+@says(r"with a longer timeout its report would have been waited for")
+def longer_timeout(asked):
+    until = asked.story.accepted_until
+    return asked.story.reason == "timeout" and until is not None and until <= asked.story.decided_at
 
 
 @says(r"with on_lost=retry it would have been started again, under the same key")
