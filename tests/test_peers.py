@@ -289,7 +289,7 @@ def up(folder):
         assert node.wait(20) == 0
 
 
-PEERS = ("chat server", "executor", "mail ops", "source files")
+PEERS = ("chat server", "executor", "mail ops", "session files")
 ONE = """
 schedules:
   right: {every: 1h, run: {command: ["true"]}}
@@ -321,8 +321,8 @@ def test_doctor_has_a_line_for_each_peer_and_ends_with_1_if_runs_cannot_work(tmp
         "mail ops": "warn",
     }
     assert found["chat server"]["hint"] == "start it, or correct sessions_url"
-    assert found["source files"]["level"] == "warn"
-    assert "prompts: daily/definition.json is corrupt" in found["source files"]["found"]
+    assert found["session files"]["level"] == "warn"
+    assert "daily: definition.json is corrupt" in found["session files"]["found"]
     quick = onbeat(tmp_path, "doctor", "--quick", "--json")  # as a health check asks
     assert quick.returncode == 0
     assert "chat server" not in {each["check"] for each in json.loads(quick.stdout)}

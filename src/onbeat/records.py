@@ -231,6 +231,8 @@ class DocumentRow:
     updated_at: int
 
 
+BROKEN = "broken-definition"  # documents: `why` and `where`, of files that a system cannot use
+
 TokenKind = Literal["token", "link", "session"]
 
 

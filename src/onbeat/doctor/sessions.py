@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
-from onbeat.doctor.seen import Check, Finding, Seen, fail, ok
+from onbeat.doctor.seen import Check, Finding, Seen, ok, warn
 from onbeat.systems.sessions import Defaults, broken_in
 
 
 def session_files(seen: Seen) -> Finding | None:
-    """Judge whether every definition.json and last-run.json can be used."""
+    """Judge whether every definition.json and last-run.json can be used.
+
+    It is a warning, as of other files: a container is not unhealthy for one prompt.
+    """
     settings = seen.known
     if seen.is_refused or not settings.sessions_url:
         return None
@@ -19,7 +22,7 @@ def session_files(seen: Seen) -> Finding | None:
     slug, why = next(iter(broken.items()))
     more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
     hint = f"repair {folder / slug}, or replace it by PUT /api/schedule/{slug}"
-    return fail("session files", f"{slug}: {why}{more}", hint)
+    return warn("session files", f"{slug}: {why}{more}", hint)
 
 
 CHECKS: tuple[Check, ...] = (session_files,)
