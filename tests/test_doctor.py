@@ -701,7 +701,6 @@ FILES = [
     ({"services_file": "s.yaml"}, "s.yaml", "services: [", ""),
     ({"services_file": "s.yaml"}, "s.yaml", json.dumps(SERVICES), "nightly: "),
     ({"services_file": "none.yaml"}, None, "", "none.yaml"),
-    ({"sessions_url": "http://x", "sessions_folder": "p"}, "p/daily/definition.json", "{", "daily: definition.json is corrupt"),
     ({"workflows_folder": "w"}, "w/report_v1.json", "{", "report_v1.json is not JSON"),
     ({"workflows_folder": "w"}, "w/report_v1.json", "[]", "report_v1.json: "),
     ({"flows_exposes": "e"}, "e/reports.yaml", "meta: {", "reports: "),
@@ -709,13 +708,22 @@ FILES = [
 ]  # fmt: skip
 
 
+def test_file_of_a_prompt_that_is_corrupt_is_named(folder):
+    settings = Settings(sessions_url="http://x", sessions_folder="p")
+    for text, expected in (("{", "warn"), (FINE, "ok")):
+        (folder / "p" / "daily").mkdir(parents=True, exist_ok=True)
+        (folder / "p" / "daily" / "definition.json").write_text(text)
+        finding = found("session files", seen(settings=settings))
+        assert finding.level == expected
+        assert ("daily: definition.json is corrupt" in finding.found) == (expected == "warn")
+
+
 @pytest.mark.parametrize(("given", "name", "text", "told"), FILES)
 def test_a_file_of_definitions_that_is_corrupt_is_named(folder, given, name, text, told):
     if name is not None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    check = "session files" if "sessions_url" in given else "source files"
-    finding = found(check, seen(settings=Settings(**given)))
+    finding = found("source files", seen(settings=Settings(**given)))
     assert (finding.level, told in finding.found) == ("warn", True), finding
 
 

@@ -21,6 +21,7 @@ from onbeat.ports import (
     Store,
 )
 from onbeat.records import (
+    BROKEN,
     ChannelRow,
     DocumentRow,
     EventRow,
@@ -34,7 +35,6 @@ from onbeat.records import (
     WhichRuns,
 )
 
-BROKEN = "broken-definition"  # documents: `why` and `where`, of files that a system cannot use
 FIRST_PAGE, PAGE = 100, 1000  # schedules
 MOST_RUNS = 10_000  # in one answer
 MOST_LIKE_IT = 500  # schedules after the beginning of an id, and as many more, that it may mean

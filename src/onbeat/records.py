@@ -237,6 +237,8 @@ class DocumentRow:
     updated_at: int
 
 
+BROKEN = "broken-definition"  # documents: `why` and `where`, of files that a system cannot use
+
 TokenKind = Literal["token", "link", "session"]
 
 

@@ -225,6 +225,7 @@ async def test_a_server_accepts_a_run_is_busy_or_gone_and_tells_of_the_end_by_it
     async with Server(*answers) as server, Onbeat("sqlite://", clock=clock) as beat:
 
         async def passes(length):
+            await beat.settle()  # what is launched while the clock is set is late
             clock.advance(length)
             await beat.settle()
             return [(run.status, run.reason) for run in (await beat.runs())[::-1]]

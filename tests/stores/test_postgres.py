@@ -446,6 +446,17 @@ async def test_two_that_come_first_make_the_tables_once(world):
     world.database.server.drop_database(url)
 
 
+async def test_what_is_listed_in_pages_is_ordered_by_bytes_whatever_the_database_sorts_by(world):
+    """Callers compare names by their bytes: `list_dags` ends where a prefix does."""
+    paged = {("documents", "name"), ("schedules", "schedule_id"), ("tokens", "token_id")}
+    with psycopg.connect(world.database.url) as connection:
+        found = connection.execute(
+            "SELECT table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema = 'onbeat' AND collation_name = 'C'"
+        ).fetchall()
+    assert paged <= set(found)
+
+
 async def test_tables_of_a_newer_onbeat_are_refused(world):
     world.database.tamper("UPDATE meta SET value = '999' WHERE name = 'schema'")
     with pytest.raises(StoreUnusable, match=rf"newer Onbeat \(schema 999, this one knows {len(MIGRATIONS)}\)"):  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -46,6 +47,20 @@ def test_preflight_is_answered_before_authentication(api, path):
     assert "authorization" in answer.headers["access-control-allow-headers"].lower()
     assert "access-control-allow-credentials" not in answer.headers
     assert answer.headers["vary"] == "Origin"
+
+
+def test_every_route_of_the_api_is_for_named_origins(api):
+    document = httpx.get(
+        f"{api.url}/api/v1/openapi.json", headers={"Authorization": f"Bearer {api.admin}"}
+    ).json()
+    routes = {re.sub(r"{[^}]*}", "1", path) for path in document["paths"]}
+    assert {"/workflows", "/workflows/1/versions/1", "/runs/1/status", "/timer"} <= routes
+    closed = {
+        path
+        for path in routes
+        if allowed(raw(api, "OPTIONS", path, Origin=APP, **PREFLIGHT)) != APP
+    }
+    assert closed == set()
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ class Story:
     is_resumed: bool = False  # it was made in a transaction that resumed its schedule
     is_defined: bool = False  # it was made in the one that defined it
     end_asked_at: int | None = None
+    accepted_until: int | None = None  # when its target was to report by, of the last attempt
 
     @property
     def is_over(self):
@@ -187,8 +188,11 @@ class Reader:
         self._made(story, at, event, together)
         if event.get("due_at") is not None:  # it was decided in this transaction, too
             story.triggered_by, story.due_at = event.get("triggered_by", "timer"), event["due_at"]
-        story.status = "STARTED"
+        story.status, story.accepted_until = "STARTED", None
         story.attempts.append(Attempt(event["attempt"], at))
+
+    def _accepted(self, story, at, event, together):
+        story.accepted_until = event["deadline_at"]
 
     def _handed_back(self, story, at, event, together):
         if story.status == "STARTED":

@@ -7,7 +7,10 @@ from onbeat.systems.sessions import Defaults, broken_in
 
 
 def session_files(seen: Seen) -> Finding | None:
-    """Judge whether every definition.json and last-run.json can be used."""
+    """Judge whether every definition.json and last-run.json can be used.
+
+    It is a warning, as of other files: a container is not unhealthy for one prompt.
+    """
     settings = seen.known
     if seen.is_refused or not settings.sessions_url:
         return None

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from onbeat.web.door.asgi import App, Message, Receive, Scope, Send, values_of
 
-PATHS = ("/api/", "/schedules", "/run-launcher/", "/timer")
+PATHS = ("/api/", "/schedules", "/run-launcher/", "/runs/", "/timer", "/workflows")
 # What tells a browser's request from another program's.
 OF_BROWSERS = frozenset({
     b"cookie", b"origin", b"referer", b"sec-fetch-dest", b"sec-fetch-mode", b"sec-fetch-site",

@@ -55,6 +55,7 @@ class World:
 
     async def passes(self, *lengths):
         for length in lengths:
+            await self.its.beat.settle()  # what is launched while the clock is set is late
             self.clock.advance(length)
             await self.its.beat.settle()
 

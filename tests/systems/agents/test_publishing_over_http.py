@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from pydantic import BaseModel, field_validator
 
 from onbeat import Onbeat
 from onbeat.agents import Orchestrator
@@ -20,6 +21,7 @@ class Program:
 
     def __init__(self, folder):
         self.database, self.seen = f"sqlite:///{folder}/agents.db", []
+        self.consumes = LogEntry
 
     @asynccontextmanager
     async def running(self):
@@ -31,7 +33,7 @@ class Program:
             ran.set()
             return Alert(text="!")
 
-        its.agent("warner").consumes(LogEntry).publishes(Alert).with_engines(warn)
+        its.agent("warner").consumes(self.consumes).publishes(Alert).with_engines(warn)
         async with its:
             yield its
 
@@ -140,3 +142,28 @@ def test_what_is_offered_while_no_program_is_up_is_taken_when_one_is(program):
     answer = play(story)
     assert (answer.status_code, answer.json()["state"]) == (202, "offered")
     assert [each.text for each in program.seen] == ["disk full"]
+
+
+class Entry(BaseModel):
+    level: str = "INFO"
+
+    @field_validator("level")
+    @classmethod
+    def check_level(cls, level):
+        return {"INFO": "INFO", "ERROR": "ERROR"}[level]  # a KeyError, not a ValueError
+
+
+def test_offer_whose_validation_breaks_is_refused_and_keeps_no_other_from_its_turn(program):
+    program.consumes = Entry
+
+    async def story():
+        async with program.running() as its, program.api() as api:
+            odd = await api.post("/artifacts", json={"type": "Entry", "payload": {"level": "odd"}})
+            good = await api.post("/artifacts", json={"type": "Entry", "payload": {}})
+            await its.run_until_idle(10)
+            return odd, good
+
+    odd, good = play(story)
+    assert (odd.status_code, good.status_code) == (422, 201)
+    assert "Entry could not be validated: KeyError: 'odd'" in odd.text
+    assert program.seen == [Entry()]

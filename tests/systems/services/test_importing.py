@@ -53,6 +53,22 @@ def reported(text):
     return [f"{each.line}: {each}" for each in imported(text).left_out]
 
 
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        ('find . -name "*.bak" -delete)', ["find", ".", "-name", "*.bak", "-delete)"]),
+        ('echo "a b" [', ["echo", "a b", "["]),
+        ('echo "one" # "two"', ["echo", "one", "#", "two"]),
+        (r'echo "a \"b\"" c', ["echo", 'a "b"', "c"]),
+    ],
+)
+def test_command_after_a_quoted_word_is_split_at_spaces_and_not_read_as_lisp(command, argv):
+    lisp = command.replace("\\", "\\\\").replace('"', '\\"')
+    found = imported(f'(setq supervisor-programs \'(("{lisp}" :type oneshot :id "it")))')
+    assert found.left_out == []
+    assert found.fields["services"] == {"it": {"argv": argv}}
+
+
 @pytest.mark.req("S43", "S44", "S45", "S46", "S47", "S48", "S49")
 def test_configuration_in_elisp_becomes_a_services_file_that_is_right():
     found = imported(CONFIGURATION)

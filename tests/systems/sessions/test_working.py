@@ -144,6 +144,50 @@ def test_every_way_to_say_busy_is_understood(world, state, listed):
     assert world.play(story) == "STARTED"
 
 
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("tells_state", [True, False])
+def test_look_that_the_server_refuses_for_a_moment_does_not_free_the_place(
+    world, status, tells_state
+):
+    server, refused = world.server, []
+
+    async def states(request):
+        if not tells_state:
+            return web.Response(status=404)
+        if len(refused) < 2:
+            refused.append(status)
+            return web.Response(status=status)
+        return web.json_response({"isBusy": request.match_info["id"] in server.busy})
+
+    async def lists(_):
+        if len(refused) < 2:
+            refused.append(status)
+            return web.Response(status=status)
+        entries = [{"sessionId": each, "isBusy": each in server.busy} for each in server.sessions]
+        return web.json_response({"sessions": entries})
+
+    server.app = web.Application()
+    server.app.add_routes([
+        web.post("/api/sessions", server._create),
+        web.get("/api/sessions", lists),
+        web.get("/api/sessions/{id}/state", states),
+        web.post("/api/sessions/{id}/messages", server._message),
+    ])  # fmt: skip
+    server.works = True
+
+    async def story(world):
+        await world.put("daily")
+        await due(world)
+        await until(lambda: len(refused) == 2)
+        await asyncio.sleep(0.3)
+        (during,) = await world.service.runs()
+        server.busy.clear()
+        await the_run(world, "daily", "SUCCESS")
+        return during.status
+
+    assert world.play(story) == "STARTED"
+
+
 @pytest.mark.parametrize("stops", [True, False])
 def test_timeout_stops_the_session_or_says_that_it_may_still_be_working(world, stops):
     world.server.works, world.server.stops = True, stops
@@ -346,7 +390,7 @@ def test_session_of_a_run_that_its_server_reports_is_stopped_when_the_run_is_cut
     busy, run = world.play(story)
     assert bool(busy) == (how == "reported"), "what was reported is left alone"
     if how == "timeout":
-        assert run.error.endswith("it may still be working"), "when it ended that was not known"
+        assert run.error.endswith("it may still run"), "when it ended that was not known"
 
 
 def test_session_that_has_a_later_prompt_is_not_stopped_for_an_earlier_run(world):

@@ -69,6 +69,7 @@ class World:
 
     async def let_pass(self, *lengths):
         for length in lengths:
+            await self.beat.settle()  # what is launched while the clock is set is late
             self.clock.advance(length)
             await self.beat.settle()
 

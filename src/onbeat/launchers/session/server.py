@@ -29,11 +29,9 @@ class ChatServer:
 
     async def working(self) -> Working | Failed:
         """Return whether the session works, or why the server could not be asked."""
-        answer = await self._send("GET", "/state")
+        answer = _given(await self._send("GET", "/state"))
         if isinstance(answer, Failed):
             return answer
-        if answer.status >= 500 and answer.status != 501:
-            return Failed(answer.error)
         state = answer.body if answer.status < 300 and isinstance(answer.body, Mapping) else {}
         if isinstance(found := state.get("isBusy"), bool):
             return "busy" if found else "idle"
@@ -41,7 +39,10 @@ class ChatServer:
             return "busy"
         # An older server says `idle` here whatever the session does: its list knows better.
         is_idle = state.get("status") in IDLE
-        return await self._listed() or ("idle" if is_idle else "unknown")
+        listed = await self._listed()
+        if listed is None:
+            return "idle" if is_idle else "unknown"
+        return listed
 
     async def stop(self) -> str:
         """Have the session stop what it works on; return why that is not so, or nothing."""
@@ -52,11 +53,15 @@ class ChatServer:
         """Have the session deleted."""
         return await self._send("DELETE", "")
 
-    async def _listed(self) -> Working | None:
-        """Return what the list of sessions says, if it says anything."""
+    async def _listed(self) -> Working | Failed | None:
+        """Return what the list of sessions says, if it says anything, or why it was not given."""
         url = f"{self.made.url}/api/sessions"
-        answer = await self.ask("GET", url, timeout=LONGEST_LOOK, public_only=self.made.public_only)
-        if isinstance(answer, Failed) or answer.status >= 300:
+        answer = _given(
+            await self.ask("GET", url, timeout=LONGEST_LOOK, public_only=self.made.public_only)
+        )
+        if isinstance(answer, Failed):
+            return answer
+        if answer.status >= 300:
             return None
         listed = {str(each.get("sessionId")): each.get("isBusy") for each in _entries(answer.body)}
         known = {name: busy for name, busy in listed.items() if isinstance(busy, bool)}
@@ -71,6 +76,14 @@ class ChatServer:
             timeout=LONGEST_LOOK,
             public_only=self.made.public_only,
         )
+
+
+def _given(answer: Answer | Failed) -> Answer | Failed:
+    """Return an answer, unless the server could not give one now: it is asked again."""
+    if isinstance(answer, Failed):
+        return answer
+    is_away = answer.status == 429 or (answer.status >= 500 and answer.status != 501)
+    return Failed(answer.error) if is_away else answer
 
 
 def _entries(body: object) -> Iterator[Mapping[str, object]]:

@@ -20,7 +20,7 @@ from onbeat.core.instants import parse_instant
 from onbeat.core.limits import Limited
 from onbeat.core.schedules import Schedule, Target, check_schedule, from_definition
 from onbeat.core.triggers import Every, Manual
-from onbeat.errors import InvalidSchedule, NoSuchSchedule, shown
+from onbeat.errors import InvalidSchedule, NoSuchSchedule, OnbeatError, shown
 from onbeat.ports import Attempt, Beginning
 from onbeat.records import ScheduleRow, Which, WhichRuns
 from onbeat.service import Service
@@ -336,7 +336,11 @@ class AgentSystem:
                 await keep_offer(self._asked, artifact_id, await self._taken(artifact_id, offer))
 
     async def _taken(self, artifact_id: str, offer: Offer) -> Offer:
-        """Publish what was offered, if it is what its type says; return what became of it."""
+        """Publish what was offered, if it is what its type says; return what became of it.
+
+        Whatever the model raises is a refusal: an offer never keeps those after it from their turn.
+        A store that fails is not, and the offer is taken later.
+        """
         model = self.blackboard.model_of(offer.type)
         assert model is not None, "it was looked for"
         try:
@@ -346,8 +350,14 @@ class AgentSystem:
                 correlation_id=offer.correlation_id,
                 request_id=artifact_id.removeprefix(f"{EXTERNAL}:"),
             )
-        except ValueError as wrong:  # those of pydantic are of this kind
+        except (ValueError, InvalidSchedule) as wrong:  # those of pydantic are of the first
             return replace(offer, state="refused", error=error_of(wrong))
+        except OnbeatError:
+            raise
+        except Exception as broken:
+            log.exception("artifact %s could not be validated", artifact_id)
+            problem = f"{offer.type} could not be validated: {type(broken).__name__}: {broken}"
+            return replace(offer, state="refused", error=problem)
         return replace(offer, state="published")
 
     async def _register_types(self) -> None:

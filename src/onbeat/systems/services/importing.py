@@ -324,13 +324,13 @@ def split_command(text: str, node: Node) -> list[str]:
     while '"' in text:
         before, _, rest = text.partition('"')
         found += before.split()
-        try:
-            quoted = read_lisp(f'"{rest}', "")[0] if _closes(rest) else None
-        except InvalidFile:
-            quoted = None
         end = _closes(rest)
-        if quoted is None or not end:
+        if not end:
             raise _NotDataError(node, f"{shown(text)} has a quote that is not closed")
+        try:
+            (quoted,) = read_lisp(f'"{rest[:end]}', "")
+        except InvalidFile as refused:
+            raise _NotDataError(node, refused.mistakes[0].problem) from None
         found.append(str(quoted.value))
         text = rest[end:]
     return found + text.split()

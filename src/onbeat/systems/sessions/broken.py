@@ -12,7 +12,7 @@ import msgspec
 
 from onbeat.core.schedules import json_can_say
 from onbeat.errors import InvalidSchedule
-from onbeat.queries import BROKEN
+from onbeat.records import BROKEN
 from onbeat.service import Service
 from onbeat.systems.sessions.definitions import (
     DEEPEST,
