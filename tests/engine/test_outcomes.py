@@ -55,7 +55,8 @@ def test_an_outcome_that_waits_behind_a_hand_back_is_known_to_its_node():
         dispatcher.launch([late], clock.monotonic() - NODE.lease)
         dispatcher.launch([ends], clock.monotonic())
         await asyncio.sleep(0)  # both tasks end in their first step
-        assert dispatcher._finished and dispatcher._unlaunched
+        assert dispatcher._finished
+        assert dispatcher._unlaunched
         recording = asyncio.create_task(dispatcher.record())
         await store.failed.wait()
         clock.advance(NODE.lease)
