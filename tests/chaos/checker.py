@@ -13,6 +13,7 @@ from onbeat.core.runs import run_key
 from onbeat.events import AnyEvent
 from tests.chaos.history import UNFINISHED, History
 
+CHANGES = ("schedule.created", "schedule.changed", "schedule.deleted")  # of what one says
 LAUNCHED_FOR_SURE = ("success", "exit")  # an attempt that ended so did run
 SURELY_NOT = ("handed back", "launch_failed")
 TICK = 50  # milliseconds by which the clock of the witness may seem to be behind
@@ -347,7 +348,7 @@ class _Stretch:
 
 def _check_ticks(history: History, verdict: Verdict) -> None:
     """Each tick of each definition, from its creation on, is covered by exactly one row."""
-    for schedule_id, stretches in _stretches(history).items():
+    for schedule_id, stretches in _stretches(history, verdict).items():
         needed = {tick for each in stretches for tick in each.ticks(0, each.until)}
         covered: Counter[int] = Counter()
         verdict.ticks += len(needed)
@@ -370,23 +371,48 @@ def _check_ticks(history: History, verdict: Verdict) -> None:
                 verdict.say("doubled", f"{schedule_id} has {times} rows for its tick {tick}")
 
 
-def _stretches(history: History) -> dict[str, list[_Stretch]]:
+def _stretches(history: History, verdict: Verdict) -> dict[str, list[_Stretch]]:
     """Return by which definition the ticks of each schedule are to be counted, and when."""
     found: dict[str, list[_Stretch]] = defaultdict(list)
     current: dict[str, tuple[int, int]] = {}
     end = max((at for at, _ in history.events), default=0) // 1000
-    for at, event in history.events:
-        if event.name in ("schedule.created", "schedule.changed"):
-            every, now = _seconds(event.definition), at // 1000
-            if event.schedule_id in current and current[event.schedule_id][0] != every:
-                found[event.schedule_id].append(_Stretch(*current.pop(event.schedule_id), now))
-            current.setdefault(event.schedule_id, (every, now))
-        elif event.name == "schedule.deleted":
-            found[event.schedule_id].append(_Stretch(*current.pop(event.schedule_id), at // 1000))
+    for at, event in _changes(history, verdict):
+        now = at // 1000
+        if event.name == "schedule.deleted":
+            found[event.schedule_id].append(_Stretch(*current.pop(event.schedule_id), now))
+            continue
+        every = _seconds(event.definition)
+        if event.schedule_id in current and current[event.schedule_id][0] != every:
+            found[event.schedule_id].append(_Stretch(*current.pop(event.schedule_id), now))
+        current.setdefault(event.schedule_id, (every, now))
     for schedule_id, (every, after) in current.items():
         # The last definition has no ticks of its own, so nothing is undecided in the end.
         found[schedule_id].append(_Stretch(every, after, end))
     return found
+
+
+def _changes(history: History, verdict: Verdict) -> Iterator[tuple[int, AnyEvent]]:
+    """Yield the changes of what schedules say, each with the instant that the store decided by.
+
+    That instant lies between two events: after the change before it was written, since one holds
+    the schedule until it is committed; and not after its own.
+    """
+    left = {name: iter(instants) for name, instants in history.changed_at.items()}
+    written: dict[str, int] = {}
+    for at, event in history.events:
+        if event.name not in CHANGES:
+            continue
+        schedule_id = event.schedule_id
+        decided = next(left.get(schedule_id, iter(())), None)
+        if decided is None or not written.get(schedule_id, 0) <= decided <= at:
+            told = f"{event.name} of {schedule_id} at {at} has the instant {decided}"
+            verdict.say("unrecorded", told)
+            decided = at
+        written[schedule_id] = at
+        yield decided, event
+    for schedule_id, instants in left.items():
+        for decided in instants:
+            verdict.say("unrecorded", f"{schedule_id} changed at {decided} without an event")
 
 
 def _seconds(definition: str) -> int:

@@ -1,7 +1,7 @@
 """The two databases that chaos comes to: a SQLite file with one node, and PostgreSQL with three."""
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +20,11 @@ UNION ALL SELECT 'run', schedule_id FROM schedule_runs
  WHERE schedule_id NOT IN (SELECT schedule_id FROM schedules)
 UNION ALL SELECT 'without state', schedule_id FROM schedules
  WHERE schedule_id NOT IN (SELECT schedule_id FROM schedule_state)
+"""
+CHANGED = """
+SELECT schedule_id, until_at FROM past_definitions
+UNION SELECT schedule_id, created_at FROM schedules
+ORDER BY 1, 2
 """
 ALARMS = (b"PANIC", b"corrupt", b"invalid page", b"could not read block")
 
@@ -72,6 +77,9 @@ class Database(ABC):
         rows = self.query(f"SELECT {', '.join(COLUMNS)} FROM schedule_runs")
         told = self.query("SELECT at, body FROM events ORDER BY event_id")
         live = self.query("SELECT schedule_id FROM schedules WHERE deleted_at IS NULL")
+        changed_at: dict[str, list[int]] = defaultdict(list)
+        for schedule_id, at in self.query(CHANGED):
+            changed_at[schedule_id].append(at)
         return History(
             rows={row[0]: Row(*row) for row in rows},
             events=[(at, event) for at, body in told for event in decode_events(str(body))],
@@ -79,6 +87,7 @@ class Database(ABC):
             live={name for (name,) in live},
             due=Counter(name for (name,) in self.query("SELECT schedule_id FROM due")),
             nodes=[name for (name,) in self.query("SELECT name FROM nodes")],
+            changed_at=dict(changed_at),
             damage=self.damage(),
             halted=read_halted(folder / "halted"),
         )

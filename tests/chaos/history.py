@@ -55,6 +55,9 @@ class History:
     live: set[str]  # the schedules that are there
     due: Counter[str]  # their due rows
     nodes: list[str]  # those on the list
+    # Instants at which each schedule began or ceased to say something, as the store keeps them. An
+    # event is written later: by seconds, if the server is paused in between.
+    changed_at: dict[str, list[int]] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)  # what is wrong with the database itself
     halted: set[tuple[int, int]] = field(default_factory=set)  # attempts, just before the launch
     orphans: list[str] = field(default_factory=list)  # processes that no node holds any more

@@ -193,6 +193,15 @@ def with_an_attempt_announced_twice(history):
     history.events[at + 1 : at + 1] = [(moment, each) for each in (back, claim, again)]
 
 
+def with_a_change_decided_before_the_one_before_it(history):
+    instants = next(each for each in history.changed_at.values() if len(each) > 1)
+    instants[1] = instants[0]
+
+
+def without_the_instant_of_a_change(history):
+    next(iter(history.changed_at.values())).pop()
+
+
 def with_another_key(history):
     history.witness[0] = replace(history.witness[0], key="0" * 64)
 
@@ -288,6 +297,8 @@ CASES = {
     without_a_launch: "unlaunched",
     without_an_announcement: "unannounced",
     with_an_attempt_announced_twice: "announced twice",
+    with_a_change_decided_before_the_one_before_it: "unrecorded",
+    without_the_instant_of_a_change: "unrecorded",
     with_another_key: "wrong key",
     with_a_run_decided_twice: "illegal",
     with_a_start_of_what_was_never_decided: "illegal",

@@ -1,6 +1,8 @@
 """A node's parts: what starts when, how much it catches up, and who could be split from whom."""
 
 import asyncio
+import errno
+import os
 from collections import Counter
 from dataclasses import replace as replaced
 from itertools import pairwise
@@ -12,6 +14,7 @@ from onbeat import Onbeat, every
 from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import plan
 from onbeat.core.runs import Failed, Run, Status, Succeeded
+from onbeat.engine import loop
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.loop import Engine
 from onbeat.engine.planner import Allowance, Planner
@@ -69,6 +72,32 @@ def test_nothing_is_planned_before_the_node_is_registered_and_leftovers_are_ende
     first = [name for name in listening.asked if name != "changed_elsewhere"][:4]
     assert first[:3] == ["hold", "recover", "register"]
     assert listening.asked.index("register") < listening.asked.index("plan_due")
+
+
+def test_a_node_outlives_a_look_for_leftovers_that_fails(monkeypatch):
+    class Short(RecordingLauncher):
+        looks = 0
+
+        async def recover(self):
+            self.looks += 1
+            if self.looks == 4:
+                enough.set()
+            if self.looks > 1:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return 0
+
+    async def story(store, clock):
+        engine = Engine(store, clock, NODE, {"command": Short()})
+        await engine.start()
+        try:
+            await asyncio.wait_for(enough.wait(), 5)
+            return engine.failed.done()
+        finally:
+            await engine.stop(1)
+
+    enough = asyncio.Event()
+    monkeypatch.setattr(loop, "LEFTOVERS_EVERY", 0.01)
+    assert not played(story)
 
 
 def test_nothing_starts_once_it_is_being_stopped():

@@ -664,6 +664,19 @@ def a_bystander():
         bystander.wait()
 
 
+def test_what_cannot_be_read_of_a_node_is_no_sign_that_it_is_gone(a_bystander, monkeypatch):
+    """A node that has no free file descriptor must not end the runs of living nodes."""
+
+    def short(_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    store_id, node = uuid4().hex, process._identity(os.getpid())
+    own = a_bystander({"ONBEAT_STORE": store_id, "ONBEAT_NODE": node})
+    monkeypatch.setattr(process, "_stat", short)
+    assert end_leftovers(store_id) == 0
+    assert own.poll() is None
+
+
 def test_only_the_very_store_counts(a_bystander):
     store_id = uuid4().hex
     others = [

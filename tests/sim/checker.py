@@ -318,6 +318,8 @@ class Checker(Life):
         if not manual:
             self.decisions.begin(event)
         self.add(run)
+        if run.blocked_by is None:
+            self.pass_by(run)
 
     def _queue_again(self, run, event):
         """A run that was to be claimed is judged again, and queued."""
@@ -368,6 +370,7 @@ class Checker(Life):
         self.require(right, "queue order", f"{run} before {first}")
         self.tx.decided[event.schedule_id] += 1
         run.blocked_by, run.free_since = None, self.now
+        self.pass_by(run)
         self.tx.released.add(run.run_id)
         self.seen["released from the queue"] += 1
         self.seen["a backfilled run released"] += run.backfill
@@ -378,6 +381,7 @@ class Checker(Life):
         run = self.runs[event.run_id]
         self.waiting.claim(run)
         self._fence(run, event.fence, rises=True)
+        self.pass_by(run)
         run.state, run.asks = "CLAIMED", run.schedule.when is not None
         current = self.models[event.schedule_id].revision
         self.seen["claimed by an earlier revision"] += run.revision != current
@@ -395,8 +399,7 @@ class Checker(Life):
         self.require(run.asked is None, "an asked run ends", f"started again: {run}")
         self.waiting.is_free(run, "started")
         self._fence(run, event.fence, rises=run.state == "ENQUEUED")
-        # What was in its way was judged when it was released, if the clock was set back since.
-        judged_at = max(self.now, run.free_since)
+        self.pass_by(run)
         others = [
             r
             for r in self.unfinished(run.schedule_id)
@@ -404,7 +407,7 @@ class Checker(Life):
             and r.alone
             and run.alone
             and r.policy.overlap != "allow"  # it may have been moved to a revision that allows it
-            and not r.is_unheard_of(judged_at)
+            and r.run_id not in run.passed_by
         ]
         apart = run.policy.overlap == "allow" or not others
         self.require(apart, "one at a time", f"{run} beside {others}")

@@ -152,6 +152,9 @@ class RunModel:
     returned: bool = False  # what was announced last was handed back, and none counted before
     started_by: str = ""
     free_since: int = 0  # when it could first have been claimed
+    # Accepted runs whose deadline was over when this one was enqueued, released, claimed or started:
+    # they are not in its way, also if the clock is set back later.
+    passed_by: set[int] = field(default_factory=set)
     waiting_since: int = 0  # since when it is enqueued, for the last time
     definition: str = ""  # what it starts by
     revision: int = 0
@@ -320,6 +323,11 @@ class Life:
         self.leave_place(run)
         run.state, run.reason, run.heard_by = state, reason, None
         self.open[run.schedule_id].pop(run.run_id, None)
+
+    def pass_by(self, run):
+        """Note which runs are not in the way of this one any more, by the clock of now."""
+        unfinished = self.unfinished(run.schedule_id)
+        run.passed_by |= {other.run_id for other in unfinished if other.is_unheard_of(self.now)}
 
     def wait(self, run, *, due_at):
         """Have a run wait again that was started, or claimed."""

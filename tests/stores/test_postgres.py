@@ -123,6 +123,30 @@ async def test_two_nodes_never_claim_the_same_run(world):
     assert len(claimed) == len(set(claimed)) == 60
 
 
+def waits_for_a_lock(world):
+    with psycopg.connect(world.database.url) as connection:
+        sql = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+        return connection.execute(sql).fetchone() is not None
+
+
+async def test_the_gate_closes_when_it_is_held_and_not_when_that_was_asked_for(world):
+    """What a planner decided meanwhile was decided before the gate was closed."""
+    beside = await world.second()
+    await world.define("a")
+    world.clock.advance("1h")
+    planning, held = await inside_a_batch(world.store)
+    closing = asyncio.create_task(beside.set_gate(is_open=False))
+    async with asyncio.timeout(5):
+        while not await asyncio.to_thread(waits_for_a_lock, world):
+            await asyncio.sleep(0.01)
+    world.clock.advance("3s")
+    held.may_go.set()
+    assert (await planning).ticks == 1
+    assert await closing
+    facts = await beside.facts("a", world.clock.now() // 1000)
+    assert facts.gate_closed_at == world.clock.now()
+
+
 async def test_run_ids_are_nobody_else_s(world):
     beside = await world.second()
     await world.define()

@@ -262,6 +262,7 @@ class Dispatcher:
         """Record what has come in, and free what was not launched."""
         unlaunched = list(self._unlaunched)
         batch, self._finished = self._finished, []
+        self._recording = batch  # at once: `disown` frees what is in no list, also while this waits
         if self._late:
             log.warning("%d runs came too late to be launched: handed back", self._late)
             self._late = 0
@@ -269,7 +270,6 @@ class Dispatcher:
             await self._surely(partial(self._store.hand_back, unlaunched))
             del self._unlaunched[: len(unlaunched)]
         if batch:
-            self._recording = batch
             held = set(await self._finish(batch))
             self._recording = []
             self._unrecorded -= len(batch)

@@ -252,13 +252,13 @@ class Engine:
                 if self._lease.others_are_silent:
                     await self._rescue()
                 elif self._clock.monotonic() - looked > LEFTOVERS_EVERY:
-                    await self._end_leftovers()
                     looked = self._clock.monotonic()
+                    await self._end_leftovers()
                 since = self.dispatcher.in_doubt_since
                 if since is not None and self._clock.monotonic() - since > self._node.lease / 1000:
                     await self.dispatcher.disown()
                     self.planner.wake()
-            except StoreFailed as broken:
+            except (StoreFailed, OSError) as broken:  # such as too many open files
                 self._lease.others_are_silent = False  # until it is heard of again
                 log.warning("other nodes could not be looked after: %s", broken)
 
@@ -266,7 +266,10 @@ class Engine:
         """End what a killed node has begun: some of it may not have been found at the start."""
         while True:
             await asyncio.sleep(LEFTOVERS_EVERY)
-            await self._end_leftovers()
+            try:
+                await self._end_leftovers()
+            except OSError as broken:  # such as too many open files
+                log.warning("leftovers could not be looked for: %s", broken)
 
     async def _end_leftovers(self) -> None:
         for launcher in set(self._launchers.values()):

@@ -520,17 +520,20 @@ def _line(pid: int) -> Iterator[int]:
 
 
 def _has_node(entries: Marks) -> bool:
-    """Return whether the node that started a process is still there."""
+    """Return whether the node that started a process is still there, or may be."""
     for entry in entries:
         name, _, node = entry.partition(b"=")
         if name == b"ONBEAT_NODE" and node.partition(b"-")[0].isdigit():
-            return _identity(int(node.partition(b"-")[0])) == os.fsdecode(node)
+            try:
+                return _identity(int(node.partition(b"-")[0])) == os.fsdecode(node)
+            except OSError:  # it cannot be read now, such as for too many open files
+                return True
     return False
 
 
 def _identity(pid: int) -> str:
     """Return what tells a process from any other that had, or will have, its number."""
-    with suppress(OSError):
+    with suppress(FileNotFoundError, ProcessLookupError):
         told = _stat(pid)
         # With the time of its start. One that is dead or exits is none any more: it may have let go
         # of its lock, which another node has by then.

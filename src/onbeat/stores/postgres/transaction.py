@@ -190,6 +190,9 @@ class PostgresTransaction(Transaction):
 
     def hold_gate(self) -> None:
         self.run("SELECT pg_advisory_xact_lock(?1)", (GATE,))
+        row = self.one(f"SELECT {NOW}")  # others may have decided while it was waited for
+        assert row is not None, "a time has a row"
+        self.now = row[0] if self._clock is None else self._clock.now()
 
     def take_due(self, limit: int) -> list[Row]:
         since, began = monotonic(), self.due_from
