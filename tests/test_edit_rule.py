@@ -3,7 +3,8 @@
 Each cell is a schedule of its own. All are defined at noon and live through the same afternoon: a
 node tries those that fail (12:02), another one only plans (12:10), then nothing is up. At 14:00:30
 each is edited by its surface, and a node is started: what starts, and as which revision says, and
-what is recorded is what the cell has to say. `pytest -s` prints the tables.
+what is recorded is what the cell has to say. In a second table that node is started an hour later.
+`pytest -s` prints the tables.
 """
 
 import asyncio
@@ -410,7 +411,7 @@ class World:
         found = await beat.service.schedules()
         return {row.schedule_id: (row.revision, row.definition) for row in found}
 
-    async def play(self):
+    async def play(self, up_after):
         self.surface.prepare(self.folder, edited=False)
         await self.live(("plan", "run"), "2m1s")  # 12:02:01: what fails is to be tried again
         _, self.before = await self.live(("plan",), "8m")  # 12:10:01: nothing is claimed
@@ -418,6 +419,7 @@ class World:
         self.surface.prepare(self.folder, edited=True)
         self.is_edited = True
         await self.surface.edit(self)
+        self.clock.advance(up_after)
         rows, self.after = await self.live(("plan", "run"), "1m", "1m")
         return self.cells(rows)
 
@@ -433,8 +435,8 @@ class World:
         return found
 
 
-def expected(surface, change, owed):
-    """Return what a cell has to say, by the rule alone."""
+def expected(surface, change, owed, *, is_late):
+    """Return what a cell has to say, by the rule alone: if a node is up at once, or too late."""
     late = {"one too late": 1, "many too late": 6}
     if owed == "nothing":
         return Cell()
@@ -443,7 +445,8 @@ def expected(surface, change, owed):
     if owed in ("a waiting run", "a waiting retry"):
         return Cell([1], [])  # the revision that it was decided under
     if change in RETIMED:
-        return Cell([1], []) if owed == "one on time" else Cell([], [("edited", late[owed])])
+        starts = owed == "one on time" and not is_late
+        return Cell([1], []) if starts else Cell([], [("edited", late.get(owed, 1))])
     if owed == "many too late":
         return Cell([2] * surface.caught_up, [])
     return Cell([2], [])  # by the planner and the new definition: on time, or caught up once
@@ -473,14 +476,18 @@ def table_of(surface, cells):
     )
 
 
+@pytest.mark.parametrize("up_after", ["0s", "1h"], ids=["up_at_once", "up_an_hour_later"])
 @pytest.mark.parametrize("make", SURFACES, ids=lambda make: make.name)
-def test_an_edit_does_on_every_surface_what_the_rule_says(make, database, tmp_path):
+def test_an_edit_does_on_every_surface_what_the_rule_says(make, database, tmp_path, up_after):
     surface = make()
     world = World(Path(tmp_path), database, surface)
-    cells = asyncio.run(asyncio.wait_for(world.play(), 60))
-    print(f"\n{surface.name} on {database.partition(':')[0]}: {len(cells)} cells\n")
+    cells = asyncio.run(asyncio.wait_for(world.play(up_after), 60))
+    print(f"\n{surface.name} on {database.partition(':')[0]}: {len(cells)} cells, up {up_after}\n")
     print(table_of(surface, cells))
-    wanted = {cell: expected(surface, *what) for cell, what in surface.cells().items()}
+    late = up_after != "0s"
+    wanted = {
+        cell: expected(surface, *what, is_late=late) for cell, what in surface.cells().items()
+    }
     assert {name: str(cell) for name, cell in cells.items()} == {
         name: str(cell) for name, cell in wanted.items()
     }

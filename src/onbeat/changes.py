@@ -20,7 +20,7 @@ from onbeat.core.edits import (
     foreseen_words,
 )
 from onbeat.core.effect import WEEK, Difference, Effect, differing, effect_of
-from onbeat.core.instants import rfc3339
+from onbeat.core.instants import rfc3339, rfc3339_ms
 from onbeat.core.model import Past
 from onbeat.core.schedules import Schedule, definition, from_definition
 from onbeat.core.words import words
@@ -317,12 +317,14 @@ class PastFields(msgspec.Struct, frozen=True):
     """What becomes of ticks that are owed and of runs that wait.
 
     `starts` begin, or wait for their turn, as `revision` says; if `by_planner`, right after the
-    definition was applied and not by that. `records` start nothing. `keeps` are waiting runs that
+    definition was applied and not by that. If no node is up, `start_by` says by when one has to be
+    for the last of them to start. `records` start nothing. `keeps` are waiting runs that
     keep their revision, `moves` those that are given the new one, `cancels` those of what is
     removed, and `ends` those whose place a tick takes. `words` says the same.
     """
 
     starts: TicksFields | None
+    start_by: str | None
     revision: int
     by_planner: bool
     records: Sequence[RecordFields]
@@ -375,6 +377,7 @@ def _past_fields(foreseen: Foreseen) -> PastFields:
     starts = foreseen.starts
     return PastFields(
         TicksFields(len(starts), rfc3339(starts[0]), rfc3339(starts[-1])) if starts else None,
+        None if foreseen.start_by is None else rfc3339_ms(foreseen.start_by),
         foreseen.revision,
         foreseen.by_planner,
         [

@@ -104,6 +104,7 @@ class RunEnqueued(Event, frozen=True, tag="run.enqueued"):
     first_run_at: int | None = None
     tick_count: int = 1
     blocked_by: int | None = None  # it is queued behind this run
+    start_by: int | None = None  # milliseconds: an edit limits it, because no node is up
 
 
 class RunSkipped(Event, frozen=True, tag="run.skipped"):

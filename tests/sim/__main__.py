@@ -24,6 +24,8 @@ SOMETIMES = [
     "a tick that follows several events", "a waiting run canceled",
     "a waiting run canceled by hand", "a waiting run skipped: busy",
     "a waiting run skipped: condition", "a waiting run skipped: deadline",
+    "a limit lifted", "a limited run moved", "a waiting run skipped: edited",
+    "limited by an edit without a node", "limited in a queue",
     "a waiting run skipped: disabled", "a waiting run skipped: disabled_target",
     "a waiting run skipped: gate_off", "a waiting run skipped: group_full",
     "a waiting run skipped: overlap", "a waiting run skipped: paused",

@@ -235,6 +235,7 @@ class Afterwards:
             return run.heard_by > recent
         if run.state != "ENQUEUED":
             return False
+        life.waiting.lift(run)
         if run.deadline is not None and max(run.deadline, run.waiting_since) <= recent:
             return False
         if run.blocked_by is None:

@@ -36,6 +36,7 @@ class Checker(Life):
         self.waiting, self.afterwards = Waiting(self), Afterwards(self)
         self.probed = getattr(world, "probed", {})  # what conditions answered, by run and fence
         self.skips = {}  # skipped ticks, by the run that their row is
+        self.node_ids = {}  # nodes that have not stopped in good order: when each started
         self._pending = {}  # told of a schedule that is only then told to be created
 
     # -- replaying
@@ -211,7 +212,8 @@ class Checker(Life):
         run.take_revision(model)
         run.group, run.priority = model.policy.group, model.policy.priority
         wait = None if run.backfill else model.policy.start_deadline
-        run.deadline = None if wait is None else max(self.now, run.due_at) + wait
+        self.waiting.set_deadline(run, None if wait is None else max(self.now, run.due_at) + wait)
+        self.seen["a limited run moved"] += run.is_limited
         self.seen["a waiting run moved"] += 1
         self.seen["a retry moved"] += run.attempt > 0
         self.seen["a queued run moved"] += run.blocked_by is not None
@@ -284,11 +286,22 @@ class Checker(Life):
 
     # -- nodes
 
+    def nodes_up(self):
+        """Whether a node is up; None if a lease may or may not have run out."""
+        if not self.node_ids:
+            return False
+        fresh = any(0 <= self.now - since < 1000 for since in self.node_ids.values())
+        return True if fresh else None
+
     def on_node_started(self, event):
+        if not getattr(self.world, "is_shared", False):
+            self.node_ids.clear()  # a file has one node
+        self.node_ids[event.node_id] = self.now
         self.decisions.new_node()
         self._cause("@startup", [""])
 
     def on_node_stopped(self, event):
+        self.node_ids.pop(event.node_id, None)
         for runs in self.open.values():
             for run in runs.values():
                 left = run.state == "STARTED" and run.started_by == event.node_id
@@ -314,9 +327,12 @@ class Checker(Life):
         )  # fmt: skip
         run.take_revision(model)
         wait = model.policy.start_deadline
-        run.deadline = None if wait is None else max(self.now, event.due_at) + wait
+        run.start_by = event.start_by
+        own = None if wait is None else max(self.now, event.due_at) + wait
+        self.waiting.set_deadline(run, own, is_new=True)
         if not manual:
             self.decisions.begin(event)
+        self.waiting.is_rightly_limited(run, self.nodes_up())
         self.add(run)
         if run.blocked_by is None:
             self.pass_by(run)
@@ -369,6 +385,7 @@ class Checker(Life):
         right = (run.backfill, run.run_at) == first
         self.require(right, "queue order", f"{run} before {first}")
         self.tx.decided[event.schedule_id] += 1
+        self.waiting.lift(run)
         run.blocked_by, run.free_since = None, self.now
         self.pass_by(run)
         self.tx.released.add(run.run_id)
@@ -414,6 +431,7 @@ class Checker(Life):
         if run.asks:
             self._was_asked_first(run, event)
         run.state, run.attempt, run.started_by = "STARTED", event.attempt, event.node_id
+        run.started_at = self.now
         run.by[event.attempt] = run.revision, run.definition
         run.returned = False
         run.reason = None
@@ -455,6 +473,7 @@ class Checker(Life):
             run.deferrals += 1
             run.returned = run.tries == 0
             run.handed_back += 1
+            run.started_at = None
             self.seen["handed back after the announcement"] += 1
         else:
             self.seen["handed back"] += 1
@@ -545,10 +564,12 @@ class Checker(Life):
             self.seen["retrying"] += event.reason != "busy"
         if event.reason == "busy":
             run.deferrals += 1
+            self.waiting.lift(run)
             self.seen["found busy"] += 1
         else:
             wait = policy.start_deadline
-            run.deadline = None if wait is None else event.due_at + wait
+            run.start_by = None
+            self.waiting.set_deadline(run, None if wait is None else event.due_at + wait)
         self.wait(run, due_at=event.due_at)
         self._may_have_to_pause(run)
 

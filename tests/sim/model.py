@@ -140,6 +140,9 @@ class RunModel:
     group: str | None = None
     priority: int = 0
     deadline: int | None = None  # by when it has to be claimed
+    own_deadline: int | None = None  # the same by its policy alone
+    start_by: int | None = None  # the limit of an edit that found no node up
+    started_at: int | None = None  # for the last time
     heard_by: int | None = None  # it was accepted, and is awaited until then
     asked: str | None = None  # to end, for this reason
     asks: bool = False  # it was claimed, and its condition is to be asked first
@@ -167,6 +170,11 @@ class RunModel:
     @property
     def policy(self):
         return self.schedule.policy
+
+    @property
+    def is_limited(self):
+        """Whether it has to start by when an edit said that found no node up."""
+        return self.start_by is not None and self.deadline == self.start_by
 
     def take_revision(self, model):
         """Start, from now on, as its schedule says now."""

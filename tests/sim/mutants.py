@@ -83,8 +83,24 @@ MUTANTS = [
     ),
     Mutant(
         "an edit forgets what was due", "core/edits.py",
-        "    return decide_edit(old, run_at, found.unfinished, found.past, now=now)\n",
-        "    return ()\n",
+        "    decisions = decide_edit(old, run_at, found.unfinished, found.past, now=now)\n",
+        "    decisions = ()\n",
+    ),
+    Mutant(
+        "an edit without a node gives its runs no limit", "core/edits.py",
+        "    if not found.is_down:\n", "    if True:\n",
+    ),
+    Mutant(
+        "an edit without a node limits only what is not queued", "core/edits.py",
+        "(isinstance(each, Queue) and each.behind not in started)", "False",
+    ),
+    Mutant(
+        "a limit of an edit is not lifted by a node in time", f"{STORE}/rows.py",
+        "    if not run.was_tried and (start_by is None", "    if True or (start_by is None",
+    ),
+    Mutant(
+        "a run that is moved loses the limit of an edit", f"{STORE}/edits.py",
+        "        if start_by is not None and start_by == limit:\n", "        if False:\n",
     ),
     Mutant(
         "an edit fires the past again", f"{STORE}/edits.py",

@@ -1,11 +1,52 @@
 """What is owed to runs that wait: who is claimed first, and why one does not start at all."""
 
+from tests.sim.model import OVER
+
 
 class Waiting:
     """Holds claims, and the ends of runs that never started, against what they waited for."""
 
     def __init__(self, life):
         self._life = life
+
+    # -- deadlines
+
+    def set_deadline(self, run, own, *, is_new=False):
+        """Give a run a deadline of its policy; the limit of an edit stays, if it is one."""
+        limited = is_new or run.is_limited
+        given = [at for at in (own, run.start_by if limited else None) if at is not None]
+        run.own_deadline, run.deadline = own, min(given, default=None)
+
+    def is_rightly_limited(self, run, is_up):
+        """Only an edit that finds no node up limits a run, to the grace of its tick."""
+        life = self._life
+        edited = run.schedule_id in life.tx.edited and not run.is_asked_for
+        blocker = life.runs.get(run.blocked_by)
+        turn = blocker is not None and blocker.state not in ("ENQUEUED", *OVER)
+        told = f"{run}"
+        if run.start_by is None:
+            free = not edited or is_up is not False or turn
+            life.require(free, "an edit starts nothing of the past", told)
+            return
+        life.require(
+            edited and not is_up and not turn, "an edit loses nothing that is on time", told
+        )
+        model = life.models[run.schedule_id]
+        right = run.start_by == run.due_at + model.lateness
+        life.require(right, "an edit starts nothing of the past", told)
+        life.seen["limited by an edit without a node"] += 1
+        life.seen["limited in a queue"] += run.blocked_by is not None
+
+    def lift(self, run):
+        """End the limit of an edit if a node was up in time."""
+        blocker = self._life.runs.get(run.blocked_by)
+        started = None if blocker is None else blocker.started_at
+        in_time = run.is_limited and (
+            run.was_tried or (started is not None and started <= run.start_by)
+        )
+        if in_time and run.own_deadline != run.start_by:
+            run.deadline = run.own_deadline
+            self._life.seen["a limit lifted"] += 1
 
     # -- claims
 
@@ -104,6 +145,7 @@ class Waiting:
     def end(self, run, event):
         """A run ends while it waits: after an attempt that is a failure, else it is skipped."""
         life = self._life
+        self.lift(run)
         life.require(run.waits, "legal state changes", f"{event}: {run}")
         is_failure = event.name == "run.failed"
         sick = life.is_sick(run.schedule_id)
@@ -187,12 +229,20 @@ class Waiting:
         """It was not claimed in time: its group was full, its target busy, or something else."""
         life = self._life
         over = run.deadline is not None and run.deadline <= life.now
+        limited = run.is_limited and not run.was_tried
+        life.require(not limited, "every reason has its cause", f"{event}: {run}")
         free = run.state == "ENQUEUED"  # a claimed one is in time
         life.require(over and free, "every reason has its cause", f"{event}: {run}")
         busy = run.attempt > 0 and run.ended.get(run.attempt) == "busy"
         full = run.blocked_by is None and life.is_full(run.group)
         want = "busy" if busy else "group_full" if full else "deadline"
         life.require(event.reason == want, "every reason has its cause", f"{want}: {event} {run}")
+
+    def _because_of_edited(self, run, event):
+        """An edit decided it as on time while no node was up, and none started it in its grace."""
+        life = self._life
+        over = run.is_limited and run.deadline <= life.now and run.state == "ENQUEUED"
+        life.require(over and not run.was_tried, "every reason has its cause", f"{event}: {run}")
 
     _because_of_group_full = _because_of_busy = _because_of_deadline
 

@@ -96,6 +96,154 @@ class TestTicksOwed:
         )
 
 
+class TestEditsWhileNoNodeIsUp:
+    """An edit decides what is on time; it starts within its grace, or not at all."""
+
+    async def edited(self, world, *, after="1h20s", update_waiting=False, **fields):
+        await world.define(run=OLD, **fields)
+        await world.store.unregister(world.node)
+        world.clock.advance(after)
+        await world.define(run=NEW, every="1d", update_waiting=update_waiting)
+
+    async def up(self, world, later):
+        """Start a node that much later; return the revisions that start."""
+        world.clock.advance(later)
+        await world.register()
+        while await world.store.expire(limit=100):
+            pass
+        await world.plan()
+        return [attempt.revision for attempt in await world.start()]
+
+    async def test_a_tick_on_time_starts_if_a_node_is_up_within_its_grace(self, world):
+        await self.edited(world)
+        assert (await world.row()).deadline_at == at("13:01") * 1000
+        assert await self.up(world, "39s") == [1]
+
+    async def test_a_tick_on_time_is_recorded_as_edited_once_its_grace_is_over(self, world):
+        await self.edited(world)
+        assert await self.up(world, "8h") == []
+        first = await world.row()
+        assert (first.status, first.reason, first.run_at) == ("SKIPPED", "edited", at("13:00"))
+
+    @pytest.mark.parametrize(("own", "reason"), [("10s", "deadline"), ("2h", "edited")])
+    async def test_the_earlier_of_its_grace_and_its_start_deadline_ends_it(
+        self, world, own, reason
+    ):
+        await self.edited(world, start_deadline=own)
+        assert await self.up(world, "1h") == []
+        assert (await world.row()).reason == reason
+
+    async def test_a_node_that_is_up_at_the_edit_sets_no_limit(self, world):
+        await world.define(run=OLD)
+        world.clock.advance("1h20s")
+        await world.define(run=NEW, every="1d")
+        assert (await world.row()).deadline_at is None
+        assert await self.up(world, "1h") == [1]
+
+    async def test_a_node_that_only_serves_the_api_counts_as_none(self, world):
+        await world.define(run=OLD)
+        await world.store.unregister(world.node)
+        await world.register(roles=frozenset({"api"}))
+        world.clock.advance("1h20s")
+        await world.define(run=NEW, every="1d")
+        assert (await world.row()).deadline_at == at("13:01") * 1000
+
+    async def test_a_tick_that_is_queued_behind_a_started_run_waits_its_turn(self, world):
+        await world.register(offers=frozenset({"http", "command"}))
+        attempt = await world.going(
+            run={"http": "https://example.com"}, overlap="queue", timeout="2d"
+        )
+        await world.end(attempt, Accepted("there"))
+        await world.store.unregister(world.node)
+        world.clock.advance("1h20s")
+        await world.define(run=NEW, every="1d")
+        assert (await world.rows())[1].deadline_at is None
+        world.clock.advance("3h")
+        await world.register(offers=frozenset({"http", "command"}))
+        assert await world.store.expire(limit=100) == 0
+        await world.store.report(attempt.run_id, Succeeded())
+        assert [attempt.revision for attempt in await world.start()] == [1]
+
+    async def test_ticks_queued_behind_one_that_no_node_starts_do_not_start_either(self, world):
+        await self.edited(world, every="1m", overlap="queue", grace="5m", after="3m20s")
+        assert await self.up(world, "1h") == []
+        assert await world.runs("status reason") == [("SKIPPED", "edited")] * 3
+
+    async def test_ticks_queued_behind_one_that_a_node_starts_in_time_wait_their_turn(self, world):
+        await self.edited(world, every="1m", overlap="queue", grace="5m", after="3m20s")
+        world.clock.advance("1m")
+        await world.register()
+        first = await world.start_one()
+        world.clock.advance("2h")
+        assert await world.store.expire(limit=100) == 2
+        assert await world.store.expire(limit=100) == 0
+        await world.end(first)
+        second = await world.start_one()
+        world.clock.advance("2h")
+        await world.end(second)
+        assert (await world.start_one()).revision == 1
+
+    async def test_a_tick_released_in_time_has_no_limit_any_more(self, world):
+        await self.edited(world, every="1m", overlap="queue", grace="5m", after="2m20s")
+        await world.register()
+        await world.end(await world.start_one())
+        assert (await world.rows())[1].deadline_at is None
+
+    async def test_a_tick_whose_target_is_busy_in_time_has_no_limit_any_more(self, world):
+        await self.edited(world)
+        await world.register()
+        await world.end(await world.start_one(), Busy("full", 600_000))
+        assert (await world.row()).deadline_at is None
+        world.clock.advance("10m")
+        assert (await world.start_one()).attempt == 2
+
+    async def test_a_run_that_is_moved_keeps_the_limit(self, world):
+        await self.edited(world, update_waiting=True)
+        row = await world.row()
+        assert (row.revision, row.deadline_at) == (2, at("13:01") * 1000)
+        assert await self.up(world, "1h") == []
+
+    async def test_a_second_edit_limits_what_it_queues_behind_the_first_one_s_run(self, world):
+        await world.define(run=OLD, every="1m", overlap="queue")
+        await world.store.unregister(world.node)
+        world.clock.advance("1m20s")
+        await world.define(run=OLD, cron="*/2 * * * *", overlap="queue")
+        world.clock.advance("50s")
+        await world.define(run=NEW, every="1d")
+        assert [row.status for row in await world.rows()] == ["ENQUEUED"] * 2
+        assert await self.up(world, "1h") == []
+        assert await world.runs("status reason") == [("SKIPPED", "edited")] * 2
+
+    async def test_plan_says_by_when_a_node_has_to_be_up(self, world):
+        await world.define(run=OLD)
+        await world.store.unregister(world.node)
+        world.clock.advance("1h20s")
+        found = await world.store.before_edits(["report"])
+        new = a_schedule("report", every="1d", run=NEW)
+        said = foresee(found["report"], new, now=world.clock.now())
+        (words,) = foreseen_words(said)
+        assert words == (
+            "starts 1 tick (2026-01-01T13:00:00Z) if a node is up by 2026-01-01T13:01:00.000Z, "
+            "as revision 1 says"
+        )
+
+    async def test_why_says_what_limits_it_and_what_ended_it(self, world):
+        await self.edited(world)
+        waits = explain(await world.store.facts("report", at("13:00"))).sentences
+        assert "it is given up if it has not started by 2026-01-01T13:01:00.000Z" in waits
+        assert (
+            "an edit at 2026-01-01T13:00:20.000Z decided it while no node was up: "
+            "its grace ends then"
+        ) in waits
+        await self.up(world, "1h")
+        found = explain(await world.store.facts("report", at("13:00")))
+        assert found.sentences[0] == (
+            "an edit at 2026-01-01T13:00:20.000Z decided it as on time by revision 1 while no "
+            "node was up; its grace ended at 2026-01-01T13:01:00.000Z before it had started"
+        )
+        assert not any("waited" in each for each in found.sentences)
+
+
 class TestOneRevision:
     async def test_a_waiting_run_starts_by_the_revision_it_was_decided_under(self, world):
         await world.waiting(run=OLD, timeout="7s", cancel_grace="3s")

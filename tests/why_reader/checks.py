@@ -312,6 +312,41 @@ def group_full(asked, group, at):
     return same and asked.story.decided_at >= asked.row["deadline_at"]
 
 
+@says(
+    r"an edit at (<T>) decided it as on time by revision (\d+) while no node was up; "
+    r"its grace ended at (<T>) before it had started"
+)
+def unstarted(asked, edited, revision, ended):
+    at, over = milliseconds(edited), milliseconds(ended)
+    same = is_by_edit(asked, at) and over == asked.row["deadline_at"] <= asked.story.decided_at
+    around = length(asked.of("jitter", "0s")) if asked.of("jitter_around", False) else 0
+    grace = asked.row["due_at"] + length(asked.of("grace", "60s")) + around == over
+    return same and grace and asked.row["revision"] == int(revision) and not asked.reader.up_at(at)
+
+
+@says(r"an edit at (<T>) decided it while no node was up: its grace ends then")
+def limited(asked, edited):
+    return is_by_edit(asked, milliseconds(edited)) and not asked.reader.up_at(milliseconds(edited))
+
+
+def is_by_edit(asked, at):
+    """Return whether a run was made by an edit at this instant."""
+    edits = [begins for begins, *_ in asked.reader.definitions[asked.schedule_id]]
+    return asked.row["created_at"] == at and at in edits
+
+
+@says(
+    r"the schedule was edited at (<T>) \(revision (\d+) to (\d+)\) while (\d+) ticks? w(?:as|ere) owed; "
+    r"nothing of the past is started by an edit"
+)
+def edited(asked, at, *told):
+    revision, following, count = (int(each) for each in told)
+    same = (revision, following, count) == (
+        asked.row["revision"], revision + 1, asked.row["tick_count"]
+    )  # fmt: skip
+    return same and is_by_edit(asked, milliseconds(at))
+
+
 @says(r"it had not started when its start_deadline ended at (<T>)")
 def deadline(asked, at):
     return asked.row["deadline_at"] == milliseconds(at) <= asked.story.decided_at
@@ -740,7 +775,7 @@ def waits_for_place(asked, group, places):
     return asked.story.status == "ENQUEUED" and (group is None or asked.of("group", None) == group)
 
 
-@says(r"it is given up if it has not started by (<T>)")
+@says(r"it is given up if (?:it|the run before it) has not started by (<T>)")
 def given_up(asked, at):
     return asked.row["deadline_at"] == milliseconds(at)
 

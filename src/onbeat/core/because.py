@@ -45,6 +45,12 @@ SENTENCES: Mapping[Reason, str] = {
     "while {owed} owed; nothing of the past is started by an edit",
 }
 
+# `edited`, of a run: an edit decided its tick as on time while no node was up.
+UNSTARTED = (
+    "an edit at {created} decided it as on time by revision {revision} while no node was up; "
+    "its grace ended at {deadline} before it had started"
+)
+
 
 def because(reason: Reason, facts: Facts, run: RunFacts, policy: Policy) -> str:
     """Return the sentence of a reason, with what it speaks of."""
@@ -62,6 +68,7 @@ def because(reason: Reason, facts: Facts, run: RunFacts, policy: Policy) -> str:
         "queue_keep": policy.queue_keep,
         "group": policy.group or "",
         "deadline": rfc3339_ms(run.deadline_at or decided),
+        "created": rfc3339_ms(run.created_at),
         "missed": _missed(facts, run, policy) if reason == "missed" else "",
         "policy": _policy(run, policy),
         "rate": policy.rate,
@@ -72,7 +79,8 @@ def because(reason: Reason, facts: Facts, run: RunFacts, policy: Policy) -> str:
         "owed": "1 tick was" if run.tick_count == 1 else f"{run.tick_count} ticks were",
         "error": (run.error or "the reason is not known").splitlines()[0],
     }
-    return SENTENCES[reason].format(**found)
+    is_unstarted = reason == "edited" and run.detail.start_by is not None
+    return (UNSTARTED if is_unstarted else SENTENCES[reason]).format(**found)
 
 
 def instead(facts: Facts, run: RunFacts, policy: Policy) -> str | None:
@@ -93,7 +101,7 @@ def instead(facts: Facts, run: RunFacts, policy: Policy) -> str | None:
         case "rate":
             return "with a higher rate it could have started"
         case "group_full" | "deadline" | "busy" if run.deadline_at is not None:
-            late = (run.finished_at or 0) >= run.deadline_at
+            late = (run.finished_at or 0) >= run.deadline_at and run.detail.start_by is None
             return "without a start_deadline it would have waited on" if late else None
         case "superseded" if policy.overlap == "replace" and run.status is Status.SKIPPED:
             return "with overlap=queue it would have had its turn"

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from onbeat.core.decisions import Decision, Drop, Launch, Queue, Skip, Tick
-from onbeat.core.instants import rfc3339
+from onbeat.core.instants import rfc3339, rfc3339_ms
 from onbeat.core.model import NO_PAST, Past
 from onbeat.core.plan import decide_edit, defined_late, due_at, next_due, plan, set_aside
 from onbeat.core.runs import Detail, Reason, Run, Status
@@ -33,6 +34,7 @@ class BeforeEdit(msgspec.Struct, frozen=True):
     unfinished: tuple[Run, ...] = ()
     held: Reason | None = None  # why none of its ticks starts: `paused` or `gate_off`
     held_by: Detail | None = None  # since when, and by whom
+    is_down: bool = False  # no node is up that plans or runs
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -56,6 +58,7 @@ class Foreseen(msgspec.Struct, frozen=True):
     cancels: int = 0  # waiting runs of a schedule that is deleted
     by_planner: bool = False  # the edit leaves ticks as they are: the planner decides them next
     has_more: bool = False  # the planner decides further ones after those
+    start_by: int | None = None  # no node is up: by when one has to be, for the last to start
 
     @property
     def is_nothing(self) -> bool:
@@ -82,7 +85,33 @@ def decide(found: BeforeEdit, new: Schedule, *, now: int) -> tuple[Decision, ...
     if found.held is not None:
         aside = set_aside(old, run_at, found.past, now=now, reason=found.held, detail=found.held_by)
         return () if aside is None else (aside,)
-    return decide_edit(old, run_at, found.unfinished, found.past, now=now)
+    decisions = decide_edit(old, run_at, found.unfinished, found.past, now=now)
+    if not found.is_down:
+        return decisions
+    return _within_grace(decisions, found.unfinished, lateness=old.policy.lateness)
+
+
+def _within_grace(
+    decisions: Sequence[Decision], unfinished: Sequence[Run], *, lateness: int
+) -> tuple[Decision, ...]:
+    """Have the runs that wait only for a node start within the grace of their ticks, or not at all.
+
+    Otherwise an edit made while no node is up would start the past whenever the next node is up.
+    A run that is queued behind one that has started waits for its turn.
+    """
+    started = {
+        run.run_at
+        for run in unfinished
+        if run.status is Status.STARTED or run.leased or run.goes_on
+    }
+    bounded: list[Decision] = []
+    for each in decisions:
+        if isinstance(each, Launch) or (isinstance(each, Queue) and each.behind not in started):
+            detail = replace(each.detail or Detail(), start_by=each.tick.due_at + lateness)
+            bounded.append(replace(each, detail=detail))
+        else:
+            bounded.append(each)
+    return tuple(bounded)
 
 
 def foresee(
@@ -110,6 +139,7 @@ def foresee(
         ends=len(ended),
         by_planner=by_planner,
         has_more=has_more,
+        start_by=max(_limits(decisions), default=None),
     )
 
 
@@ -130,7 +160,8 @@ def foreseen_words(foreseen: Foreseen) -> list[str]:
         starts = Record("missed", len(foreseen.starts), foreseen.starts[0], foreseen.starts[-1])
         who = "the planner then starts" if foreseen.by_planner else "starts"
         more = ", and more of them after that" if foreseen.has_more else ""
-        lines.append(f"{who} {_ticks(starts)}, as revision {foreseen.revision} says{more}")
+        by = f"{_if_up(foreseen)}, as revision {foreseen.revision} says{more}"
+        lines.append(f"{who} {_ticks(starts)}{by}")
     if foreseen.ends:
         lines.append(f"ends {_runs(foreseen.ends)}: superseded by a tick")
     for revision, n in sorted(foreseen.keeps.items()):
@@ -169,6 +200,20 @@ def _waiting(found: BeforeEdit) -> list[Run]:
     """Return the runs that can be given another revision."""
     waiting = [run for run in found.unfinished if run.status is Status.ENQUEUED]
     return [run for run in waiting if not (run.leased or run.goes_on)]
+
+
+def _limits(decisions: Iterable[Decision]) -> list[int]:
+    found = [each.detail for each in decisions if isinstance(each, (Launch, Queue))]
+    return [each.start_by for each in found if each is not None and each.start_by is not None]
+
+
+def _if_up(foreseen: Foreseen) -> str:
+    if foreseen.start_by is None:
+        return ""
+    by = rfc3339_ms(foreseen.start_by)
+    if len(foreseen.starts) == 1:
+        return f" if a node is up by {by}"
+    return f", each if a node is up within its grace (the last by {by})"
 
 
 def _started(decisions: Iterable[Decision]) -> list[int]:

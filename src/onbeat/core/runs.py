@@ -44,6 +44,7 @@ class Detail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     newer: int | None = None  # seconds: the tick that took its place
     since: int | None = None  # when the pause began, or the gate was closed
     until: int | None = None  # when the pause was over, if that is not when this was decided
+    start_by: int | None = None  # an edit decided it while no node was up: when its grace ends
     by: str = ""  # who asked for it, or paused it
     note: str = ""  # what they said
 

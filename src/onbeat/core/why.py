@@ -230,8 +230,19 @@ def _waits_for(facts: Facts, run: RunFacts) -> list[str]:
     elif not is_held:
         found += _who_could(facts, run)
     if run.deadline_at is not None:
-        found.append(f"it is given up if it has not started by {rfc3339_ms(run.deadline_at)}")
+        found += _given_up(run, run.deadline_at)
     return [*found, _by(run), *_by_revision(facts, run)]
+
+
+def _given_up(run: RunFacts, deadline: int) -> list[str]:
+    """Say by when a run has to start, and what set that limit if its start_deadline did not."""
+    is_limited = run.detail.start_by == deadline
+    who = "the run before it" if is_limited and run.blocked_by is not None else "it"
+    found = [f"it is given up if {who} has not started by {rfc3339_ms(deadline)}"]
+    if is_limited:
+        edit = rfc3339_ms(run.created_at)
+        found.append(f"an edit at {edit} decided it while no node was up: its grace ends then")
+    return found
 
 
 def _by_revision(facts: Facts, run: RunFacts) -> list[str]:

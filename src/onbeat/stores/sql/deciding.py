@@ -17,7 +17,7 @@ from onbeat.core.schedules import Schedule
 from onbeat.events import MOST_OVERLAPS, RunEnqueued, RunSkipped, RunStarted
 from onbeat.ports import Attempt, Node
 from onbeat.stores.sql.ending import carry_out_about
-from onbeat.stores.sql.rows import State, detail_text, late_by
+from onbeat.stores.sql.rows import State, detail_text, earlier, late_by
 from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
 
 
@@ -237,13 +237,14 @@ class _Writing:
                 )
             )  # fmt: skip
         else:
-            waits = waits_as(schedule, tick, self._tx.now)
+            start_by = None if decision.detail is None else decision.detail.start_by
+            waits = waits_as(schedule, tick, self._tx.now, start_by)
             kept = None if decision.detail is None else detail_text(decision.detail)
             self._others += ("ENQUEUED", None, blocker, None, kept, *waits, *as_planned)
             self._told.append(
                 RunEnqueued(
                     schedule_id, run_id, tick.run_at, tick.due_at, by, tick.first_run_at,
-                    tick.count, blocker,
+                    tick.count, blocker, start_by,
                 )
             )  # fmt: skip
             self._enqueued += 1
@@ -284,10 +285,12 @@ class _Writing:
         self._attempts = [each for each in self._attempts if each.run_id in there]
 
 
-def waits_as(schedule: Schedule, tick: Tick, now: int) -> tuple[Value, ...]:
+def waits_as(
+    schedule: Schedule, tick: Tick, now: int, start_by: int | None = None
+) -> tuple[Value, ...]:
     """Return the columns that say in what way a run waits: from `priority` to its key."""
     policy, wait = schedule.policy, schedule.policy.start_deadline
-    deadline_at = None if wait is None else max(tick.due_at, now) + wait
+    deadline_at = earlier(None if wait is None else max(tick.due_at, now) + wait, start_by)
     key = None
     if schedule.target.may_report:  # whoever takes it on tells of its end by this
         key = run_key(schedule.schedule_id, tick.run_at)

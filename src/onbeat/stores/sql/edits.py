@@ -22,14 +22,17 @@ from onbeat.stores.sql.known import (
 from onbeat.stores.sql.rows import (
     GOES_ON,
     definitions_of,
+    earlier,
     gate_closed_at,
     gate_is_open,
+    is_up,
+    read_detail,
     unfinished_of,
 )
 from onbeat.stores.sql.transaction import Transaction, as_json
 
 WAITING = f"""
-SELECT run_id, run_at, due_at, request_id, triggered_by, inputs, revision
+SELECT run_id, run_at, due_at, request_id, triggered_by, inputs, revision, deadline_at, detail
   FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND schedule_id = ?1 AND status = 'ENQUEUED' AND leased_by IS NULL
    AND revision <> ?2 AND NOT {GOES_ON}
@@ -90,7 +93,7 @@ def before_edits(tx: Transaction, schedule_ids: Sequence[str]) -> dict[str, Befo
 
 def _found(tx: Transaction, there: Sequence[Known]) -> list[BeforeEdit]:
     unfinished = unfinished_of(tx, [known.schedule_id for known in there])
-    is_open = gate_is_open(tx)
+    is_open, is_down = gate_is_open(tx), not is_up(tx)
     found: list[BeforeEdit] = []
     for known in there:
         schedule, runs = known.schedule(), unfinished.get(known.schedule_id, ())
@@ -99,7 +102,7 @@ def _found(tx: Transaction, there: Sequence[Known]) -> list[BeforeEdit]:
         state = known.state
         why = known.pause_detail() if known.paused else Detail(since=gate_closed_at(tx))
         about = (schedule, state.revision, run_at, state.past, tuple(runs), held)
-        found.append(BeforeEdit(*about, None if held is None else why))
+        found.append(BeforeEdit(*about, None if held is None else why, is_down))
     return found
 
 
@@ -107,17 +110,20 @@ def move_waiting(tx: Transaction, schedule: Schedule, revision: int) -> int:
     """Have the waiting runs of a schedule start by this revision; return how many are moved.
 
     Runs that a node has claimed, and those that are to be reattached, keep theirs. A start deadline
-    counts from now. Inputs that were given by hand stay: those that differ from what the run's
-    revision had.
+    counts from now; the limit that an edit without a node has set stays. Inputs that were given by
+    hand stay: those that differ from what the run's revision had.
     """
     schedule_id, target, policy = schedule.schedule_id, schedule.target, schedule.policy
     rows = tx.all(WAITING, (schedule_id, revision))
-    for run_id, run_at, due_at, request_id, triggered_by, given, before in rows:
+    for run_id, run_at, due_at, request_id, triggered_by, given, before, limit, detail in rows:
         inputs = target.inputs_text
         if request_id:
             inputs = _inputs_by_hand(tx, schedule, given, before)
         wait = None if triggered_by == "backfill" else policy.start_deadline
         deadline_at = None if wait is None else max(due_at, tx.now) + wait
+        start_by = read_detail(detail).start_by
+        if start_by is not None and start_by == limit:
+            deadline_at = earlier(deadline_at, start_by)
         key = run_key(schedule_id, run_at, request_id) if target.may_report else None
         waits = (target.needs, policy.priority, policy.group, inputs, deadline_at, key)
         tx.run(MOVE, (run_id, revision, *waits, tx.now))

@@ -13,6 +13,7 @@ from onbeat.core.runs import (
     Accepted,
     Busy,
     Canceled,
+    Detail,
     Failed,
     Gone,
     Lost,
@@ -48,7 +49,9 @@ from onbeat.stores.sql.rows import (
     failures_of,
     full_groups,
     gate_is_open,
+    lift_limit,
     plain,
+    read_detail,
     release,
     tried_with,
     unfinished_of,
@@ -175,7 +178,7 @@ SELECT {RUN_OF_SCHEDULE}, fence
 """
 
 OVERDUE = f"""
-SELECT {RUN_OF_SCHEDULE}, fence, grp, reason
+SELECT {RUN_OF_SCHEDULE}, fence, grp, reason, detail
   FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND leased_by IS NULL AND deadline_at <= ?1 AND schedule_id IN (?2[])
  ORDER BY run_id
@@ -285,6 +288,8 @@ def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> N
         wait = None if goes_on else policy.start_deadline  # one that has started is not waiting
         deadline = None if wait is None else found.due_at + wait
         again = (found.due_at, tx.now, int(found.is_deferral), deadline)
+        if found.is_deferral:
+            lift_limit(tx, schedule_id, run)
         tried = tried_with(tx, run, found.reason, error, exit_code)
         tx.run(TRY_AGAIN, (*held, found.reason, error, exit_code, tail, *again, tried))
         tx.tell(RunRetrying(*ids, run.attempt, found.due_at, found.reason, error or ""))
@@ -413,10 +418,13 @@ def expire(tx: Transaction, *, limit: int) -> int:
     hold_with_followers(tx, ids)
     overdue = tx.all(OVERDUE, (tx.now, ids))
     waiting = [row for row in overdue if row[3] == Status.ENQUEUED]
-    for *row, group, reason in waiting:  # all of them before any is released that is one of them
+    for *row, group, reason, detail in waiting:  # all before one of them is released
         run = as_run(tuple(row[:-1]))
-        end_waiting(tx, row[0], run, _why_it_waited(tx, run, group, reason))
-    for *row, _, _ in overdue:
+        if run.was_tried or read_detail(detail).start_by != run.deadline_at:
+            end_waiting(tx, row[0], run, _why_it_waited(tx, run, group, reason))
+        elif not lift_limit(tx, row[0], run):
+            end_waiting(tx, row[0], run, "edited", known=Detail(start_by=run.deadline_at))
+    for *row, _, _, _ in overdue:
         if row[3] == Status.STARTED:
             _end_unheard_of(tx, tuple(row))
     for schedule_id in sorted({row[0] for row in waiting}):

@@ -138,6 +138,11 @@ SELECT r.detail, r.needs, r.grp, coalesce(s.paused, 0)
   FROM schedule_runs r LEFT JOIN schedules s USING (schedule_id) WHERE r.run_id = ?1
 """
 
+LIMIT = """
+SELECT r.detail, b.started_at, r.due_at
+  FROM schedule_runs r LEFT JOIN schedule_runs b ON b.run_id = r.blocked_by WHERE r.run_id = ?1
+"""
+
 # Its last attempt is what ran last: its exit code is the schedule's, like that of any failure.
 NOTE_ENDED_RETRY = """
 UPDATE schedule_state
@@ -236,11 +241,12 @@ def _waited(tx: Transaction, run: Run, known: Detail, newer: int | None = None) 
     if row is None:
         return None
     before, needs, group, paused = row
+    found = read_detail(before)
     waited: WaitedFor | None = "place"
     if run.blocked_by is not None:
         waited = "queue"
-    elif run.leased or run.goes_on:
-        waited = None  # it was about to start, or to be found again
+    elif run.leased or run.goes_on or known.start_by is not None:
+        waited = None  # it was about to start, or to be found again; or its limit says enough
     elif run.awaits_retry:
         waited = "retry"
     elif run.due_at > tx.now:
@@ -251,13 +257,41 @@ def _waited(tx: Transaction, run: Run, known: Detail, newer: int | None = None) 
         waited = "node"
     elif group is not None and group in full_groups(tx):
         waited = "group"
-    found = read_detail(before)
     return detail_text(
         replace(
             known, waited_for=waited, behind=run.blocked_by, newer=newer,
             by=known.by or found.by, note=known.note or found.note, rule=known.rule or found.rule,
+            start_by=found.start_by,
         )
     )  # fmt: skip
+
+
+def is_up(tx: Transaction) -> bool:
+    """Return whether a node is up that plans or runs."""
+    found = tx.all("SELECT roles FROM nodes WHERE alive_until > ?1", (tx.now,))
+    return any('"plan"' in roles or '"run"' in roles for (roles,) in found)
+
+
+def earlier(one: int | None, other: int | None) -> int | None:
+    """Return the earlier of two deadlines, where None is none."""
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def lift_limit(tx: Transaction, schedule_id: str, run: Run) -> bool:
+    """Give a run its own start deadline if a node was up within the limit that an edit gave it.
+
+    That is so if it was announced, or if the run that it is queued behind had started by then.
+    """
+    row = None if run.deadline_at is None else tx.one(LIMIT, (run.run_id,))
+    if row is None or (start_by := read_detail(row[0]).start_by) != run.deadline_at:
+        return False
+    if not run.was_tried and (start_by is None or row[1] is None or row[1] > start_by):
+        return False
+    own, _ = definitions_of(tx, schedule_id, run.revision)
+    wait = None if own is None else own.policy.start_deadline
+    deadline_at = None if wait is None else max(run.created_at, row[2]) + wait
+    lift = "UPDATE schedule_runs SET deadline_at = ?1 WHERE run_id = ?2"
+    return deadline_at != start_by and bool(tx.run(lift, (deadline_at, run.run_id)))
 
 
 def _offers(tx: Transaction) -> list[list[str]]:
@@ -301,6 +335,7 @@ def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
     """Let the first in the queue start."""
     if run is None:
         return
+    lift_limit(tx, schedule_id, run)
     tx.run(
         "UPDATE schedule_runs SET blocked_by = NULL, updated_at = ?1 WHERE run_id = ?2",
         (tx.now, run.run_id),
