@@ -701,7 +701,6 @@ FILES = [
     ({"services_file": "s.yaml"}, "s.yaml", "services: [", ""),
     ({"services_file": "s.yaml"}, "s.yaml", json.dumps(SERVICES), "nightly: "),
     ({"services_file": "none.yaml"}, None, "", "none.yaml"),
-    ({"sessions_url": "http://x", "sessions_folder": "p"}, "p/daily/definition.json", "{", "daily/definition.json is corrupt"),
     ({"workflows_folder": "w"}, "w/report_v1.json", "{", "report_v1.json is not JSON"),
     ({"workflows_folder": "w"}, "w/report_v1.json", "[]", "report_v1.json: "),
     ({"flows_exposes": "e"}, "e/reports.yaml", "meta: {", "reports: "),
@@ -718,8 +717,19 @@ def test_a_file_of_definitions_that_is_corrupt_is_named(folder, given, name, tex
     assert (finding.level, told in finding.found) == ("warn", True), finding
 
 
+def test_a_session_file_that_is_corrupt_is_named_once(folder):
+    (folder / "p" / "daily").mkdir(parents=True)
+    (folder / "p" / "daily" / "definition.json").write_text("{")
+    (folder / "onbeat.yaml").write_text("schedules: {}")
+    given = seen(settings=Settings(sessions_url="http://x", sessions_folder="p"))
+    finding = found("session files", given)
+    assert (finding.level, "daily: definition.json" in finding.found) == ("fail", True), finding
+    assert level("source files", given) == "ok"
+
+
 def test_files_without_a_mistake_are_well(folder):
     (folder / "p" / "daily").mkdir(parents=True)
     (folder / "p" / "daily" / "definition.json").write_text(FINE)
     given = Settings(sessions_url="http://x", sessions_folder="p", workflows_folder="none")
     assert level("source files", seen(settings=given)) == "ok"
+    assert level("session files", seen(settings=given)) == "ok"
