@@ -5,14 +5,31 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from pydantic import BaseModel, model_validator
 
 from onbeat import Onbeat
 from onbeat.agents import Orchestrator
 from onbeat.settings import Settings
+from onbeat.systems.offers import OFFER, TAKEN, forget_taken
 from onbeat.web.front import Front
 from tests.systems.agents.conftest import Alert, LogEntry
 
 SOON = 30  # seconds
+
+
+class Odd(BaseModel):
+    """A model with a defect of its own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def look(cls, given):
+        return given["missing"]
+
+
+class Grows(BaseModel):
+    """A model that is larger than what it is made of."""
+
+    filled: str = "x" * 2**20
 
 
 class Program:
@@ -32,6 +49,7 @@ class Program:
             return Alert(text="!")
 
         its.agent("warner").consumes(LogEntry).publishes(Alert).with_engines(warn)
+        its.agent("odd").consumes(Odd).consumes(Grows).with_engines(warn)
         async with its:
             yield its
 
@@ -140,3 +158,34 @@ def test_what_is_offered_while_no_program_is_up_is_taken_when_one_is(program):
     answer = play(story)
     assert (answer.status_code, answer.json()["state"]) == (202, "offered")
     assert [each.text for each in program.seen] == ["disk full"]
+
+
+@pytest.mark.parametrize("name", ["Odd", "Grows"])
+def test_an_artifact_that_cannot_be_published_is_refused_and_does_not_hold_up_others(program, name):
+    async def story():
+        async with program.running(), program.api() as api:
+            odd = await api.post("/artifacts", json={"type": name, "payload": {}})
+            return odd, await api.post("/artifacts", json=ENTRY)
+
+    odd, other = play(story)
+    assert (odd.status_code, other.status_code) == (422, 201)
+    assert {"Odd": "its model raises KeyError", "Grows": "bytes long"}[name] in odd.text
+
+
+def test_what_was_taken_is_kept_without_its_payload_and_forgotten_after_a_day(program):
+    async def story():
+        async with program.running() as its, program.api() as api:
+            await api.post("/artifacts", json=ENTRY)
+            service = its.beat.service
+            left, (taken,) = await service.kept_all(OFFER), await service.kept_all(TAKEN)
+            await forget_taken(service)
+            (still,) = await service.kept_all(TAKEN)
+            tomorrow = f"UPDATE documents SET updated_at = updated_at - {86_400_001}"
+            await service._all._write(lambda tx: tx.run(tomorrow))
+            await forget_taken(service)
+            return left, taken.body, still.body, await service.kept_all(TAKEN)
+
+    left, taken, still, gone = play(story)
+    assert (left, gone) == ([], [])
+    assert taken == still
+    assert (taken["state"], taken["payload"]) == ("published", {})
