@@ -727,6 +727,16 @@ def test_a_file_of_definitions_that_is_corrupt_is_named(folder, given, name, tex
     assert (finding.level, told in finding.found) == ("warn", True), finding
 
 
+def test_a_session_file_that_is_corrupt_is_named_once(folder):
+    (folder / "p" / "daily").mkdir(parents=True)
+    (folder / "p" / "daily" / "definition.json").write_text("{")
+    (folder / "onbeat.yaml").write_text("schedules: {}")
+    given = seen(settings=Settings(sessions_url="http://x", sessions_folder="p"))
+    finding = found("session files", given)
+    assert (finding.level, "daily: definition.json" in finding.found) == ("fail", True), finding
+    assert level("source files", given) == "ok"
+
+
 def test_files_without_a_mistake_are_well(folder):
     (folder / "p" / "daily").mkdir(parents=True)
     (folder / "p" / "daily" / "definition.json").write_text(FINE)

@@ -137,7 +137,7 @@ async def test_the_gate_closes_when_it_is_held_and_not_when_that_was_asked_for(w
     planning, held = await inside_a_batch(world.store)
     closing = asyncio.create_task(beside.set_gate(is_open=False))
     async with asyncio.timeout(5):
-        while not await asyncio.to_thread(waits_for_a_lock, world):
+        while not await asyncio.to_thread(waits_for_a_lock, world):  # noqa: ASYNC110 - of the server
             await asyncio.sleep(0.01)
     world.clock.advance("3s")
     held.may_go.set()

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.web.serving import serving
+from tests.web.test_framing import answers, talk
 
 APP = "https://chat.example.com"
 PREFLIGHT = {
@@ -61,6 +62,27 @@ def test_every_route_of_the_api_is_for_named_origins(api):
         if allowed(raw(api, "OPTIONS", path, Origin=APP, **PREFLIGHT)) != APP
     }
     assert closed == set()
+
+
+def test_preflight_with_a_body_is_answered_once_and_the_connection_closed(api):
+    port = api.front.settings.listen_at[1]
+    for body in (b"", b"abcdeGET /healthz HTTP/1.1\r\nHost: localhost:%d\r\n\r\n" % port):
+        head = f"OPTIONS /api/v1/runs HTTP/1.1\r\nHost: localhost:{port}\r\nOrigin: {APP}\r\n"
+        head += "Access-Control-Request-Method: GET\r\nContent-Length: 5\r\n\r\n"
+        received, seconds = talk(port, head.encode() + body)
+        assert answers(received) == [b"204"]
+        assert b"connection: close" in received.lower()
+        assert seconds < 3.0
+
+
+def test_every_route_for_programs_can_be_used_by_pages(api):
+    paths = api.get("/openapi.json").json()["paths"]
+    left = {
+        path
+        for path in paths
+        if allowed(raw(api, "OPTIONS", path, Origin=APP, **PREFLIGHT)) is None
+    }
+    assert left <= {"/healthz", "/readyz"}
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,8 @@ class TestBodiesOfUnknownCallers:
             (b"/logout", {b"401"}),
             (b"/nowhere", {b"401"}),
             (b"/api/v1/runs/1/status", {b"401"}),
+            (b"/.well-known/onbeat", {b"400"}),
+            (b"/.well-known/onbeat?challenge=0123456789abcdef", {b"200", b"400"}),
         ],
     )
     @pytest.mark.parametrize(

@@ -335,18 +335,6 @@ def is_by_edit(asked, at):
     return asked.row["created_at"] == at and at in edits
 
 
-@says(
-    r"the schedule was edited at (<T>) \(revision (\d+) to (\d+)\) while (\d+) ticks? w(?:as|ere) owed; "
-    r"nothing of the past is started by an edit"
-)
-def edited(asked, at, *told):
-    revision, following, count = (int(each) for each in told)
-    same = (revision, following, count) == (
-        asked.row["revision"], revision + 1, asked.row["tick_count"]
-    )  # fmt: skip
-    return same and is_by_edit(asked, milliseconds(at))
-
-
 @says(r"it had not started when its start_deadline ended at (<T>)")
 def deadline(asked, at):
     return asked.row["deadline_at"] == milliseconds(at) <= asked.story.decided_at

@@ -1,7 +1,5 @@
 """`onbeat import`: definitions of other programs, translated once."""
 
-import os
-import stat
 import sys
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import msgspec
 from onbeat.cli import INVALID_DEFINITION
 from onbeat.cli.session import JSON, with_settings, write_json
 from onbeat.errors import InvalidFile, InvalidSettings, Mistake
+from onbeat.regular import read_regular
 from onbeat.settings import Settings
 from onbeat.sources.writing import write_fields
 from onbeat.systems.services import LONGEST_LISP, import_elisp, import_state
@@ -87,11 +86,7 @@ def _write(output: Path, text: bytes, kept: bytes | None, *, force: bool) -> Non
 def _read(path: Path) -> str:
     """Return the text of a regular file, as far as a reader takes it."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise InvalidFile(str(path), [Mistake(None, "", "it is not a regular file")])
-            return file.read(4 * LONGEST_LISP + 4).decode()
+        return read_regular(path, most=4 * LONGEST_LISP).decode()
     except UnicodeDecodeError:
         raise InvalidFile(str(path), [Mistake(None, "", "it is not UTF-8")]) from None
     except OSError as broken:

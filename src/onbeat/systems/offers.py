@@ -12,11 +12,13 @@ from hashlib import sha256
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from onbeat.errors import InvalidSchedule, NotAllowed
 from onbeat.service import Service
 
-OFFER = "agents.offer"  # the kind of what is offered
+OFFER = "agents.offer"  # the kind of what is offered, until a program has taken it
+TAKEN = "agents.offer.taken"  # the kind of what became of it, without the payload
 TYPES = "agents.types"  # the kind of what programs know
 EXTERNAL = "external"  # who published what no agent did
 LOOK_EVERY = 0.1  # seconds
@@ -79,7 +81,7 @@ class Offers:
                 type_name, dict(payload), digest, self._service.clock.now(), sorted(set(tags)),
                 correlation_id, by=asked.caller.name,
             )  # fmt: skip
-            await keep(self._service, artifact_id, found)
+            await self._service.keep(OFFER, artifact_id, msgspec.to_builtins(found))
         return artifact_id, await self._answered(artifact_id, digest)
 
     async def _answered(self, artifact_id: str, digest: str) -> Offer:
@@ -88,7 +90,7 @@ class Offers:
         until = loop.time() + self._wait
         while True:
             found = await self._offer(artifact_id)
-            assert found is not None, "it is kept for a day"
+            assert found is not None, "what became of it is kept for a day"
             if found.digest != digest:
                 problem = "another artifact was offered under it at the same time"
                 raise InvalidSchedule("Idempotency-Key", problem, hint="another key")
@@ -99,25 +101,31 @@ class Offers:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _offer(self, artifact_id: str) -> Offer | None:
+        """Return an offer. `take` writes what became of it first: one of both is always there."""
         kept = await self._service.kept(OFFER, artifact_id)
+        if kept is None:
+            kept = await self._service.kept(TAKEN, artifact_id)
         return None if kept is None else msgspec.convert(kept.body, Offer)
 
 
-async def keep(service: Service, artifact_id: str, offer: Offer) -> None:
-    """Keep an offer as it is now."""
-    await service.keep(OFFER, artifact_id, msgspec.to_builtins(offer))
+async def take(service: Service, artifact_id: str, offer: Offer) -> None:
+    """Record what became of an offer. A crash in between has it taken again, which may be."""
+    await service.keep(TAKEN, artifact_id, msgspec.to_builtins(replace(offer, payload={})))
+    await service.forget(OFFER, artifact_id)
 
 
 async def offered(service: Service) -> dict[str, Offer]:
-    """Return what no program has taken yet, the oldest first; forget what was taken long ago."""
-    found: dict[str, Offer] = {}
-    for row in await service.kept_all(OFFER):
-        offer = msgspec.convert(row.body, Offer)
-        if offer.state == "offered":
-            found[row.name] = offer
-        elif offer.at < service.clock.now() - KEPT_FOR:
-            await service.forget(OFFER, row.name)
+    """Return what no program has taken yet, the oldest first."""
+    found = {row.name: msgspec.convert(row.body, Offer) for row in await service.kept_all(OFFER)}
     return dict(sorted(found.items(), key=lambda each: each[1].at))
+
+
+async def forget_taken(service: Service) -> None:
+    """Forget what became of offers that were taken long ago."""
+    before = service.clock.now() - KEPT_FOR
+    for row in await service.kept_all(TAKEN):
+        if row.updated_at < before:
+            await service.forget(TAKEN, row.name)
 
 
 def _digest(type_name: str, payload: Mapping[str, object]) -> str:

@@ -8,7 +8,9 @@ counts. Requests of every other origin are refused as before.
 
 from collections.abc import Collection
 
+from onbeat.web.door.answers import Guarded
 from onbeat.web.door.asgi import App, Message, Receive, Scope, Send, values_of
+from onbeat.web.door.bodies import announces_body
 
 PATHS = ("/api/", "/schedules", "/run-launcher/", "/runs/", "/timer", "/workflows")
 # What tells a browser's request from another program's.
@@ -64,8 +66,9 @@ async def _preflight(scope: Scope, send: Send, origin: str) -> None:
     ]
     if values_of(scope, b"access-control-request-private-network") == ["true"]:
         headers.append((b"access-control-allow-private-network", b"true"))
-    await send({"type": "http.response.start", "status": 204, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    guarded = Guarded(send, has_unread=announces_body(scope))
+    await guarded({"type": "http.response.start", "status": 204, "headers": headers})
+    await guarded({"type": "http.response.body", "body": b""})
 
 
 class _WithHeaders:

@@ -20,7 +20,9 @@ import msgspec
 
 from onbeat.errors import OnbeatError
 from onbeat.signing import Signer
+from onbeat.web.door.answers import Guarded
 from onbeat.web.door.asgi import App, Receive, Scope, Send
+from onbeat.web.door.bodies import announces_body
 
 WHERE = "/.well-known/onbeat"
 CHALLENGE = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -43,8 +45,9 @@ def identified(app: App, signer: Callable[[], Awaitable[Signer]]) -> App:
             status, body = await _answer(scope, signer)
             headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
             headers.append((b"content-length", str(len(body)).encode()))
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            guarded = Guarded(send, has_unread=announces_body(scope))
+            await guarded({"type": "http.response.start", "status": status, "headers": headers})
+            await guarded({"type": "http.response.body", "body": body})
         else:
             await app(scope, receive, send)
 

@@ -5,15 +5,31 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, model_validator
 
 from onbeat import Onbeat
 from onbeat.agents import Orchestrator
 from onbeat.settings import Settings
+from onbeat.systems.offers import OFFER, TAKEN, forget_taken
 from onbeat.web.front import Front
 from tests.systems.agents.conftest import Alert, LogEntry
 
 SOON = 30  # seconds
+
+
+class Odd(BaseModel):
+    """A model with a defect of its own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def look(cls, given):
+        return given["missing"]
+
+
+class Grows(BaseModel):
+    """A model that is larger than what it is made of."""
+
+    filled: str = "x" * 2**20
 
 
 class Program:
@@ -33,7 +49,8 @@ class Program:
             ran.set()
             return Alert(text="!")
 
-        its.agent("warner").consumes(self.consumes).publishes(Alert).with_engines(warn)
+        its.agent("warner").consumes(LogEntry).publishes(Alert).with_engines(warn)
+        its.agent("odd").consumes(Odd).consumes(Grows).with_engines(warn)
         async with its:
             yield its
 
@@ -144,26 +161,32 @@ def test_what_is_offered_while_no_program_is_up_is_taken_when_one_is(program):
     assert [each.text for each in program.seen] == ["disk full"]
 
 
-class Entry(BaseModel):
-    level: str = "INFO"
+@pytest.mark.parametrize("name", ["Odd", "Grows"])
+def test_an_artifact_that_cannot_be_published_is_refused_and_does_not_hold_up_others(program, name):
+    async def story():
+        async with program.running(), program.api() as api:
+            odd = await api.post("/artifacts", json={"type": name, "payload": {}})
+            return odd, await api.post("/artifacts", json=ENTRY)
 
-    @field_validator("level")
-    @classmethod
-    def check_level(cls, level):
-        return {"INFO": "INFO", "ERROR": "ERROR"}[level]  # a KeyError, not a ValueError
+    odd, other = play(story)
+    assert (odd.status_code, other.status_code) == (422, 201)
+    assert {"Odd": "its model raises KeyError", "Grows": "bytes long"}[name] in odd.text
 
 
-def test_offer_whose_validation_breaks_is_refused_and_keeps_no_other_from_its_turn(program):
-    program.consumes = Entry
-
+def test_what_was_taken_is_kept_without_its_payload_and_forgotten_after_a_day(program):
     async def story():
         async with program.running() as its, program.api() as api:
-            odd = await api.post("/artifacts", json={"type": "Entry", "payload": {"level": "odd"}})
-            good = await api.post("/artifacts", json={"type": "Entry", "payload": {}})
-            await its.run_until_idle(10)
-            return odd, good
+            await api.post("/artifacts", json=ENTRY)
+            service = its.beat.service
+            left, (taken,) = await service.kept_all(OFFER), await service.kept_all(TAKEN)
+            await forget_taken(service)
+            (still,) = await service.kept_all(TAKEN)
+            tomorrow = f"UPDATE documents SET updated_at = updated_at - {86_400_001}"
+            await service._all._write(lambda tx: tx.run(tomorrow))
+            await forget_taken(service)
+            return left, taken.body, still.body, await service.kept_all(TAKEN)
 
-    odd, good = play(story)
-    assert (odd.status_code, good.status_code) == (422, 201)
-    assert "Entry could not be validated: KeyError: 'odd'" in odd.text
-    assert program.seen == [Entry()]
+    left, taken, still, gone = play(story)
+    assert (left, gone) == ([], [])
+    assert taken == still
+    assert (taken["state"], taken["payload"]) == ("published", {})

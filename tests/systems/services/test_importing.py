@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 import yaml
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from onbeat.cli import main
 from onbeat.errors import InvalidFile
-from onbeat.systems.services.importing import import_elisp, import_state
-from onbeat.systems.services.lisp import DEEPEST, MOST, read_lisp
+from onbeat.systems.services.importing import import_elisp, import_state, split_command
+from onbeat.systems.services.lisp import DEEPEST, MOST, Node, read_lisp
 from onbeat.systems.services.timers import Services
 
 CONFIGURATION = r"""
@@ -315,6 +316,28 @@ def test_state_that_is_not_known_is_reported_and_a_newer_version_is_refused():
             import_state(wrong, "s.eld")
 
 
+class TestCommands:
+    """Commands are split as Emacs splits them, and only what is quoted is read as Lisp."""
+
+    @pytest.mark.parametrize(
+        ("command", "words"),
+        [
+            ('sh "a b" | grep )', ["sh", "a b", "|", "grep", ")"]),
+            ('echo "a" [b', ["echo", "a", "[b"]),
+            ('echo "a" # "b"', ["echo", "a", "#", "b"]),
+            (r'echo "a \"b\"" c', ["echo", 'a "b"', "c"]),
+            ('a"b"c', ["a", "b", "c"]),
+        ],
+    )
+    def test_what_follows_a_quoted_word_is_plain_text(self, command, words):
+        assert split_command(command, Node(1, "string")) == words
+
+    def test_many_quoted_words_take_linear_time(self):
+        begin = time.process_time()
+        assert split_command('"" ' * 100_000, Node(1, "string")) == [""] * 100_000
+        assert time.process_time() - begin < 20, "quadratic work takes hours"
+
+
 class TestCli:
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path, monkeypatch):
@@ -360,7 +383,10 @@ class TestCli:
         os.mkfifo(folder / "pipe")
         (folder / "latin.el").write_bytes(b"\xff")
         (folder / "open.el").write_text("(a")
-        assert "pipe: it is not a regular file" in self.call("pipe", code=4).stderr
+        assert (
+            "pipe: it cannot be read: this is not a regular file"
+            in self.call("pipe", code=4).stderr
+        )
         assert "latin.el: it is not UTF-8" in self.call("latin.el", code=4).stderr
         assert "open.el:1: the list of line 1 is not closed" in self.call("open.el", code=4).stderr
         assert "none.el: it cannot be read" in self.call("none.el", code=4).stderr

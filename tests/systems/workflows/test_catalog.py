@@ -31,7 +31,7 @@ def names(found):
 
 @pytest.mark.req("W11")
 def test_list_has_every_version_of_every_workflow_in_pages(world):
-    ids = ["a", "a_v1", "b/c", "ümlaut %", "..", "z"]
+    ids = ["a", "a_v1", "a_v1-b", "a_v1 b", "b/c", "ümlaut %", "..", "z"]
 
     async def story(its):
         for workflow_id in ids:
@@ -39,8 +39,8 @@ def test_list_has_every_version_of_every_workflow_in_pages(world):
                 await its.workflows.store.save_dag(workflow_id, version, DAG)
         catalog, found, after = its.workflows.catalog, [], ""
         while after is not None:
-            page = await catalog.list_workflows(after=after, limit=4)
-            assert len(page["workflows"]) <= 4
+            page = await catalog.list_workflows(after=after, limit=1)
+            assert len(page["workflows"]) <= 1
             found += names(page)
             after = page["next"]
         one = await catalog.list_workflows(workflow_id="a")
@@ -122,6 +122,22 @@ def test_cascade_deletes_the_schedules_with_the_workflow(world):
         return found["schedules"], left, await its.workflows.store.load_dag("report", 3)
 
     assert world.play(story) == (["one", "two"], ["other"], None)
+
+
+def test_cascade_deletes_nothing_if_the_caller_may_not_delete_one_of_the_schedules(world):
+    target = {"workflow": "report", "version": 3, "user_id": "ada", "inputs": {"k": "secret://key"}}
+
+    async def story(its):
+        await its.with_dag(schedule_id="one")
+        await its.upsert(schedule_id="two")
+        of_an_admin = read_schedule("two", {"every": "1h", "run": target})
+        await its.beat.service.define([of_an_admin], source="workflows")
+        definer = its.workflows.of(its.beat.service.of(Caller("d", "define")))
+        with pytest.raises(NotAllowed, match="two may not be changed or deleted by d"):
+            await definer.catalog.delete_workflow("report", cascade=True)
+        return len(await its.beat.schedules()), await its.workflows.store.load_dag("report", 3)
+
+    assert world.play(story) == (2, DAG)
 
 
 def test_cascade_leaves_what_is_defined_elsewhere_and_the_workflow(world):

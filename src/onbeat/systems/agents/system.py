@@ -31,8 +31,7 @@ from onbeat.systems.agents.payloads import decoded, differing, encoded
 from onbeat.systems.agents.payloads import told as error_of
 from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
 from onbeat.systems.beside import Keeper
-from onbeat.systems.offers import TYPES, Offer, offered
-from onbeat.systems.offers import keep as keep_offer
+from onbeat.systems.offers import TYPES, Offer, forget_taken, offered, take
 
 log = logging.getLogger("onbeat.systems")
 
@@ -41,6 +40,7 @@ STOPPED = "run_until_idle is over: the next start goes on"  # the note of a paus
 AT_ONCE = 64  # groups, schedules or runs, of what is done to many
 MOST_UNFINISHED = 10_000  # runs that are looked at, for what they were started by
 DELIVER_EVERY = 1.0  # seconds between two tries to start what could not be started
+FORGET_EVERY = 3_600_000  # milliseconds between two looks at what was taken long ago
 LONGEST_END = 5.0  # seconds that publishing may take when the process ends
 LONGEST_REQUEST = 200  # characters
 Run = Callable[..., Awaitable[dict[str, object]]]
@@ -56,6 +56,7 @@ class AgentSystem:
         self._service: Service | None = None
         self._publishing: set[asyncio.Task[list[Artifact[BaseModel]]]] = set()
         self._deliverer: Keeper | None = None
+        self._forgets_at = 0  # milliseconds
 
     def add(self, name: str) -> AgentBuilder:
         """Return a new agent."""
@@ -333,7 +334,10 @@ class AgentSystem:
         await self._deliver_pending()
         for artifact_id, offer in (await offered(self._asked)).items():
             if self.blackboard.model_of(offer.type) is not None:
-                await keep_offer(self._asked, artifact_id, await self._taken(artifact_id, offer))
+                await take(self._asked, artifact_id, await self._taken(artifact_id, offer))
+        if (now := self._asked.clock.now()) >= self._forgets_at:
+            await forget_taken(self._asked)
+            self._forgets_at = now + FORGET_EVERY
 
     async def _taken(self, artifact_id: str, offer: Offer) -> Offer:
         """Publish what was offered, if it is what its type says; return what became of it.
@@ -350,14 +354,13 @@ class AgentSystem:
                 correlation_id=offer.correlation_id,
                 request_id=artifact_id.removeprefix(f"{EXTERNAL}:"),
             )
-        except (ValueError, InvalidSchedule) as wrong:  # those of pydantic are of the first
+        except (ValueError, InvalidSchedule) as wrong:  # those of pydantic are of the first kind
             return replace(offer, state="refused", error=error_of(wrong))
-        except OnbeatError:
-            raise
-        except Exception as broken:
-            log.exception("artifact %s could not be validated", artifact_id)
-            problem = f"{offer.type} could not be validated: {type(broken).__name__}: {broken}"
-            return replace(offer, state="refused", error=problem)
+        except (OnbeatError, OSError):
+            raise  # it is tried again
+        except Exception as wrong:  # a model has code of its own: the other offers do not wait
+            log.exception("artifact %s of type %s cannot be validated", artifact_id, offer.type)
+            return replace(offer, state="refused", error=f"its model raises {type(wrong).__name__}")
         return replace(offer, state="published")
 
     async def _register_types(self) -> None:

@@ -3,6 +3,7 @@
 Only data is translated: what Emacs would compute is reported with its line, and left out.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -19,6 +20,7 @@ NAMES = tuple(prefix.replace("_", "-") for prefix in PREFIXES)  # that variables
 SETTERS = ("setq", "setopt", "setq-default")
 BODIES = ("progn", "with-eval-after-load", "eval-and-compile")
 SECTIONS = (":init", ":config", ":preface")  # of use-package: forms
+QUOTED = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 OF_A_SERVICE = {
     ":id", ":type", ":enabled", ":disabled", ":oneshot-timeout", ":working-directory",
     ":environment", ":command", ":argv",
@@ -321,29 +323,19 @@ def split_command(text: str, node: Node) -> list[str]:
     Single quotes, variables and pipes mean nothing there either: no shell reads it.
     """
     found: list[str] = []
-    while '"' in text:
-        before, _, rest = text.partition('"')
-        found += before.split()
-        end = _closes(rest)
-        if not end:
+    at = 0
+    while (begin := text.find('"', at)) >= 0:
+        found += text[at:begin].split()
+        quoted = QUOTED.match(text, begin)
+        if quoted is None:
             raise _NotDataError(node, f"{shown(text)} has a quote that is not closed")
         try:
-            (quoted,) = read_lisp(f'"{rest[:end]}', "")
+            (word,) = read_lisp(quoted[0], "")
         except InvalidFile as refused:
             raise _NotDataError(node, refused.mistakes[0].problem) from None
-        found.append(str(quoted.value))
-        text = rest[end:]
-    return found + text.split()
-
-
-def _closes(text: str) -> int:
-    """Return where a quoted text ends, behind its closing quote; 0 if it does not."""
-    at = 0
-    while at < len(text):
-        if text[at] == '"':
-            return at + 1
-        at += 2 if text[at] == "\\" else 1
-    return 0
+        found.append(str(word.value))
+        at = quoted.end()
+    return found + text[at:].split()
 
 
 def _variable(name: str) -> str:

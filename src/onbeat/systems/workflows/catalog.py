@@ -1,13 +1,21 @@
 """The DAGs that are kept: listed, read and deleted, with the schedules that use them."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from onbeat.core.instants import rfc3339_ms
 from onbeat.core.schedules import from_definition
-from onbeat.errors import InvalidSchedule, NoSuchWorkflow, NotAllowed, WorkflowIsUsed, shown
+from onbeat.errors import (
+    InvalidSchedule,
+    NoSuchSchedule,
+    NoSuchWorkflow,
+    NotAllowed,
+    WorkflowIsUsed,
+    shown,
+)
 from onbeat.records import ScheduleRow, Which
 from onbeat.service import Service
 from onbeat.systems.workflows.registrar import SOURCES, check_may
@@ -99,8 +107,9 @@ class Catalog:
         """Delete a version of a workflow, or all of them; return what was deleted.
 
         One that schedules use is refused with their ids. With `cascade` those of this system are
-        deleted first; one that is defined elsewhere stays, and so does the DAG. A schedule that is
-        defined at the same moment finds no DAG: its runs fail as `invalid_target`.
+        deleted first; one that is defined elsewhere stays, and so does the DAG. Nothing is deleted
+        if the caller may not delete one of them. A schedule that is defined at the same moment
+        finds no DAG: its runs fail as `invalid_target`.
         """
         check_may(self._service, "define")
         asked = await self._versions(workflow_id, version, user_id)
@@ -115,8 +124,10 @@ class Catalog:
         ]
         if blocking:
             raise WorkflowIsUsed(workflow_id, blocking, cascade=cascade)
+        await self._service.check_changes(list(used.values()))
         for name in sorted(used):
-            await self._service.delete(name)
+            with suppress(NoSuchSchedule):  # another caller was faster
+                await self._service.delete(name)
         deleted = [
             row
             for row in asked

@@ -6,6 +6,7 @@ A DAG is JSON that nobody here looks into. What was saved is there, whole, or wh
 import asyncio
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from errno import EFBIG, EINVAL
@@ -236,18 +237,18 @@ class DirectoryStore:
         """Return the files that are DAGs by their names; what has another name is left out."""
         found: list[DagRow] = []
         try:
-            names = sorted(each.name for each in os.scandir(self.folder) if each.is_file())
+            names = [each.name for each in os.scandir(self.folder) if each.is_file()]
         except FileNotFoundError:
             return []
         except OSError as broken:
             problem = f"{self.folder} cannot be read: {broken.strerror}"
             raise InvalidSchedule("workflows_folder", problem, hint="a folder") from None
-        for name in names:
-            stem = name.removesuffix(".json")
-            which = _version_of(unquote(stem)) if stem > after and stem != name else None
+        stems = sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+        for stem in stems[bisect_right(stems, after) :]:
+            which = _version_of(unquote(stem))
             if which is None or workflow_id not in (None, which[0]):
                 continue
-            path = self.folder / name
+            path = self.folder / f"{stem}.json"
             with suppress(OSError, InvalidSchedule):  # it is gone by now, or cannot be one's name
                 if self.path_of(*which) == path:
                     at = path.stat().st_mtime_ns // 1_000_000

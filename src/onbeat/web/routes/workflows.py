@@ -59,6 +59,10 @@ Cascade = Annotated[
 ]
 After = Annotated[str, QueryParameter(max_length=2400, description="`next` of the page before.")]
 Only = Annotated[str | None, QueryParameter(min_length=1, max_length=200)]
+Owner = Annotated[
+    str | None,
+    QueryParameter(max_length=200, description="Whose workflows; empty: those without an owner."),
+]
 
 
 class UpsertInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -379,7 +383,7 @@ async def get_dags(
     workflows: NamedDependency[Workflows],
     *,
     workflow_id: Only = None,
-    user_id: Only = None,
+    user_id: Owner = None,
     after: After = "",
     limit: Limit = 100,
 ) -> WorkflowPage:
@@ -395,7 +399,7 @@ async def get_workflow(
     workflows: NamedDependency[Workflows],
     id: WorkflowId,  # noqa: A002 - as before
     *,
-    user_id: Only = None,
+    user_id: Owner = None,
 ) -> WorkflowRead:
     """Return the versions of a workflow, each with the schedules that use it."""
     found = await workflows.catalog.get_workflow(name_of(id), user_id=user_id)
@@ -412,7 +416,7 @@ async def get_dag(
     id: WorkflowId,  # noqa: A002 - as before
     version: VersionInPath,
     *,
-    user_id: Only = None,
+    user_id: Owner = None,
 ) -> WorkflowDag:
     """Return a version of a workflow: its DAG, and the schedules that use it."""
     found = await workflows.catalog.get_version(name_of(id), version, user_id=user_id)
@@ -429,7 +433,7 @@ async def delete_workflow(
     workflows: NamedDependency[Workflows],
     id: WorkflowId,  # noqa: A002 - as before
     *,
-    user_id: Only = None,
+    user_id: Owner = None,
     cascade: Cascade = False,
 ) -> WorkflowDeleted:
     """Delete all versions of a workflow; refused with 409 if schedules use it, unless `cascade`."""
@@ -448,7 +452,7 @@ async def delete_version(
     id: WorkflowId,  # noqa: A002 - as before
     version: VersionInPath,
     *,
-    user_id: Only = None,
+    user_id: Owner = None,
     cascade: Cascade = False,
 ) -> WorkflowDeleted:
     """Delete a version of a workflow; refused with 409 if schedules use it, unless `cascade`."""
