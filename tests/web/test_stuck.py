@@ -27,7 +27,7 @@ def test_every_surface_shows_it(api, tmp_path):
     assert run["stuck_at"] is not None
     assert "onbeat_runs_stuck 1" in api.get("/metrics").text
     assert 'onbeat_events_total{event="run.stuck"} 1' in api.get("/metrics").text
-    assert "it takes longer than it should" in api.get("/schedules/slow/why").text
+    assert "it takes longer than its warn_after of" in api.get("/schedules/slow/why").text
     at = ["--database", f"sqlite:///{tmp_path}/onbeat.db"]
     assert "stuck      1" in CliRunner().invoke(main, ["status", *at]).output
     listed = CliRunner().invoke(main, ["runs", "--stuck", *at]).output
