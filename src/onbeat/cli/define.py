@@ -16,7 +16,7 @@ from onbeat.cli.session import (
     write_json_list,
     write_table,
 )
-from onbeat.cli.times import moment, took
+from onbeat.cli.times import length, moment, took
 from onbeat.core.preview import NO_MORE
 from onbeat.core.runs import Status
 from onbeat.records import Overview, RunRow, ScheduleRow, WhichRuns
@@ -169,6 +169,8 @@ def _note(run: RunRow, now: int) -> str:
         parts.append(
             f"tried again {_ago(run.due_at, now)}" if run.due_at > now else "to be tried again"
         )
+    if run.stuck_at is not None and run.started_at is not None and run.finished_at is None:
+        parts.append(f"stuck, running for {length((now - run.started_at) // 1000)}")
     if run.triggered_by != "timer":
         parts.append(run.triggered_by)
     if run.tick_count > 1:
