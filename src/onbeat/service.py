@@ -13,7 +13,7 @@ from onbeat.access import LOCAL, Caller, as_allowed, check_change
 from onbeat.changes import Changes, compare, touched
 from onbeat.core.backfill import Choice
 from onbeat.core.effect import WEEK
-from onbeat.core.instants import rfc3339_ms
+from onbeat.core.instants import rfc3339, rfc3339_ms
 from onbeat.core.model import STARTUP
 from onbeat.core.policies import GROUP
 from onbeat.core.runs import Accepted, Failed, StartedBy, Succeeded
@@ -340,7 +340,10 @@ class Service(Queries):
     async def _bounded(self, schedule_id: str, first: int, last: int) -> None:
         row = await self.schedule(schedule_id)
         trigger = from_definition(schedule_id, row.definition).trigger
-        count = len(trigger.between(first, last + 1)) if first <= last else 0
+        if last < first:
+            problem = f"{rfc3339(last)} is before {rfc3339(first)}"
+            raise InvalidSchedule("backfill", problem, hint="the earlier time first")
+        count = len(trigger.between(first, last + 1))
         if count > MOST_BACKFILLED:
             hint = f"{MOST_BACKFILLED} at most: a shorter stretch"
             raise InvalidSchedule("backfill", f"{count} ticks", hint=hint)

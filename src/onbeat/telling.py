@@ -9,7 +9,8 @@ import msgspec
 
 from onbeat.core.attempts import Stretch, stretches
 from onbeat.core.instants import rfc3339, rfc3339_ms
-from onbeat.core.preview import Preview
+from onbeat.core.model import Past
+from onbeat.core.preview import Preview, awaited
 from onbeat.core.schedules import from_definition
 from onbeat.core.why import Why
 from onbeat.core.words import words
@@ -260,6 +261,22 @@ def words_of(row: ScheduleRow) -> str:
         return _words(from_definition(row.schedule_id, row.definition).trigger)
     except InvalidSchedule as refused:
         return f"cannot be read: {refused}"
+
+
+def idle_words(row: ScheduleRow, now: int) -> str | None:
+    """Return why no coming time of a schedule starts a run; None: one does, or is not known."""
+    try:
+        schedule = from_definition(row.schedule_id, row.definition)
+    except InvalidSchedule:
+        return None
+    if not schedule.policy.enabled:
+        return "disabled (enabled: false)"
+    if not schedule.target.is_enabled:
+        return "disabled (run.enabled: false)"
+    if row.next_due_at is not None:
+        return None
+    past = Past(created_at=row.created_at // 1000, runs_used=row.runs_used)
+    return awaited(schedule.trigger, now // 1000, past)
 
 
 def target_of(row: ScheduleRow) -> str:

@@ -170,7 +170,11 @@ def test_plan_names_what_keeps_waiting_and_what_would_be_moved_or_canceled():
     assert ok("plan", "--exit-code").endswith("nothing to do\n")
     done = onbeat("plan", "--update-waiting", "--exit-code")
     assert (done.exit_code, done.stdout.splitlines()[1]) == (3, moves)
-    ok("apply", "--update-waiting")
+    assert done.stdout.endswith("1 waiting run to move\n")
+    assert (
+        ok("apply", "--update-waiting") == "moved 1 waiting run of job to revision 2\n1 unchanged\n"
+    )
+    assert [each["moved"] for each in as_json("apply", "--update-waiting")] == [0]
     assert [run["revision"] for run in as_json("runs")] == [2]
     write("schedules: {}")
     assert "    cancels 1 waiting run" in ok("plan", "--prune").splitlines()
@@ -197,7 +201,7 @@ def test_apply_removes_what_left_the_file_only_if_asked_to():
     assert names() == ["new", "report", "same", "standup"]
     write("schedules: {}")
     assert as_json("apply", "--prune")[0] == {
-        "schedule_id": "new", "change": "removed", "revision": 1,
+        "schedule_id": "new", "change": "removed", "revision": 1, "moved": 0,
     }  # fmt: skip
     assert names() == []
 

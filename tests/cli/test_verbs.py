@@ -176,8 +176,8 @@ def test_apply_says_what_it_created_changed_and_left():
 def test_apply_says_it_in_json_too():
     write(TWO)
     assert as_json("apply") == [
-        {"schedule_id": "report", "change": "created", "revision": 1},
-        {"schedule_id": "clean", "change": "created", "revision": 1},
+        {"schedule_id": "report", "change": "created", "revision": 1, "moved": 0},
+        {"schedule_id": "clean", "change": "created", "revision": 1, "moved": 0},
     ]
     assert {each["change"] for each in as_json("apply")} == {"unchanged"}
 
@@ -242,6 +242,38 @@ def test_list_shows_every_schedule_its_next_tick_and_when_that_is(two):
     assert heading.split() == ["SCHEDULE", "NEXT", "LAST", "WHEN"]
     assert re.fullmatch(r"clean +\d{4}-\d\d-\d\d 0[12]:00:00Z \(in .*\) +- +at 03:00 every day, Europe/Berlin", clean)  # fmt: skip
     assert re.fullmatch(r"report +\d{4}-\d\d-\d\d \d\d:00:00Z \(in .*\) +- +every hour", report)
+
+
+NOT_BY_TIME = """
+schedules:
+  base: {at: 2020-01-01T00:00, run: {command: [echo]}}
+  then: {after: {schedule: base, outcome: success}, run: {command: [echo]}}
+  ended: {after: {schedule: base, outcome: success}, end_at: 2020-01-01T00:00, run: {command: [echo]}}
+  begin: {startup: 5s, run: {command: [echo]}}
+  hand: {manual: true, run: {command: [echo]}}
+  off: {every: 1h, enabled: false, run: {command: [echo]}}
+  idle: {every: 1h, run: {command: [echo], enabled: false}}
+"""
+
+
+def test_list_and_show_name_what_a_schedule_without_a_next_time_waits_for():
+    ok("apply", write(NOT_BY_TIME))
+    shown = {
+        name: ok("show", name).splitlines()[2].removeprefix("next").strip()
+        for name in names_of(NOT_BY_TIME)
+    }
+    assert shown == {
+        "base": "no more ticks", "then": "waits for runs to come", "ended": "no more ticks",
+        "begin": "at the next start of the scheduler", "hand": "started by hand",
+        "off": "disabled (enabled: false)", "idle": "disabled (run.enabled: false)",
+    }  # fmt: skip
+    listed = {line.split()[0]: line for line in ok("list").splitlines()}
+    assert all(text in listed[name] for name, text in shown.items())
+
+
+def names_of(text):
+    """Return the names of the schedules of a file."""
+    return [line.split(":")[0].strip() for line in text.splitlines() if line.startswith("  ")]
 
 
 def test_list_says_so_when_there_is_none():

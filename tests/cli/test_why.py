@@ -141,6 +141,11 @@ def test_more_than_a_hundred_wait_for_a_node(two):
     ("asked", "code", "problem"),
     [
         (("--from", "2020-01-01", "--to", "2030-01-01"), 4, "backfill: 87696 ticks (10000 at most"),
+        (
+            ("--from", "2020-01-03", "--to", "2020-01-02"),
+            4,
+            "backfill: 2020-01-02T22:59:59Z is before 2020-01-02T23:00:00Z (the earlier time first)",
+        ),
         (("--from", "soon", "--to", "2020-01-01"), 2, "--from: "),
     ],
 )

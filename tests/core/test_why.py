@@ -1,5 +1,7 @@
 """What `why` says: of runs by their reason, of instants that are no tick, and of what is to come."""
 
+import json
+
 import pytest
 from msgspec import to_builtins
 
@@ -10,6 +12,7 @@ from onbeat.core.instants import parse_instant
 from onbeat.core.misses import why_no_tick
 from onbeat.core.model import NO_PAST, Past
 from onbeat.core.runs import REASONS, Detail, Status, Tried
+from onbeat.core.schedules import from_definition
 from onbeat.core.triggers import Manual
 from onbeat.core.why import (
     SENTENCES,
@@ -227,6 +230,15 @@ class TestRunning:
         told = "its node is silent: whether it still runs is not known;"
         assert found.sentences[1:] == [f"{told} {by} decides it"]
 
+    @pytest.mark.parametrize(
+        ("policy", "limit"),
+        [({"warn_after": "5s"}, "its warn_after of 5 s"), ({}, "three times its usual p99")],
+    )
+    def test_stuck_run_is_named_with_its_limit(self, policy, limit):
+        run = a_run(Status.STARTED, attempt=1, started_at=NOON * 1000, stuck_at=NOON * 1000 + 6000)
+        said = f"it takes longer than {limit}: reported at 2026-01-01T12:00:06.000Z"
+        assert said in asked(run, **policy).sentences
+
     def test_what_was_accepted_has_until_its_deadline(self):
         run = a_run(Status.STARTED, attempt=1, external_id="x1", deadline_at=NOON * 1000 + 5)
         told = "its target has accepted it as x1, and has until 2026-01-01T12:00:00.005Z"
@@ -293,6 +305,46 @@ class TestWithoutARow:
     def test_an_instant_that_is_no_tick_has_its_neighbours(self):
         found = asked(when=NOON + 60)
         assert (found.kind, found.previous, found.following) == ("no_tick", NOON, NOON + HOUR)
+
+    @pytest.mark.parametrize(
+        ("when", "previous", "following"),
+        [
+            (NOON - HOUR, None, NOON),
+            (NOON, NOON - HOUR, None),
+            (NOON + 3 * HOUR, NOON, None),
+            (NOON + 3 * HOUR + 60, NOON, None),
+        ],
+    )
+    def test_ticks_after_max_runs_is_used_up_are_no_neighbours(self, when, previous, following):
+        schedule = a_schedule("report", max_runs=2)
+        found = explain(
+            Facts(
+                "report", when, (NOON + 5 * HOUR) * 1000, schedule, decided_until=NOON,
+                past=Past(created_at=NOON - HOUR - 60, runs_used=2),
+                spells=[Spell(schedule, NOON - HOUR - 60)],
+            )
+        )  # fmt: skip
+        assert (found.previous, found.following) == (previous, following)
+
+    @pytest.mark.parametrize(
+        ("definition", "said"),
+        [
+            ({"enabled": False}, "the schedule is disabled (enabled: false): it will be skipped"),
+            (
+                {"run": {"command": ["true"], "enabled": False}},
+                "what it starts is disabled (run.enabled: false): it will be skipped",
+            ),
+        ],
+    )
+    def test_tick_to_come_of_a_disabled_schedule_says_that_it_will_be_skipped(
+        self, definition, said
+    ):
+        given = {"every": "1h", "run": {"command": ["true"]}} | definition
+        schedule = from_definition("report", json.dumps(given))
+        found = explain(
+            Facts("report", NOON + HOUR, NOON * 1000, schedule, spells=[Spell(schedule, NOON)])
+        )
+        assert (found.kind, found.sentences) == ("to_come", [said])
 
     def test_the_fields_are_plain(self):
         assert to_builtins(why_fields(asked(when=NOON + 60))) == {

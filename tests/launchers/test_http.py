@@ -442,6 +442,20 @@ def test_only_202_promises_a_report_where_nothing_is_declared(server, status):
     assert outcome_of(server) == Succeeded(None)
 
 
+@pytest.mark.parametrize("url", ["", "https://onbeat.example"])
+def test_accepted_run_without_a_callback_address_says_so_in_its_output(server, caplog, url):
+    async def callback(key):
+        return {"Onbeat-Callback-Token": "t"} | ({"Onbeat-Callback": f"{url}/{key}"} if url else {})
+
+    server.answer = says(202, "thanks")
+    outcomes = run_all(*[an_attempt(server.url)] * 2, callback=callback)
+    assert [outcome for outcome, _ in outcomes] == [Accepted("")] * 2
+    said = "[onbeat: no Onbeat-Callback was sent: the setting public_url is empty]"
+    assert [said in output.splitlines() for _, output in outcomes] == [not url] * 2
+    (*warned,) = [each.getMessage() for each in caplog.records if "public_url" in each.getMessage()]
+    assert len(warned) == (0 if url else 1)  # the first time only
+
+
 def test_what_nobody_will_tell_the_end_of_is_a_success_when_accepted(server):
     server.answer = says_json({"id": "a"}, 202)
     assert outcome_of(server, feedback=False) == Succeeded({"id": "a"})

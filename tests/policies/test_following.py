@@ -38,6 +38,20 @@ async def test_one_follows_another_along_a_chain(world):
 
 
 @awaited
+async def test_why_names_the_ticks_around_one_that_follows_runs(world):
+    await world.define(a=HOURLY, b=after(delay="10m"))
+    for _ in range(4):
+        await world.passes("1h")
+    first, second, third = (await world.told("run_at", "b"))[:3]
+    told = await world.beat.why("b", second)
+    assert (told.previous, told.following) == (first, third)
+    told = await world.beat.why("b", second + 60)
+    assert (told.kind, told.previous, told.following) == ("no_tick", second, third)
+    waits = (await world.schedule("b")).next_run_at
+    assert (await world.beat.why("b", third)).following == waits
+
+
+@awaited
 async def test_a_delay_counts_from_the_end_of_the_run(world):
     world.tell("a", GOES_ON)
     await world.define(a=HOURLY | {"timeout": "12h", "overlap": "allow"}, b=after(delay="30m"))

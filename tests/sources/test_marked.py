@@ -114,6 +114,12 @@ HARMFUL = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("text", ["a:\n\tb: 1", "a:\n  b: 1\n\tc: 2", "a: 1\n\tb: 2"])
+def test_tab_that_indents_is_refused_with_spaces_as_the_hint(text):
+    (mistake,) = read_yaml(text).mistakes
+    assert (mistake.line, mistake.hint) == (text.count("\n") + 1, "indent with spaces, not tabs")
+
+
 @pytest.mark.parametrize("kind", HARMFUL)
 def test_what_does_harm_or_makes_no_sense_is_refused_quickly_with_its_line(kind):
     text, line, said = HARMFUL[kind]

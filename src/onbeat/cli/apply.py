@@ -145,6 +145,9 @@ def apply_(
     for each in done:
         if each.change != "unchanged":
             click.echo(f"{each.change} {each.schedule_id}, revision {each.revision}")
+        if each.moved:
+            to = f"{each.schedule_id} to revision {each.revision}"
+            click.echo(f"moved {counted_runs(each.moved)} of {to}")
     same = sum(each.change == "unchanged" for each in done)
     if same:
         click.echo(f"{same} unchanged")
@@ -167,13 +170,14 @@ class Applied(NamedTuple):
     schedule_id: str
     change: str
     revision: int
+    moved: int = 0  # waiting runs that now start by this revision
 
 
 async def apply_definitions(service: Service, file: File, wish: Wish) -> list[Applied]:
     """Define the schedules of a file, all or none; tell of those that are no longer in it."""
     changes = await wish.plan(service, file, horizon=0)
     applied = await service.apply(changes)
-    done = [Applied(each.schedule_id, each.change, each.revision) for each in applied]
+    done = [Applied(each.schedule_id, each.change, each.revision, each.moved) for each in applied]
     done += [
         Applied(each.schedule_id, "removed", each.revision or 0) for each in changes.of("remove")
     ]
@@ -212,7 +216,14 @@ def write_changes(changes: Changes, *, as_json: bool) -> None:
     told_of = [text for text in verbs if not text.startswith("0 ")]
     if counted["taken"]:
         told_of.append(f"{counted['taken']} of another source, which is refused")
+    if moved := sum(sum(each.foreseen.moves.values()) for each in changes.changes):
+        told_of.append(f"{counted_runs(moved)} to move")
     click.echo(", ".join(told_of) or "nothing to do")
+
+
+def counted_runs(n: int) -> str:
+    """Return a number of waiting runs in words."""
+    return f"{n} waiting run{'s' * (n != 1)}"
 
 
 def _details(change: Change) -> Iterator[str]:

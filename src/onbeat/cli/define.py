@@ -16,12 +16,13 @@ from onbeat.cli.session import (
     write_json_list,
     write_table,
 )
-from onbeat.cli.times import moment, took
+from onbeat.cli.times import length, moment, took
+from onbeat.core.preview import NO_MORE
 from onbeat.core.runs import Status
 from onbeat.records import Overview, RunRow, ScheduleRow, WhichRuns
 from onbeat.service import Service
 from onbeat.settings import Settings
-from onbeat.telling import run_fields, schedule_fields, words_of
+from onbeat.telling import idle_words, run_fields, schedule_fields, words_of
 
 FILE = Path("onbeat.yaml")
 
@@ -168,6 +169,8 @@ def _note(run: RunRow, now: int) -> str:
         parts.append(
             f"tried again {_ago(run.due_at, now)}" if run.due_at > now else "to be tried again"
         )
+    if run.stuck_at is not None and run.started_at is not None and run.finished_at is None:
+        parts.append(f"stuck, running for {length((now - run.started_at) // 1000)}")
     if run.triggered_by != "timer":
         parts.append(run.triggered_by)
     if run.tick_count > 1:
@@ -184,7 +187,9 @@ def _next(row: ScheduleRow, now: int) -> str:
     if row.paused:
         until = f" until {moment(row.paused_until, now)}" if row.paused_until is not None else ""
         return f"paused{until}{f': {row.pause_note}' if row.pause_note else ''}"
-    return moment(row.next_due_at, now) if row.next_due_at is not None else "no more ticks"
+    if (idle := idle_words(row, now)) is not None:
+        return idle
+    return moment(row.next_due_at, now) if row.next_due_at is not None else NO_MORE
 
 
 def _last(row: ScheduleRow, now: int) -> str:

@@ -10,9 +10,9 @@ import msgspec
 from onbeat.cli import INVALID_DEFINITION
 from onbeat.core.codec import decode
 from onbeat.core.instants import canonical_time, parse_instant, resolve, rfc3339, whole_second
-from onbeat.core.preview import preview
+from onbeat.core.model import Past
+from onbeat.core.preview import awaited, preview
 from onbeat.core.ticks import Trigger
-from onbeat.core.triggers import Manual
 from onbeat.core.words import WEEKDAYS, words
 from onbeat.core.zones import DAY, Zone, zone
 from onbeat.errors import InvalidFile, InvalidSchedule, naming
@@ -101,7 +101,11 @@ def _show_all(definitions: Definitions, tz: str | None, t: int, n: int, *, as_js
     for name, trigger in triggers.items() if not as_json else ():
         where = zone(definitions.zone_of(name) if tz is None else tz)
         ticks = preview(trigger, where, after=t, n=1).ticks
-        moment = _local(ticks[0][1], where) if ticks else _none(trigger).ljust(30)
+        moment = (
+            _local(ticks[0][1], where)
+            if ticks
+            else awaited(trigger, t, Past(created_at=t)).ljust(30)
+        )
         click.echo(f"{name:{width}}  {moment}  {words(trigger)}")
     if not definitions.schedules and not as_json:
         click.echo("no schedules")
@@ -121,7 +125,7 @@ def _show_one(trigger: Trigger, tz: str, t: int, n: int, *, as_json: bool) -> No
         planned = "" if due == tick else f"   for {_local(tick, where)}"
         click.echo(f"  {_local(due, where)}{utc}{planned}")
     if not found.ticks:
-        click.echo(f"  {_none(trigger)}")
+        click.echo(f"  {awaited(trigger, t, Past(created_at=t))}")
     for i, note in enumerate(found.notes):
         click.echo(f"{'' if i else chr(10)}note: {note}")
 
@@ -133,12 +137,6 @@ def _told(trigger: Trigger, t: int, n: int) -> dict[str, object]:
     told: dict[str, object] = {"next": list(dues), "words": found.words, "notes": found.notes}
     moved = {run_at: due_at for run_at, due_at in dues.items() if run_at != due_at}
     return {**told, "due_at": moved} if moved else told
-
-
-def _none(trigger: Trigger) -> str:
-    if isinstance(trigger, Manual):
-        return "started by hand"
-    return "waits for runs to come" if trigger.needs_past else "no more ticks"
 
 
 def _local(t: int, where: Zone) -> str:

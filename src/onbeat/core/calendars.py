@@ -183,6 +183,7 @@ def time_of_day(second: int) -> str:
     return f"{text}:{second % 60:02}" if second % 60 else text
 
 
+DATES = "2026-12-25, 12-25, 2026-12-24..2026-12-31, or the name of a calendar"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _YEARLY = re.compile(r"\d\d-\d\d(?:\.\.\d\d-\d\d)?", re.ASCII)
 
@@ -191,7 +192,7 @@ def _resolve_names(items: Iterable[str], calendars: Calendars) -> list[str]:
     found: list[str] = []
     for item in items:
         if not isinstance(item, str):
-            hint = "such as 2026-12-25"
+            hint = DATES
             if isinstance(item, Mapping) and item.keys() & {"ics", "holidays"}:
                 hint = "calendars: {closed: {ics: dates.ics}}, and here exclude: closed"
             raise InvalidSchedule("exclude", f"{shown(item)} is not a date", hint=hint)
@@ -223,8 +224,7 @@ def _span(item: str, where: Zone) -> Span:
         with naming("exclude"):
             span = Span(resolve(canonical_time(first), where), resolve(canonical_time(last), where))
     else:
-        hint = "2026-12-25, 12-25, 2026-12-24..2026-12-31, or the name of a calendar"
-        raise InvalidSchedule("exclude", f"{shown(item)} is not a date", hint=hint)
+        raise InvalidSchedule("exclude", f"{shown(item)} is not a date", hint=DATES)
     if span is None or span.last < span.first:
         problem = f"{shown(item)} ends before it begins"
         raise InvalidSchedule("exclude", problem, hint="the earlier one first")

@@ -185,6 +185,9 @@ def _at(given: Any, limits: Fields, around: _Around) -> Trigger:
 
 
 def _startup(given: Any, limits: Fields, around: _Around) -> Trigger:
+    if isinstance(given, bool):
+        hint = "startup: 0s is right at the start, 30s so long after it"
+        raise InvalidSchedule("startup", f"{shown(given)} is not a duration", hint=hint)
     return build.startup(given)
 
 

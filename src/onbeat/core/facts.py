@@ -105,4 +105,6 @@ class Facts(msgspec.Struct, frozen=True):
     paused_at: int | None = None
     paused_by: str = ""
     revision: int = 0  # of the schedule now
+    row_before: int | None = None  # the ticks with a row around it, of one that follows events
+    row_after: int | None = None
     was_moved: bool = False  # the run has a later revision than it was decided under

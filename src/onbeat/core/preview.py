@@ -2,12 +2,16 @@
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from onbeat.core.model import STARTUP, Happened, Past
 from onbeat.core.nights import YEAR, night_notes
 from onbeat.core.ticks import Trigger
+from onbeat.core.triggers import Manual
 from onbeat.core.words import words
 from onbeat.core.zones import Zone
 
+NO_MORE = "no more ticks"
 MOST_LOOKED_AT = 10_000  # ticks, for the shortest time between two
 
 
@@ -29,6 +33,20 @@ def preview(trigger: Trigger, where: Zone, *, after: int, n: int) -> Preview:
     if trigger.needs_past:
         notes.append("what depends on runs to come is not told; a start is taken to be now")
     return Preview(words(trigger), where, ticks, notes)
+
+
+def awaited(trigger: Trigger, now: int, past: Past) -> str:
+    """Return what a trigger without a next tick waits for, or that there are no more ticks.
+
+    It waits for an event if a tick would follow were that event to happen now.
+    """
+    if isinstance(trigger, Manual):
+        return "started by hand"
+    events = {cause: Happened(now + 1) for cause in trigger.causes()}
+    if trigger.next_after(now, replace(past, happened=events)) is None:
+        return NO_MORE
+    is_start = all(cause.startswith(STARTUP) for cause in events)
+    return "at the next start of the scheduler" if is_start else "waits for runs to come"
 
 
 def shortest_gap(trigger: Trigger, *, after: int) -> int | None:

@@ -19,6 +19,7 @@ from onbeat.core.nights import night_notes
 from onbeat.core.policies import Policy
 from onbeat.core.runs import Reason, Status
 from onbeat.core.schedules import Schedule
+from onbeat.core.ticks import Trigger
 from onbeat.core.zones import DAY
 
 __all__ = [
@@ -136,7 +137,7 @@ def _of_nothing(facts: Facts) -> Why:
 
 def _neighbours(facts: Facts) -> tuple[int | None, int | None]:
     """Return the ticks before and after an instant, each by what the schedule said then."""
-    at, previous, following = facts.at, None, None
+    at, previous, following = facts.at, facts.row_before, facts.row_after
     every_run = replace(facts.past, runs_used=0)  # how many there were by then is not known
     for spell in facts.spells:
         if spell.schedule is None:
@@ -145,13 +146,26 @@ def _neighbours(facts: Facts) -> tuple[int | None, int | None]:
         if spell.after < at - 1:
             before = at if last is None else min(at, last + 1)
             since = max(spell.after + 1, before - LOOK_BACK)
-            found = trigger.between(since, before, every_run).last
-            previous = previous if found is None else found
+            found = _last_before(trigger, since, before, facts, is_current=last is None)
+            previous = found if previous is None or (found or 0) > previous else previous
         if following is None and (last is None or last > at):
-            past = facts.past if last is None else every_run
-            found = trigger.look(max(at, spell.after), past)[0]
+            found = trigger.look(max(at, spell.after), every_run)[0]
+            if last is None and found is not None and found > facts.decided_until:
+                found = trigger.look(max(at, spell.after, facts.decided_until), facts.past)[0]
             following = None if found is None or (last is not None and found > last) else found
     return previous, following
+
+
+def _last_before(
+    trigger: Trigger, since: int, before: int, facts: Facts, *, is_current: bool
+) -> int | None:
+    """Return the latest tick in `since <= tick < before`: undecided ones as `max_runs` leaves."""
+    every_run, decided = replace(facts.past, runs_used=0), before
+    if is_current and trigger.counts_runs:
+        decided = min(before, max(since, facts.decided_until + 1))
+        if (found := trigger.between(decided, before, facts.past).last) is not None:
+            return found
+    return trigger.between(since, decided, every_run).last
 
 
 def _of_undecided(facts: Facts, schedule: Schedule) -> Why:
@@ -164,9 +178,19 @@ def _of_undecided(facts: Facts, schedule: Schedule) -> Why:
         if is_next and when != facts.at * 1000:
             moved = f"it is due at {rfc3339_ms(when)}: jitter or hours (within) moved it"
             sentences.insert(0, moved)
+        sentences += _disabled(schedule)
         return _answer(facts, "to_come", f"it is to come, in {span(when - now)}", sentences)
     sentences = sentences if _held(facts) else [_not_planned(facts), *sentences]
     return _answer(facts, "undecided", "it is due and not decided yet", sentences)
+
+
+def _disabled(schedule: Schedule) -> list[str]:
+    """Say which switch will skip a tick to come."""
+    if not schedule.policy.enabled:
+        return ["the schedule is disabled (enabled: false): it will be skipped"]
+    if not schedule.target.is_enabled:
+        return ["what it starts is disabled (run.enabled: false): it will be skipped"]
+    return []
 
 
 def _of_run(facts: Facts, run: RunFacts) -> Why:
@@ -286,7 +310,9 @@ def _runs(facts: Facts, run: RunFacts) -> list[str]:
         who = "the next node that starts" if not facts.nodes else "another node"
         found.append(f"its node is silent: whether it still runs is not known; {who} decides it")
     if run.stuck_at is not None:
-        found.append(f"it takes longer than it should: reported at {rfc3339_ms(run.stuck_at)}")
+        limit = facts.schedule.policy.warn_after if facts.schedule is not None else None
+        usual = "three times its usual p99" if limit is None else f"its warn_after of {span(limit)}"
+        found.append(f"it takes longer than {usual}: reported at {rfc3339_ms(run.stuck_at)}")
     if run.leased_by is None and run.deadline_at is not None:
         name = f" as {run.external_id}" if run.external_id else ""
         until = rfc3339_ms(run.deadline_at)

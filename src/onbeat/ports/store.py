@@ -172,6 +172,7 @@ class Upserted:
     schedule_id: str
     change: Literal["created", "changed", "unchanged"]
     revision: int
+    moved: int = 0  # waiting runs that now start by this revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ ENDLESS = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 WORDS |= dict.fromkeys(("true", "True", "TRUE"), True)
 WORDS |= dict.fromkeys(("false", "False", "FALSE"), False)
+TAB_INDENT = re.compile(r" *\t")
 # What no text file holds, and what older rules take for the end of a line or of the file.
 STRANGE = re.compile(
     "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
@@ -102,7 +103,11 @@ def read_yaml(text: str) -> Marked:
     except _Unreadable as broken:
         last = broken.mistake
     except yaml.MarkedYAMLError as broken:
-        last = Mistake(_line(broken.problem_mark or broken.context_mark), "", *_said(broken))
+        line = _line(broken.problem_mark or broken.context_mark)
+        there = "".join(text.split("\n")[line - 1 : line])  # it may be behind the last line
+        is_tab = TAB_INDENT.match(there) is not None
+        said, hint = _said(broken)
+        last = Mistake(line, "", said, "indent with spaces, not tabs" if is_tab else hint)
     except (yaml.YAMLError, ValueError, OverflowError) as broken:  # a character beyond all
         last = Mistake(reader.line, "", f"{broken}".splitlines()[0][:200], "YAML 1.2")
     return Marked(None, Place(1, []), [*reader.mistakes, last])

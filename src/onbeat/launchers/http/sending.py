@@ -1,6 +1,7 @@
 """Sending requests, and what their answers mean."""
 
 import asyncio
+import logging
 import os
 import socket
 import zlib
@@ -38,6 +39,10 @@ LONGEST_ERROR, LONGEST_ID = 300, 200  # characters
 LONGEST_WAIT = 3600  # seconds that a busy target may ask for
 KEEP_ALIVE = 4  # seconds: many servers close after five, and a request that meets that is lost
 
+NO_CALLBACK = "[onbeat: no Onbeat-Callback was sent: the setting public_url is empty]"
+
+warnings = logging.getLogger("onbeat.http")
+
 
 class Sender:
     """Sends requests over connections that are kept for a while."""
@@ -53,7 +58,7 @@ class Sender:
         callback: Callback | None,
     ) -> None:
         self._version, self._references, self._concurrency = version, references, concurrency
-        self._callback = callback
+        self._callback, self._has_warned = callback, False
         self._reach, self._resolver = reach, _Resolver(resolve or _look_up, reach)
         self._session: aiohttp.ClientSession | None = None
 
@@ -141,12 +146,25 @@ class Sender:
                 log.lines.append(f"HTTP {response.status} {response.reason or ''}".rstrip())
                 location = response.headers.get("Location", "")
                 if not location or response.status not in followed:
-                    return await _outcome(response, log, feedback=feedback)
+                    outcome = await _outcome(response, log, feedback=feedback)
+                    if isinstance(outcome, Accepted):
+                        self._note_callback(attempt, headers, log)
+                    return outcome
             before, place = place, redirected(place, location)
             told = place.origin if log.hidden else place.url  # one may be in it, in any spelling
             if place.origin != before.origin:
                 headers = own  # what is meant for one is no other's business
         return Failed(f"more than {MOST_REDIRECTS} redirects", retryable=False)
+
+    def _note_callback(self, attempt: Attempt, headers: Mapping[str, str], log: "_Log") -> None:
+        """Say so if the target was not sent where to report: its run may be held for an hour."""
+        if self._callback is None or "Onbeat-Callback" in headers:
+            return
+        log.lines.append(NO_CALLBACK)
+        if not self._has_warned:
+            self._has_warned = True
+            told = "run %d of %s was accepted, and its target was sent no callback address: set"
+            warnings.warning(f"{told} public_url", attempt.run_id, attempt.schedule_id)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:

@@ -130,7 +130,8 @@ def upsert(
             beginning = beginnings.get(schedule.schedule_id)
             found = _upsert(tx, schedule, source, user_id, beginning)
         if update_waiting and found.change != "created":
-            move_waiting(tx, schedule, found.revision)
+            moved = move_waiting(tx, schedule, found.revision)
+            found = Upserted(found.schedule_id, found.change, found.revision, moved)
         done.append(found)
     for schedule, each in zip(schedules, done, strict=True):
         beginning = beginnings.get(schedule.schedule_id)

@@ -32,6 +32,15 @@ SELECT revision, {RUN_FACTS} FROM schedule_runs
 
 LATEST = "SELECT max(run_at) FROM schedule_runs WHERE schedule_id = ?1 AND run_at <= ?2"
 
+BEFORE = """
+SELECT max(run_at) FROM schedule_runs
+ WHERE schedule_id = ?1 AND request_id = '' AND run_at < ?2
+"""
+AFTER = """
+SELECT min(run_at) FROM schedule_runs
+ WHERE schedule_id = ?1 AND request_id = '' AND run_at > ?2
+"""
+
 ONE = f"SELECT {RUN_FACTS} FROM schedule_runs WHERE run_id = ?1"
 
 EARLIER_BEHIND = """
@@ -95,6 +104,7 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
     run = None if row is None else _run(row[1:])
     if row is not None:
         schedule = _as_decided(tx, known, row[0])
+    before, after = _rows_around(tx, schedule, schedule_id, at)
     meta = {name: int(value) for name, value in tx.all(META)}
     blocker = None
     if run is not None and run.blocked_by is not None:
@@ -132,11 +142,24 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         ],
         spells=spells,
         revision=known.state.revision,
+        row_before=before,
+        row_after=after,
         was_moved=run is not None and _was_moved(tx, known, run),
         up=_up(tx, run, at),
         paused_at=about[2],
         paused_by=about[3],
     )
+
+
+def _rows_around(
+    tx: Transaction, schedule: Schedule | None, schedule_id: str, at: int
+) -> tuple[int | None, int | None]:
+    """Return the ticks with a row before and after an instant, if they cannot be computed."""
+    if schedule is None or not schedule.trigger.needs_past:
+        return None, None
+    found = [tx.one(each, (schedule_id, at)) for each in (BEFORE, AFTER)]
+    before, after = (None if row is None else row[0] for row in found)
+    return before, after
 
 
 def _up(tx: Transaction, run: RunFacts | None, at: int) -> list[UpFacts]:
