@@ -324,10 +324,10 @@ class Decisions:
         if not spreading:
             until = now + LOOKAHEAD if tick is None else min(now + LOOKAHEAD, model.due_at(tick))
         most_runs = getattr(model.schedule.trigger, "max_runs", None)
-        due, count = count, count if most_runs is None else min(count, most_runs - model.used)
+        count = count if most_runs is None else min(count, most_runs - model.used)
         most = min(max(1, count * 100 // (until - now)), MOST_DECISIONS)
         life.require(len(run_ats) <= most, "spread evenly", f"{run_ats}, and not {most}")
         life.seen["spread"] += 1
         gap = most * (until - now) // count
         model.turn_at = now + (gap if len(run_ats) == most else min(gap, 1000))
-        model.spread_until = until if len(run_ats) < due else 0
+        model.spread_until = until if len(run_ats) < count else 0
