@@ -154,12 +154,19 @@ def write_runs(runs: list[RunRow], now: int) -> None:
             moment(run.run_at * 1000, now),
             run.status + (f" ({run.reason})" if run.reason else ""),
             str(run.attempt or "-"),
-            took(run.started_at, run.finished_at),
+            _took(run),
             _note(run, now),
         )
         for run in runs
     ]
     write_table(("RUN", "SCHEDULE", "RUN AT", "STATUS", "ATTEMPT", "TOOK", "NOTE"), rows)
+
+
+def _took(run: RunRow) -> str:
+    """Return how long the last attempt took; of one that waited for a retry it is not known."""
+    if run.status == Status.FAILED and run.reason == "superseded":
+        return "-"
+    return took(run.started_at, run.finished_at)
 
 
 def _note(run: RunRow, now: int) -> str:
