@@ -387,6 +387,14 @@ def test_a_planner_that_is_behind_is_told(behind, expected):
     assert level("planner", seen(overview={"next_due_at": NOW - behind, "due": 1})) == expected
 
 
+def test_counts_of_none_are_in_words():
+    given = seen(overview={"next_due_at": None, "due": 0}, figures={"waiting_since": None})
+    assert found("planner", given).found == "no tick is due and undecided"
+    assert found("waiting", given).found == "no run waits"
+    one = seen(overview={"next_due_at": NOW - 3000, "due": 1})
+    assert found("planner", one).found == "1 tick is due, the first for 3 s"
+
+
 def test_nobody_is_behind_where_nobody_plans():
     late = {"next_due_at": NOW - HOUR, "due": 1}
     for given in (seen(overview=late, holder=None), seen(overview=late | {"gate_open": False})):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing, contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import apsw
@@ -21,7 +22,9 @@ from click.testing import CliRunner
 
 from onbeat import Onbeat
 from onbeat.cli import VERBS, main
+from onbeat.cli.define import write_runs
 from onbeat.core.runs import Accepted
+from onbeat.records import RunRow
 from onbeat.testing import RecordingLauncher
 
 SOON = 10  # seconds: far more than anything here takes
@@ -418,6 +421,17 @@ def worked(tmp_path_factory):
 def copy(worked, folder):
     """The same, in the folder of the test."""
     shutil.copytree(worked, folder, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize(("reason", "expected"), [("exit", "5.0s"), ("superseded", "-")])
+def test_run_whose_retry_was_dropped_did_not_take_the_time_that_it_waited(capsys, reason, expected):
+    unsaid = {each.name: None for each in fields(RunRow)}
+    known = {
+        "run_id": 7, "schedule_id": "a", "run_at": 0, "status": "FAILED", "reason": reason,
+        "attempt": 2, "tick_count": 1, "triggered_by": "timer", "started_at": 0, "finished_at": 5000,
+    }  # fmt: skip
+    write_runs([RunRow(**unsaid | known)], 10_000)
+    assert re.split(r"  +", capsys.readouterr().out.splitlines()[1].rstrip())[-1] == expected
 
 
 def test_runs_show_what_became_of_them_and_why(copy):

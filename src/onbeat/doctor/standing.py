@@ -22,7 +22,9 @@ def planner(seen: Seen) -> Finding | None:
         return None
     now, due = standing.overview.now, standing.overview.next_due_at
     behind = 0 if due is None else max(0, now - due)
-    told = f"{standing.overview.due} ticks are due, the first for {length(behind)}"
+    n = standing.overview.due
+    told = f"{n} tick{'s are' if n != 1 else ' is'} due, the first for {length(behind)}"
+    told = told if n else "no tick is due and undecided"
     hint = "look at the node's log; is the machine busy, or the disk slow?"
     if behind >= FAR_BEHIND:
         return fail("planner", told, hint)
@@ -125,7 +127,8 @@ def waiting(seen: Seen) -> Finding | None:
     if waited >= WAITS_LONG:
         hint = "onbeat runs --status enqueued; onbeat why NAME says what it waits for"
         return warn("waiting", f"a run has waited for {length(waited)}", hint)
-    return ok("waiting", f"no run has waited for more than {length(waited)}")
+    none = "no run waits" if since is None else f"no run has waited for more than {length(waited)}"
+    return ok("waiting", none)
 
 
 def history(seen: Seen) -> Finding | None:

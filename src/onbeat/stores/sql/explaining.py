@@ -135,11 +135,7 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         is_first_behind=run is None
         or tx.one(EARLIER_BEHIND, (schedule_id, run.blocked_by, run.run_at)) is None,
         group=_group(tx, schedule),
-        nodes=[
-            NodeFacts(node.name, node.offers, node.node_id)
-            for node in nodes(tx)
-            if node.alive_until > tx.now
-        ],
+        nodes=_alive(tx),
         spells=spells,
         revision=known.state.revision,
         row_before=before,
@@ -149,6 +145,15 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         paused_at=about[2],
         paused_by=about[3],
     )
+
+
+def _alive(tx: Transaction) -> list[NodeFacts]:
+    """Return the nodes that are alive."""
+    return [
+        NodeFacts(node.name, node.offers, node.node_id)
+        for node in nodes(tx)
+        if node.alive_until > tx.now
+    ]
 
 
 def _rows_around(
