@@ -268,7 +268,11 @@ class Checker(Life):
         self.seen["a group given other places"] += 1
 
     def _went_by(self, model, end):
-        """A schedule that had ticks while it was held goes on from then."""
+        """A schedule that had ticks while it was held goes on from then.
+
+        A tick that was backfilled before it was planned keeps its row, and is decided without an event.
+        """
+        model.decided = max(model.decided, self.covering.last_own(model, end // 1000))
         if model.schedule_id in self.tx.ticked:
             model.position = max(model.position, end // 1000)
 
