@@ -261,7 +261,6 @@ class Checker(Life):
             past = tick is not None and tick <= self.now // 1000
             left = past and model.due_at(tick) <= self.now
             self.require(not left, "a gate ends with its ranges", model.schedule_id)
-            self.covering.pass_by(model, self.now // 1000)
             self._went_by(model, self.now)
             model.turn_at = 0  # what was put off is looked at anew
 
@@ -272,7 +271,11 @@ class Checker(Life):
         self.seen["a group given other places"] += 1
 
     def _went_by(self, model, end):
-        """A schedule that had ticks while it was held goes on from then."""
+        """A schedule that had ticks while it was held goes on from then.
+
+        A tick that was backfilled before it was planned keeps its row, and is decided without an event.
+        """
+        model.decided = max(model.decided, self.covering.last_own(model, end // 1000))
         if model.schedule_id in self.tx.ticked:
             model.position = max(model.position, end // 1000)
 
@@ -282,7 +285,6 @@ class Checker(Life):
         tick, end = self.covering.next_tick(model), self.now if end is None else end
         told = f"{model.schedule_id}: {tick} is undecided"
         self.require(tick is None or tick > end // 1000, invariant, told)
-        self.covering.pass_by(model, end // 1000)
 
     # -- nodes
 

@@ -62,12 +62,12 @@ class Covering:
             tick = model.schedule.trigger.next_after(tick, model.past)
         return tick
 
-    def pass_by(self, model, last):
-        """Ticks up to `last` that had their rows before are decided, without an event."""
-        tick = model.next_tick()
-        while tick is not None and tick <= last and self._own(model.schedule_id, tick) is not None:
-            model.decided = max(model.decided, tick)
-            tick = model.schedule.trigger.next_after(tick, model.past)
+    def last_own(self, model, until):
+        """Return the last undecided tick, not after `until`, that has a row of its own already; or 0."""
+        own = [row.run_at for row in self.rows[model.schedule_id].values() if not row.is_range]
+        undecided = [at for at in own if model.position < at <= until]
+        trigger = model.schedule.trigger
+        return max((at for at in undecided if trigger.has(at, model.past)), default=0)
 
     def has_later(self, event):
         """Whether a later tick has a row that is not of this transaction."""

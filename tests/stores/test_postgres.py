@@ -123,10 +123,13 @@ async def test_two_nodes_never_claim_the_same_run(world):
     assert len(claimed) == len(set(claimed)) == 60
 
 
-def waits_for_a_lock(world):
-    with psycopg.connect(world.database.url) as connection:
-        sql = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
-        return connection.execute(sql).fetchone() is not None
+def until_a_lock_is_waited_for(world):
+    """Return when a call waits for an advisory lock, or after five seconds."""
+    until = time.monotonic() + 5
+    sql = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+    with psycopg.connect(world.database.url, autocommit=True) as connection:
+        while connection.execute(sql).fetchone() is None and time.monotonic() < until:
+            time.sleep(0.01)
 
 
 async def test_the_gate_closes_when_it_is_held_and_not_when_that_was_asked_for(world):
@@ -136,9 +139,7 @@ async def test_the_gate_closes_when_it_is_held_and_not_when_that_was_asked_for(w
     world.clock.advance("1h")
     planning, held = await inside_a_batch(world.store)
     closing = asyncio.create_task(beside.set_gate(is_open=False))
-    async with asyncio.timeout(5):
-        while not await asyncio.to_thread(waits_for_a_lock, world):  # noqa: ASYNC110 - of the server
-            await asyncio.sleep(0.01)
+    await asyncio.to_thread(until_a_lock_is_waited_for, world)
     world.clock.advance("3s")
     held.may_go.set()
     assert (await planning).ticks == 1
