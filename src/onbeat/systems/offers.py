@@ -12,16 +12,19 @@ from hashlib import sha256
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from onbeat.errors import InvalidSchedule, NotAllowed
 from onbeat.service import Service
 
-OFFER = "agents.offer"  # the kind of what is offered
+OFFER = "agents.offer"  # the kind of what is offered, until a program has taken it
+ANSWERED = "agents.answered"  # the kind of what became of it: programs look at what is open only
 TYPES = "agents.types"  # the kind of what programs know
 EXTERNAL = "external"  # who published what no agent did
 LOOK_EVERY = 0.1  # seconds
 WAIT = 3.0  # seconds: a running program looks for offers every second
 KEPT_FOR = 86_400_000  # milliseconds for which the key of an offer is known
+PAGE = 500  # answers that are looked at together
 LONGEST = 1024 * 1024 - 32 * 1024  # bytes of a payload
 
 
@@ -100,6 +103,8 @@ class Offers:
 
     async def _offer(self, artifact_id: str) -> Offer | None:
         kept = await self._service.kept(OFFER, artifact_id)
+        if kept is None:  # an answer is kept before the offer is forgotten
+            kept = await self._service.kept(ANSWERED, artifact_id)
         return None if kept is None else msgspec.convert(kept.body, Offer)
 
 
@@ -108,16 +113,27 @@ async def keep(service: Service, artifact_id: str, offer: Offer) -> None:
     await service.keep(OFFER, artifact_id, msgspec.to_builtins(offer))
 
 
+async def answer(service: Service, artifact_id: str, offer: Offer) -> None:
+    """Keep what became of an offer, without its payload. If that breaks off, it is taken again."""
+    await service.keep(ANSWERED, artifact_id, msgspec.to_builtins(replace(offer, payload={})))
+    await service.forget(OFFER, artifact_id)
+
+
 async def offered(service: Service) -> dict[str, Offer]:
-    """Return what no program has taken yet, the oldest first; forget what was taken long ago."""
-    found: dict[str, Offer] = {}
-    for row in await service.kept_all(OFFER):
-        offer = msgspec.convert(row.body, Offer)
-        if offer.state == "offered":
-            found[row.name] = offer
-        elif offer.at < service.clock.now() - KEPT_FOR:
-            await service.forget(OFFER, row.name)
+    """Return what no program has taken yet, the oldest first."""
+    rows = await service.kept_all(OFFER)
+    found = {row.name: msgspec.convert(row.body, Offer) for row in rows}
     return dict(sorted(found.items(), key=lambda each: each[1].at))
+
+
+async def forget_old(service: Service) -> None:
+    """Forget what became of offers that were made long ago."""
+    before, after = service.clock.now() - KEPT_FOR, ""
+    while rows := await service.kept_all(ANSWERED, after=after, limit=PAGE):
+        for row in rows:
+            if row.updated_at < before:
+                await service.forget(ANSWERED, row.name)
+        after = rows[-1].name
 
 
 def _digest(type_name: str, payload: Mapping[str, object]) -> str:

@@ -9,7 +9,10 @@ from pydantic import BaseModel, field_validator
 
 from onbeat import Onbeat
 from onbeat.agents import Orchestrator
+from onbeat.errors import InvalidSchedule
 from onbeat.settings import Settings
+from onbeat.systems.offers import ANSWERED, Offers, forget_old, offered
+from onbeat.testing import ManualClock
 from onbeat.web.front import Front
 from tests.systems.agents.conftest import Alert, LogEntry
 
@@ -167,3 +170,46 @@ def test_offer_whose_validation_breaks_is_refused_and_keeps_no_other_from_its_tu
     assert (odd.status_code, good.status_code) == (422, 201)
     assert "Entry could not be validated: KeyError: 'odd'" in odd.text
     assert program.seen == [Entry()]
+
+
+def test_what_was_taken_is_not_looked_at_again_and_its_key_is_known_for_a_day():
+    clock = ManualClock("2026-01-01T12:00:00Z")
+    body = {"type": "LogEntry", "payload": {"text": "x"}}
+
+    async def story():
+        its = Orchestrator("sqlite://", clock=clock)
+
+        async def warn(ctx):
+            return Alert(text="!")
+
+        its.agent("warner").consumes(LogEntry).publishes(Alert).with_engines(warn)
+        async with its:
+            service, offers = its.beat.service, Offers(its.beat.service)
+            asked = {"type_name": body["type"], "payload": body["payload"], "key": "one"}
+            _, first = await offers.publish(service, **asked)
+            open_now, (kept,) = await offered(service), await service.kept_all(ANSWERED)
+            again, other = await offers.publish(service, **asked), None
+            try:
+                await offers.publish(service, **asked | {"payload": {"text": "y"}})
+            except InvalidSchedule as refused:
+                other = refused.field
+            clock.advance("24h")
+            await forget_old(service)
+            left = await service.kept_all(ANSWERED)
+            clock.advance(1)
+            await forget_old(service)
+            return (
+                first,
+                open_now,
+                kept.body,
+                again[1],
+                other,
+                left,
+                await service.kept_all(ANSWERED),
+            )
+
+    first, open_now, kept, again, other, left, gone = play(story)
+    assert (first.state, again.state, open_now) == ("published", "published", {})
+    assert kept["payload"] == {}, "the artifact has it"
+    assert other == "Idempotency-Key"
+    assert (len(left), gone) == (1, [])

@@ -31,8 +31,7 @@ from onbeat.systems.agents.payloads import decoded, differing, encoded
 from onbeat.systems.agents.payloads import told as error_of
 from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
 from onbeat.systems.beside import Keeper
-from onbeat.systems.offers import TYPES, Offer, offered
-from onbeat.systems.offers import keep as keep_offer
+from onbeat.systems.offers import TYPES, Offer, answer, forget_old, offered
 
 log = logging.getLogger("onbeat.systems")
 
@@ -40,6 +39,7 @@ SOURCE = "agents"
 STOPPED = "run_until_idle is over: the next start goes on"  # the note of a pause that we undo
 AT_ONCE = 64  # groups, schedules or runs, of what is done to many
 MOST_UNFINISHED = 10_000  # runs that are looked at, for what they were started by
+TIDY_EVERY = 3_600_000  # milliseconds between two looks for old answers to offers
 DELIVER_EVERY = 1.0  # seconds between two tries to start what could not be started
 LONGEST_END = 5.0  # seconds that publishing may take when the process ends
 LONGEST_REQUEST = 200  # characters
@@ -56,6 +56,7 @@ class AgentSystem:
         self._service: Service | None = None
         self._publishing: set[asyncio.Task[list[Artifact[BaseModel]]]] = set()
         self._deliverer: Keeper | None = None
+        self._tidied_at = 0  # milliseconds: when old answers to offers were forgotten
 
     def add(self, name: str) -> AgentBuilder:
         """Return a new agent."""
@@ -333,7 +334,11 @@ class AgentSystem:
         await self._deliver_pending()
         for artifact_id, offer in (await offered(self._asked)).items():
             if self.blackboard.model_of(offer.type) is not None:
-                await keep_offer(self._asked, artifact_id, await self._taken(artifact_id, offer))
+                await answer(self._asked, artifact_id, await self._taken(artifact_id, offer))
+        now = self._asked.clock.now()
+        if now >= self._tidied_at + TIDY_EVERY or now < self._tidied_at:
+            await forget_old(self._asked)
+            self._tidied_at = now
 
     async def _taken(self, artifact_id: str, offer: Offer) -> Offer:
         """Publish what was offered, if it is what its type says; return what became of it.
