@@ -726,6 +726,14 @@ def test_file_of_a_prompt_that_is_corrupt_is_named(folder):
         assert ("daily: definition.json is corrupt" in finding.found) == (expected == "warn")
 
 
+def test_folder_of_prompts_that_is_not_a_folder_fails_with_a_hint(folder):
+    (folder / "p").write_text("")
+    settings = Settings(sessions_url="http://x", sessions_folder="p")
+    finding = found("session files", seen(settings=settings))
+    assert (finding.level, finding.found) == ("fail", "p cannot be used: Not a directory")
+    assert finding.hint == "sessions_folder: a folder that can be written to"
+
+
 @pytest.mark.parametrize(("given", "name", "text", "told"), FILES)
 def test_a_file_of_definitions_that_is_corrupt_is_named(folder, given, name, text, told):
     if name is not None:

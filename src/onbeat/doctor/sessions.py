@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from onbeat.doctor.seen import Check, Finding, Seen, ok, warn
+from onbeat.doctor.seen import Check, Finding, Seen, fail, ok, warn
 from onbeat.systems.sessions import Defaults, broken_in
 
 
@@ -16,7 +16,11 @@ def session_files(seen: Seen) -> Finding | None:
         return None
     folder = Path(settings.sessions_folder).expanduser()
     defaults = Defaults(settings.sessions_check, settings.sessions_minimum)
-    broken = broken_in(folder, defaults, now=seen.now)
+    try:
+        broken = broken_in(folder, defaults, now=seen.now)
+    except OSError as refused:  # a start is refused for the same reason
+        problem = f"{folder} cannot be used: {refused.strerror}"
+        return fail("session files", problem, "sessions_folder: a folder that can be written to")
     if not broken:
         return ok("session files", f"all in {folder} can be used")
     slug, why = next(iter(broken.items()))

@@ -89,6 +89,17 @@ def test_to_an_owner_there_are_no_flows_of_others(api):
     assert len(api.get("//timer/schedules", token=mine).json()) == 2
 
 
+def test_owner_reads_that_exposes_cannot_be_read_and_no_path_of_them(tmp_path):
+    with serving(tmp_path, flows_exposes=str(tmp_path / "none")) as found:
+        admin, owner = (
+            found.get("//timer", token=token).json()["problems"]
+            for token in (found.admin, found.token("read", "ann"))
+        )
+    assert admin[0].startswith(f"exposes: {tmp_path}/none does not exist")
+    assert owner[0] == "exposes: they cannot be read"
+    assert len(owner) == len(admin)
+
+
 def test_without_exposes_there_is_no_timer(tmp_path):
     with serving(tmp_path, flows_exposes="") as found:
         refused = found.get("//timer")

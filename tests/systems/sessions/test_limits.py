@@ -135,6 +135,34 @@ def test_circle_is_refused_by_the_routes_and_in_files(world):
     assert world.play(story) == (problem, f"definition.json is refused: {problem}")
 
 
+def test_schedule_that_follows_itself_is_refused_by_the_routes_and_in_files(world):
+    """Its first run would be followed by another at once, and so on, whatever the minimum is."""
+    world.define("again", schedule=after("again"))
+
+    async def story(world):
+        with pytest.raises(Refused) as refused:
+            await world.put("more", schedule=after("more"))
+        return refused.value.status, str(refused.value), (await world.item("again")).last_error
+
+    problem = (
+        "schedule.slug: a schedule cannot follow itself "
+        "(the slug of another schedule; type: interval runs again and again)"
+    )
+    assert world.play(story) == (400, problem, f"definition.json is refused: {problem}")
+
+
+@pytest.mark.parametrize("minutes", [1e300, 0, 30.5, "30", True])
+def test_timeout_that_is_refused_is_not_shown_as_one(world, minutes):
+    world.define("wrong", timeoutMinutes=minutes)
+
+    async def story(world):
+        return await world.item("wrong")
+
+    item = world.play(story)
+    assert (item.enabled, item.timeout_minutes) == (False, None)
+    assert "timeoutMinutes is not a number of minutes" in item.last_error
+
+
 @pytest.mark.req("C66")
 def test_no_more_prompts_are_sent_than_the_rate_limit_of_a_definition(world):
     world.define("often", schedule=HOURLY, rateLimit={"maxRuns": 3, "per": "day"})

@@ -359,15 +359,17 @@ async def status_of(
         total,
         {} if kept is None or not sees_all else kept.invalid,
         "" if kept is None or not sees_all else kept.panel,
-        [] if kept is None else await _problems(service, kept),
+        [] if kept is None else await _problems(own or service, kept, sees_all=sees_all),
     )
 
 
-async def _problems(service: Service, kept: Kept) -> list[str]:
-    """Return what keeps flows from running, or from being read."""
-    found = [f"exposes: {kept.unread}"] if kept.unread else []
+async def _problems(service: Service, kept: Kept, *, sees_all: bool) -> list[str]:
+    """Return what keeps flows from running, or from being read: an owner reads no path or URL."""
+    found = []
+    if kept.unread:
+        found.append(f"exposes: {kept.unread if sees_all else 'they cannot be read'}")
     if kept.panel_problem:
-        found.append(f"panel: {kept.panel_problem}")
+        found.append(f"panel: {kept.panel_problem if sees_all else 'it cannot be used'}")
     elif not kept.panel and not await _needs_no_panel(service):
         found.append(NO_PANEL)
     return found

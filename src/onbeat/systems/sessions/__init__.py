@@ -45,6 +45,7 @@ from onbeat.systems.sessions.definitions import (
     check_slug,
     is_enabled,
     is_persistent,
+    minutes_of,
     read_definition,
 )
 from onbeat.systems.sessions.files import DEFINITION, Files
@@ -414,9 +415,9 @@ def _broken(slug: str, broken: Unscheduled) -> Item:
 
 
 def _limits_in(definition: Fields) -> Limits:
-    minutes, rate = definition.get("timeoutMinutes", TIMEOUT), definition.get("rateLimit")
+    rate = definition.get("rateLimit")
     return {
-        "timeout_minutes": int(minutes) if isinstance(minutes, int | float) else None,
+        "timeout_minutes": minutes_of(definition.get("timeoutMinutes", TIMEOUT)),
         "rate_limit": rate if isinstance(rate, dict) else None,
     }
 

@@ -110,6 +110,9 @@ def read_definition(
     if _flag(config, "feedback", default=False):
         session["feedback"] = True
     timing = _timing(given.get("schedule"), begins_at)
+    if _followed(timing) == slug:
+        hint = "the slug of another schedule; type: interval runs again and again"
+        raise Refused(400, "schedule.slug: a schedule cannot follow itself", hint=hint)
     try:
         policy = _policy(defaults) | _limits(given)
         found = read_schedule(slug, timing | policy | {"run": {"session": session}})
@@ -218,6 +221,11 @@ def _limits(given: Fields) -> Fields:
             raise Refused(400, NO_RATE, hint='{"maxRuns": 3, "per": "day"}, or per hour')
 
 
+def minutes_of(timeout: object) -> int | None:
+    """Return `timeoutMinutes` of a definition; None: it is not such a number."""
+    return _whole(timeout) if _is_whole(timeout, 1, LONGEST_TIMEOUT) else None
+
+
 def timeout_of(said: Fields) -> object:
     """Return the `timeoutMinutes` of a schedule; None: it has none, or not in whole minutes."""
     text = said.get("timeout")
@@ -280,6 +288,12 @@ def _after(given: Mapping[object, object], slug: str) -> Fields:
         hint = f"a whole number, 0 to {LONGEST_INTERVAL}"
         raise Refused(400, "schedule.delayMinutes is not a number of minutes", hint=hint)
     return {"schedule": slug, "outcome": outcome, "delay": f"{_whole(delay)}m"}
+
+
+def _followed(timing: Fields) -> object:
+    """Return the schedule that a trigger follows, if it does."""
+    found = timing.get("after")
+    return found.get("schedule") if isinstance(found, dict) else None
 
 
 def _zone_of(given: object) -> object:
