@@ -275,7 +275,9 @@ def _runs(facts: Facts, run: RunFacts) -> list[str]:
         who = "the next node that starts" if not facts.nodes else "another node"
         found.append(f"its node is silent: whether it still runs is not known; {who} decides it")
     if run.stuck_at is not None:
-        found.append(f"it takes longer than it should: reported at {rfc3339_ms(run.stuck_at)}")
+        is_this = run.started_at is None or run.started_at <= run.stuck_at
+        who = "it takes" if is_this else "an earlier attempt took"
+        found.append(f"{who} longer than it should: reported at {rfc3339_ms(run.stuck_at)}")
     if run.leased_by is None and run.deadline_at is not None:
         name = f" as {run.external_id}" if run.external_id else ""
         until = rfc3339_ms(run.deadline_at)
