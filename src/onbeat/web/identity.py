@@ -81,8 +81,11 @@ def not_served(url: str, signer: Signer, *, is_proxied: bool = False) -> NotServ
     challenge = secrets.token_urlsafe(24)
     try:
         status, body, peer = _asked(url, challenge)
-    except (OSError, http.client.HTTPException) as broken:
+    except (OSError, UnicodeError) as broken:  # the latter: it cannot be the name of a host
         return NotServed(f"{url} does not answer ({_reason(broken)})", answers=False)
+    except http.client.HTTPException:  # its text is what was sent, which may be anything
+        told = f"{url} is served by another process, which does not answer in HTTP"
+        return NotServed(told, answers=True)
     try:
         found = msgspec.json.decode(body, type=Proof) if status == 200 else Proof("", "")
     except msgspec.MsgspecError:
