@@ -46,6 +46,7 @@ def identified(app: App, signer: Callable[[], Awaitable[Signer]]) -> App:
             headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
             headers.append((b"content-length", str(len(body)).encode()))
             guarded = Guarded(send, has_unread=announces_body(scope))
+            guarded.is_tls = scope["scheme"] == "https"
             await guarded({"type": "http.response.start", "status": status, "headers": headers})
             await guarded({"type": "http.response.body", "body": body})
         else:
