@@ -7,6 +7,7 @@ import asyncio
 
 from onbeat.core.runs import Failed, Succeeded
 from onbeat.core.stuck import ENOUGH, LEAST
+from onbeat.core.why import explain
 from onbeat.events import RunSkipped, RunStuck
 from onbeat.records import WhichRuns
 
@@ -71,6 +72,23 @@ async def test_a_run_that_ended_is_no_longer_counted(world):
     assert (await world.store.overview()).stuck == 0
     assert await world.store.runs(WhichRuns(is_stuck=True), limit=10) == []
     assert (await world.store.run(attempt.run_id)).stuck_at is not None
+
+
+async def test_a_run_that_awaits_its_retry_is_not_in_flight_and_not_counted(world):
+    await world.define(warn_after="1m", retry=["10m"])
+    attempt = await begin(world)
+    world.clock.advance(2 * MINUTE)
+    await world.store.mark_stuck()
+    await world.end(attempt, Failed("no", retryable=True))
+    (run,) = await world.store.runs(WhichRuns(), limit=10)
+    assert (run.status, run.stuck_at is None) == ("ENQUEUED", False)
+    assert (await world.store.overview()).stuck == 0
+    assert await world.store.runs(WhichRuns(is_stuck=True), limit=10) == []
+    world.clock.advance(10 * MINUTE)
+    (again,) = await world.start()
+    told = explain(await world.store.facts("report", again.run_at)).sentences
+    assert not any("it takes longer" in each for each in told)
+    assert any("an earlier attempt took longer than it should" in each for each in told), told
 
 
 async def test_too_few_runs_say_nothing(world):

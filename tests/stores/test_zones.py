@@ -96,6 +96,8 @@ async def test_what_is_due_soon_is_followed_before_the_node_plans(world, monkeyp
     found = await next_ticks(world)
     assert (found["soon"], found["tokyo"]) == (at("13:30"), at("20:00"))
     assert (await world.store.overview()).following.done == 1
+    of_ann = world.store.asked_by("ann", only_of="ann")
+    assert (await of_ann.overview()).following is None, "it counts the schedules of all owners"
 
 
 async def test_following_resumes_where_a_crash_left_it(world, small_batches):

@@ -1,6 +1,7 @@
 """A node proves that it serves an address, to a caller that has its database, and to no other."""
 
 import socket
+import threading
 from pathlib import Path
 
 import httpx
@@ -75,3 +76,29 @@ def test_every_challenge_has_another_answer_which_lets_nobody_in(tmp_path):
         for each in answers:
             token = f"onbeat-node.{each['proof']}"
             assert api.get("/session", token=token).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x1b]0;owned\x07\r\n", b"HTTP/1.1 200 OK\r\nA: " + b"b" * 70_000 + b"\r\n\r\n"]
+)
+def test_a_process_that_does_not_speak_http_is_another_and_its_words_are_not_repeated(sent):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer():
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(sent)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        found = not_served(url, Signer(b"x" * 32))
+        thread.join()
+    told = f"{url} is served by another process, which does not answer in HTTP"
+    assert (found.answers, found.why) == (True, told)
+
+
+def test_a_url_whose_host_cannot_be_a_name_does_not_answer():
+    found = not_served(f"http://a{'b' * 70}.example", Signer(b"x" * 32))
+    assert not found.answers

@@ -312,7 +312,9 @@ def _runs(facts: Facts, run: RunFacts) -> list[str]:
     if run.stuck_at is not None:
         limit = facts.schedule.policy.warn_after if facts.schedule is not None else None
         usual = "three times its usual p99" if limit is None else f"its warn_after of {span(limit)}"
-        found.append(f"it takes longer than {usual}: reported at {rfc3339_ms(run.stuck_at)}")
+        is_this = run.started_at is None or run.started_at <= run.stuck_at
+        who = "it takes" if is_this else "an earlier attempt took"
+        found.append(f"{who} longer than {usual}: reported at {rfc3339_ms(run.stuck_at)}")
     if run.leased_by is None and run.deadline_at is not None:
         name = f" as {run.external_id}" if run.external_id else ""
         until = rfc3339_ms(run.deadline_at)

@@ -67,6 +67,7 @@ async def _preflight(scope: Scope, send: Send, origin: str) -> None:
     if values_of(scope, b"access-control-request-private-network") == ["true"]:
         headers.append((b"access-control-allow-private-network", b"true"))
     guarded = Guarded(send, has_unread=announces_body(scope))
+    guarded.is_tls = scope["scheme"] == "https"
     await guarded({"type": "http.response.start", "status": 204, "headers": headers})
     await guarded({"type": "http.response.body", "body": b""})
 

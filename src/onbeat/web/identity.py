@@ -46,6 +46,7 @@ def identified(app: App, signer: Callable[[], Awaitable[Signer]]) -> App:
             headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
             headers.append((b"content-length", str(len(body)).encode()))
             guarded = Guarded(send, has_unread=announces_body(scope))
+            guarded.is_tls = scope["scheme"] == "https"
             await guarded({"type": "http.response.start", "status": status, "headers": headers})
             await guarded({"type": "http.response.body", "body": body})
         else:
@@ -81,8 +82,11 @@ def not_served(url: str, signer: Signer, *, is_proxied: bool = False) -> NotServ
     challenge = secrets.token_urlsafe(24)
     try:
         status, body, peer = _asked(url, challenge)
-    except (OSError, http.client.HTTPException) as broken:
+    except (OSError, UnicodeError) as broken:  # the latter: it cannot be the name of a host
         return NotServed(f"{url} does not answer ({_reason(broken)})", answers=False)
+    except http.client.HTTPException:  # its text is what was sent, which may be anything
+        told = f"{url} is served by another process, which does not answer in HTTP"
+        return NotServed(told, answers=True)
     try:
         found = msgspec.json.decode(body, type=Proof) if status == 200 else Proof("", "")
     except msgspec.MsgspecError:

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from onbeat import Onbeat
 from onbeat.access import Caller
 from onbeat.cli import main
-from onbeat.errors import NoSuchSchedule
+from onbeat.errors import NoSuchSchedule, NotAllowed
 from onbeat.settings import Settings
 from onbeat.systems.sessions import Refused
+from tests.systems.sessions.conftest import STANDUP
 
 BROKEN = """{
   /* two
@@ -213,6 +214,20 @@ def test_broken_file_is_not_shown_to_an_owner_of_other_schedules(world):
         return await world.sessions.items(service), refused.value.status
 
     assert world.play(story) == ([], 404)
+
+
+def test_broken_file_is_not_replaced_by_an_owner_of_other_schedules(world):
+    world.write("new", "definition.json", "{")
+
+    async def story(world):
+        service = world.service.of(Caller("ann", scope="define", owner="ann"))
+        with pytest.raises(NotAllowed, match="new is another owner's"):
+            await world.sessions.put(service, "new", STANDUP)
+        assert await world.sessions.delete(service, "new") == {"success": True}
+        kept = (world.folder / "new" / "definition.json").read_text()
+        return kept, (await world.put("new"))["created"]
+
+    assert world.play(story) == ("{", True)
 
 
 def test_node_without_the_folder_answers_for_its_broken_files(world):

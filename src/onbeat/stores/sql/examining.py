@@ -44,7 +44,7 @@ SELECT schedule_id, definition FROM schedules WHERE deleted_at IS NULL
 
 STUCK = """
 SELECT DISTINCT schedule_id FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL AND stuck_at IS NOT NULL
+ WHERE finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NOT NULL
  ORDER BY schedule_id LIMIT ?1
 """
 

@@ -69,6 +69,7 @@ FAR = 2**62
 MOST_AWAITED = 5  # shown of the runs that targets have accepted
 
 UNFINISHED = ("ENQUEUED", "STARTED")
+STUCK = "finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NOT NULL"  # not between retries
 ENDED_OTHERWISE = ("FAILED", "SKIPPED", "CANCELED")  # each has an index: mostly they are few
 
 COUNT_SCHEDULES = """
@@ -192,7 +193,7 @@ def runs(tx: Transaction, which: WhichRuns, *, limit: int) -> list[RunRow]:
     asked.if_given("run_at < {}", which.until)
     asked.if_given("run_id < {}", which.before)
     if which.is_stuck:
-        asked.add("finished_at IS NULL AND stuck_at IS NOT NULL")
+        asked.add(STUCK)
     for whose, value in ((OF_SOURCE, which.source), (OF_OWNER, tx.only_of)):
         if value is None:
             continue
@@ -340,8 +341,7 @@ def overview(tx: Transaction) -> Overview:
         whose,
     )
     stuck = tx.one(
-        "SELECT count(*) FROM schedule_runs WHERE finished_at IS NULL AND stuck_at IS NOT NULL "
-        f"AND {own}",
+        f"SELECT count(*) FROM schedule_runs WHERE {STUCK} AND {own}",
         whose,
     )
     assert counted is not None, "a count has a row"
@@ -366,7 +366,7 @@ def overview(tx: Transaction) -> Overview:
                 whose,
             )
         ],
-        following=zones.following(tx),
+        following=zones.following(tx) if tx.only_of is None else None,
         stuck=stuck[0],
     )
 

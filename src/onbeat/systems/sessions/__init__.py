@@ -202,6 +202,10 @@ class Sessions:
             if row is None and (other := await service.find(slug)) is not None:
                 whose = f"it is defined by {other.source or 'other means'}"
                 raise Refused(409, f"Schedule exists elsewhere: {slug}", hint=whose)
+            is_own = row is not None or service.caller.only_of is None
+            if not is_own and await self._mirror.broken.one(slug) is not None:
+                # A file that cannot be used has no owner, as one that `delete` leaves.
+                raise NotAllowed(f"{slug} is another owner's", hint="take another name")
             is_new = await self._define(service, slug, row, given)
             item = await self.item(service, slug)
         return {"slug": slug, "nextRun": item.next_run, "created": is_new}
