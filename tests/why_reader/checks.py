@@ -566,6 +566,14 @@ def with_reason(asked, reason):
     return asked.story.reason == reason and reason not in given["on"]
 
 
+@says(r"with a longer timeout its report would have been waited for")
+def with_a_longer_timeout(asked):
+    accepted = (
+        asked.row["deadline_at"] is not None and asked.row["deadline_at"] <= asked.story.decided_at
+    )
+    return accepted and (asked.story.status, asked.story.reason) == ("FAILED", "timeout")
+
+
 @says(r"with on_lost=retry it would have been started again, under the same key")
 def with_on_lost(asked):
     return asked.of("on_lost", "fail") == "fail" and asked.story.reason == "lost"

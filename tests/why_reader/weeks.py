@@ -154,7 +154,7 @@ class Week(Play):
         self.beat = self.new_beat()
         await self.enter()
         tasks = asyncio.all_tasks()
-        self._loops = [task for task in tasks if task.get_coro().__qualname__ in LOOPS]
+        self._loops = [task for task in tasks if task.get_name() in LOOPS]
         assert len(self._loops) == len(LOOPS), "the engine is made of these"
 
     def offers(self):
