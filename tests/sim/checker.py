@@ -210,6 +210,7 @@ class Checker(Life):
         right = (event.before, event.revision) == (run.revision, model.revision)
         self.require(right, "a run is moved to the revision of now", f"{event}: {run}")
         run.take_revision(model)
+        run.alone = run.alone and model.policy.overlap != "allow"  # which judges it from now on
         run.group, run.priority = model.policy.group, model.policy.priority
         wait = None if run.backfill else model.policy.start_deadline
         self.waiting.set_deadline(run, None if wait is None else max(self.now, run.due_at) + wait)
