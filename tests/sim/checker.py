@@ -210,6 +210,7 @@ class Checker(Life):
         right = (event.before, event.revision) == (run.revision, model.revision)
         self.require(right, "a run is moved to the revision of now", f"{event}: {run}")
         run.take_revision(model)
+        run.alone = run.alone and model.policy.overlap != "allow"  # which judges it from now on
         run.group, run.priority = model.policy.group, model.policy.priority
         wait = None if run.backfill else model.policy.start_deadline
         self.waiting.set_deadline(run, None if wait is None else max(self.now, run.due_at) + wait)
@@ -245,6 +246,7 @@ class Checker(Life):
         model.deleted, model.paused_until = True, None
         for run in self.unfinished(event.schedule_id):
             self.require(not run.waits, "a deletion cancels what waits", f"run {run.run_id}")
+            run.is_of_deleted = True
 
     def on_schedule_parked(self, event):
         self.seen["parked"] += 1
@@ -483,13 +485,11 @@ class Checker(Life):
         self.wait(run, due_at=run.due_at)
 
     def on_run_accepted(self, event):
-        run, model = self.runs[event.run_id], self.models[event.schedule_id]
+        run = self.runs[event.run_id]
         self.require(run.state == "STARTED", "legal state changes", f"accepted {run}")
         self.require(run.asked is None, "an asked run ends", f"accepted: {run}")
         lengths = {REPORT_TIMEOUT if run.policy.timeout is None else run.policy.timeout}
-        if model.deleted:
-            lengths = {REPORT_TIMEOUT}
-        elif self.is_sick(run.schedule_id):  # the run's own revision may still be readable
+        if self.is_sick(run.schedule_id):  # the run's own revision may still be readable
             lengths |= {REPORT_TIMEOUT}
         right = event.deadline_at - self.now in lengths
         told = f"{event}: {lengths}"
@@ -547,9 +547,9 @@ class Checker(Life):
     def on_run_retrying(self, event):
         run = self.runs[event.run_id]
         self.require(run.state == "STARTED", "legal state changes", f"retrying {run}")
-        model, policy = self.models[run.schedule_id], run.policy
+        policy = run.policy
         self.require(run.asked is None, "an asked run is not retried", f"{event}")
-        self.require(not model.deleted, "a deleted schedule tries nothing again", f"{event}")
+        self.require(not run.is_of_deleted, "a deleted schedule tries nothing again", f"{event}")
         newer = [] if run.manual else self.queued(run.schedule_id)
         self.require(not newer, "a retry leaves its turn to newer ticks", f"{event}: {newer}")
         self._is_heard_of(run, event)
@@ -612,8 +612,7 @@ class Checker(Life):
 
     def _was_the_last(self, run, event):
         """There is another attempt while the policy has delays left, but for a reason not to."""
-        model = self.models[run.schedule_id]
-        if model.deleted or run.asked is not None or self.is_sick(run.schedule_id):
+        if run.is_of_deleted or run.asked is not None or self.is_sick(run.schedule_id):
             return
         delays, newer = run.policy.retry.delays, not run.manual and self.queued(run.schedule_id)
         may = event.reason in RETRYABLE and run.tries <= len(delays)
@@ -640,8 +639,7 @@ class Checker(Life):
 
     def _found_busy(self, run, event):
         """A run ends as it found its target busy: it was never run, and others wait for its turn."""
-        model = self.models[run.schedule_id]
-        last = model.deleted or self.queued(run.schedule_id) or self.is_sick(run.schedule_id)
+        last = run.is_of_deleted or self.queued(run.schedule_id) or self.is_sick(run.schedule_id)
         right = event.reason == "busy" and run.tries <= 1 and last and run.asked is None
         self.require(right, "every reason has its cause", f"{event}: {run}")
         run.ended[run.attempt] = "busy"

@@ -152,6 +152,7 @@ class RunModel:
     handed_back: int = 0
     accepted_attempt: int = 0  # the last that was accepted
     is_reported_late: bool = False
+    is_of_deleted: bool = False  # its schedule was deleted since, and maybe defined again
     returned: bool = False  # what was announced last was handed back, and none counted before
     started_by: str = ""
     free_since: int = 0  # when it could first have been claimed

@@ -17,7 +17,7 @@ from onbeat.core.instants import parse_instant
 from onbeat.core.model import NO_PAST
 from onbeat.core.plan import MOST_ON_TIME, due_at
 from onbeat.core.policies import Policy
-from onbeat.core.runs import Canceled, Failed, Succeeded, run_key
+from onbeat.core.runs import Accepted, Canceled, Failed, Succeeded, run_key
 from onbeat.core.schedules import Schedule, Target, from_definition
 from onbeat.errors import NoSuchSchedule, StoreHeld
 from onbeat.events import (
@@ -1371,6 +1371,32 @@ class TestDeleting:
         await world.store.delete("report")
         await world.end(attempt, BROKEN)
         assert (await world.row()).status == "FAILED"
+
+    @pytest.mark.parametrize("at_once", [True, False])
+    async def test_a_failure_of_a_deleted_schedule_is_not_repeated_if_it_is_defined_again(
+        self, world, at_once
+    ):
+        attempt = await world.going(retry=["30s"])
+        world.clock.advance("1s" if at_once else "1m")
+        if at_once:
+            await world.store.upsert([a_schedule("report", every="2h")], remove=["report"])
+        else:
+            await world.store.delete("report")
+            world.clock.advance("1m")
+            await world.define(every="2h")
+        await world.end(attempt, BROKEN)
+        assert await world.runs("status revision") == [("FAILED", 1)]
+
+    @pytest.mark.parametrize("again", [True, False])
+    async def test_an_accepted_run_of_a_deleted_schedule_is_awaited_for_its_own_timeout(
+        self, world, again
+    ):
+        attempt = await world.going(timeout="10m")
+        await world.store.delete("report")
+        if again:
+            await world.define(timeout="1m")
+        await world.end(attempt, Accepted("there"))
+        assert (await world.row()).deadline_at == world.clock.now() + 600_000
 
     async def test_a_schedule_made_again_goes_on_with_its_revision_and_counts_anew(self, world):
         await world.end(await world.going(max_runs=1))

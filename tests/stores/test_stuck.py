@@ -88,7 +88,7 @@ async def test_a_run_that_awaits_its_retry_is_not_in_flight_and_not_counted(worl
     (again,) = await world.start()
     told = explain(await world.store.facts("report", again.run_at)).sentences
     assert not any("it takes longer" in each for each in told)
-    assert any("an earlier attempt took longer than it should" in each for each in told), told
+    assert any("an earlier attempt took longer than " in each for each in told), told
 
 
 async def test_too_few_runs_say_nothing(world):

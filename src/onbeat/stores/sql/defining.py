@@ -214,7 +214,7 @@ def _create(
         until = since = min(until, max(decided, last))
         begins_at = min(since * 1000, tx.now)
     if old is not None:
-        keep_definition(tx, old, "", begins_at)
+        keep_definition(tx, old, "", max(begins_at, (old.deleted_at or 0) + 1))
     about = (schedule.schedule_id, source, user_id, text, revision, begins_at, tx.now)
     tx.run(CREATE, about)
     tx.run(CREATE_STATE, (schedule.schedule_id, until))

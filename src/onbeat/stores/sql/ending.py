@@ -6,6 +6,8 @@ transaction that ends it.
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from onbeat.core.decisions import AskToEnd, Await, Decision, Drop, Ended, Release, Retry
 from onbeat.core.endings import UNREPORTED, after, to_release
 from onbeat.core.policies import Policy
@@ -43,6 +45,7 @@ from onbeat.stores.sql.rows import (
     RUN_OF_SCHEDULE,
     as_run,
     cancel_waiting,
+    definition_at,
     definition_of,
     definitions_of,
     end_waiting,
@@ -273,6 +276,8 @@ def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> N
     run, schedule_id = as_run(tuple(columns)), row[0]
     schedule, current = definitions_of(tx, schedule_id, run.revision)
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
+    if schedule is None and isinstance(outcome, Accepted):
+        outcome = _with_own_timeout(tx, schedule_id, run, outcome)
     found = after(schedule, run, outcome, unfinished, now=tx.now)
     error, exit_code = _told(outcome)
     ids, held, tail = (schedule_id, run.run_id, run.run_at), (run.run_id, fence), _tail(log_tail)
@@ -503,6 +508,13 @@ def held_run(tx: Transaction, run_id: int) -> Row:
     if found is None:  # it was pruned since
         raise NoSuchRun(run_id)
     return found
+
+
+def _with_own_timeout(tx: Transaction, schedule_id: str, run: Run, outcome: Accepted) -> Accepted:
+    """Have a run of a schedule that was deleted be awaited for as long as its revision said."""
+    own = definition_at(tx, schedule_id, run.revision)
+    timeout = None if own is None else own.policy.timeout
+    return outcome if timeout is None else replace(outcome, timeout=timeout)
 
 
 def _told(outcome: Outcome) -> tuple[str | None, int | None]:

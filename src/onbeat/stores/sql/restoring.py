@@ -21,11 +21,17 @@ AT_ONCE = 500  # schedules in one transaction
 
 UP = "SELECT name FROM nodes WHERE alive_until >= ?1 ORDER BY name LIMIT 1"
 
+# Each side reads an index from the last id on: a batch costs the same however many there are.
 BEHIND = """
-SELECT schedule_id FROM due WHERE schedule_id > ?1 AND (run_at <= ?2 OR due_at <= ?3)
+SELECT schedule_id FROM (
+       SELECT schedule_id FROM due
+        WHERE schedule_id > ?1 AND (run_at <= ?2 OR due_at <= ?3)
+        ORDER BY schedule_id LIMIT ?4) AS owed
  UNION
-SELECT schedule_id FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL AND schedule_id > ?1
+SELECT schedule_id FROM (
+       SELECT DISTINCT schedule_id FROM schedule_runs INDEXED BY unfinished_runs
+        WHERE finished_at IS NULL AND schedule_id > ?1
+        ORDER BY schedule_id LIMIT ?4) AS unfinished
  ORDER BY schedule_id LIMIT ?4
 """
 

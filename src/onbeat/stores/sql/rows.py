@@ -167,14 +167,18 @@ SELECT g.name, g.places, coalesce(r.used, 0)
         GROUP BY grp) r ON r.grp = g.name
 """
 
-# What a schedule says now, and what it said at a revision.
+# What a schedule says now, what it said at a revision, and whether it was deleted since then: if
+# it was defined again, that left a definition without a text.
 DEFINITIONS = """
 SELECT s.definition, CASE WHEN s.revision = ?2 THEN s.definition ELSE (
            SELECT p.definition FROM past_definitions p
             WHERE p.schedule_id = s.schedule_id AND p.revision = ?2 AND p.definition <> ''
-            LIMIT 1) END
+            LIMIT 1) END,
+       s.deleted_at IS NOT NULL, s.revision <> ?2 AND EXISTS (
+           SELECT 1 FROM past_definitions p
+            WHERE p.schedule_id = s.schedule_id AND p.revision >= ?2 AND p.definition = '')
   FROM schedules s
- WHERE s.schedule_id = ?1 AND s.deleted_at IS NULL
+ WHERE s.schedule_id = ?1
 """
 
 KEEP = """
@@ -378,13 +382,23 @@ def definitions_of(
 ) -> tuple[Schedule | None, Schedule | None]:
     """Return what a schedule said at this revision, and what it says now.
 
-    Either is None if the schedule was deleted, or if it cannot be read.
+    The first is None if the schedule was deleted since, also if it was defined again; the other if
+    it is deleted now. Either is None if it cannot be read.
     """
     row = tx.one(DEFINITIONS, (schedule_id, revision))
     if row is None:
         return None, None
-    current, own = (read_definition(schedule_id, text) for text in row)
-    return own, current
+    current, own, is_deleted, was_deleted = row
+    return (
+        None if is_deleted or was_deleted else read_definition(schedule_id, own),
+        None if is_deleted else read_definition(schedule_id, current),
+    )
+
+
+def definition_at(tx: Transaction, schedule_id: str, revision: int) -> Schedule | None:
+    """Return what a schedule said at this revision, also if it was deleted since."""
+    row = tx.one(DEFINITIONS, (schedule_id, revision))
+    return None if row is None else read_definition(schedule_id, row[1])
 
 
 def read_definition(schedule_id: str, text: str | None) -> Schedule | None:
