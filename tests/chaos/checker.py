@@ -166,6 +166,8 @@ LEGAL = {  # from which states an event may come
     "run.claimed": ("ENQUEUED",),
     "run.started": ("ENQUEUED",),
     "run.handed_back": ("ENQUEUED", "STARTED"),
+    "run.moved": ("ENQUEUED",),
+    "run.stuck": ("STARTED",),
     "run.succeeded": ("STARTED",),
     "run.retrying": ("STARTED",),
     "run.failed": ("ENQUEUED", "STARTED"),
@@ -175,7 +177,7 @@ LEGAL = {  # from which states an event may come
 
 def _legal(event: AnyEvent) -> tuple[str, ...]:
     just_decided = event.name == "run.started" and event.was_just_decided
-    return ("",) if just_decided else LEGAL[event.name]
+    return ("",) if just_decided else LEGAL.get(event.name, ())
 
 
 def _step(world: _World, life: _Life, event: AnyEvent, at: int, verdict: Verdict) -> None:

@@ -9,7 +9,15 @@ import pytest
 from msgspec import structs
 
 from onbeat.cli import UNAVAILABLE
-from onbeat.events import NodeLost, NodeStopped, RunClaimed, RunHandedBack, SchedulePaused
+from onbeat.events import (
+    NodeLost,
+    NodeStopped,
+    RunClaimed,
+    RunHandedBack,
+    RunReportedLate,
+    RunStuck,
+    SchedulePaused,
+)
 from tests.chaos.broken import WAYS
 from tests.chaos.checker import judge
 from tests.chaos.databases import PostgresDatabase, SqliteFile
@@ -202,6 +210,18 @@ def without_the_instant_of_a_change(history):
     next(iter(history.changed_at.values())).pop()
 
 
+def with_a_report_that_no_target_here_makes(history):
+    row = _a_success(history)
+    late = RunReportedLate(row.schedule_id, row.run_id, row.run_at, "SUCCESS")
+    history.events.append((history.events[-1][0], late))
+
+
+def with_an_ended_run_that_is_stuck(history):
+    row = _a_success(history)
+    stuck = RunStuck(row.schedule_id, row.run_id, row.run_at, 1, 9_000, 1_000, "p99")
+    history.events.append((history.events[-1][0], stuck))
+
+
 def with_another_key(history):
     history.witness[0] = replace(history.witness[0], key="0" * 64)
 
@@ -299,6 +319,8 @@ CASES = {
     with_an_attempt_announced_twice: "announced twice",
     with_a_change_decided_before_the_one_before_it: "unrecorded",
     without_the_instant_of_a_change: "unrecorded",
+    with_a_report_that_no_target_here_makes: "illegal",
+    with_an_ended_run_that_is_stuck: "illegal",
     with_another_key: "wrong key",
     with_a_run_decided_twice: "illegal",
     with_a_start_of_what_was_never_decided: "illegal",

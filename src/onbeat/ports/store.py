@@ -449,7 +449,11 @@ class Store(Protocol):
         """
 
     async def newest_event(self, *, before: int | None = None) -> int:
-        """Return the number of the newest event row, or the newest that was written before then."""
+        """Return the number of the newest event row, or the newest that was written before then.
+
+        With `before`, that is also before any transaction began that is still open and may have
+        written events: up to this number no row appears any more.
+        """
 
     async def audit(
         self,

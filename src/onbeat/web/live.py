@@ -18,7 +18,8 @@ from onbeat.telling import event_fields
 LOOK_EVERY = 0.5  # seconds between looks, when nothing is known to have happened
 SOONEST = 0.05  # seconds between looks at a busy store
 KEEP_ALIVE = 15.0  # seconds after which a listener hears that there is nothing to hear
-LOOK_BACK = 10_000  # milliseconds: by then every transaction has been committed, or never will
+LOOK_BACK = 10_000  # milliseconds: what is older is complete, but for transactions still open
+MOST_SENT = 10_000  # event rows that are remembered until all before them are complete
 AT_ONCE = 50  # transactions, each of which may tell of some hundred runs
 MOST_LISTENERS, MOST_OF_ONE = 100, 20
 WELCOME_EVERY = 2.5  # seconds between looks whether who listens may; what is found is 2 s old
@@ -137,19 +138,19 @@ async def follow_events(
     now = service.clock.now()
     before = now - LOOK_BACK if service.is_shared else None
     low = await patiently(lambda: service.newest_event(before=before), live)
-    sent: dict[int, int] = {}  # event rows that were sent, and when they were written
+    sent: set[int] = set()  # event rows that were sent
     if after is not None:
         low = after[0] - 1 if not service.is_shared else min(low, after[0] - 1)
     elif service.is_shared:
         known = await patiently(lambda: service.events(after=low, limit=10_000), live)
-        sent = {row.event_id: row.at for row in known}
+        sent = {row.event_id for row in known}
     yield b"retry: 2000\n\n"
     quiet = 0.0
     while not live.is_closed:
         looked = service.clock.now() - LOOK_BACK if service.is_shared else None
         try:
             complete = await service.newest_event(before=looked)
-            rows = await service.events(after=low, but=sent.keys(), limit=AT_ONCE)
+            rows = await service.events(after=low, but=sent, limit=AT_ONCE)
         except StoreFailed:
             await asyncio.sleep(LOOK_EVERY)
             continue
@@ -164,8 +165,8 @@ async def follow_events(
         if not has_more:  # also what whoever asks may not hear of need not be looked at again
             low = max(low, complete)
         if service.is_shared:
-            sent |= {row.event_id: row.at for row in rows}
-            low, sent = _moved_on(low, sent, service.clock.now() - LOOK_BACK)
+            sent |= {row.event_id for row in rows}
+            low, sent = _moved_on(low, sent, complete)
         elif rows:
             low = max(low, rows[-1].event_id)
         del rows  # who waits keeps none of it
@@ -178,10 +179,15 @@ async def follow_events(
             quiet = 0.0
 
 
-def _moved_on(low: int, sent: dict[int, int], complete: int) -> tuple[int, dict[int, int]]:
-    """Return from where to look next time, and what to leave out then."""
-    low = max([low, *(event_id for event_id, at in sent.items() if at < complete)])
-    return low, {event_id: at for event_id, at in sent.items() if event_id > low}
+def _moved_on(low: int, sent: set[int], complete: int) -> tuple[int, set[int]]:
+    """Return from where to look next time, and what to leave out then.
+
+    Up to `complete` no further row appears, and all that were sent came in order.
+    """
+    low = max([low, *(event_id for event_id in sent if event_id <= complete)])
+    if len(sent) > MOST_SENT:  # a transaction is open for very long: what it wrote is given up
+        low = max(low, sorted(sent)[MOST_SENT // 2])
+    return low, {event_id for event_id in sent if event_id > low}
 
 
 def _sent(row: EventRow) -> bytes:

@@ -17,6 +17,7 @@ from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value, Val
 # Our advisory locks: no other program of the database is likely to have these numbers.
 MIGRATING, GATE, DEFINITIONS = (0x4F4E_4254_0000_0000 + n for n in (1, 2, 3))
 FULL_LOOK = 0.5  # seconds between two looks at all that is due, or more if that takes long
+WRITERS_FOR = 1000  # milliseconds for which a look at who writes events serves all who follow them
 MOST_KNOWN = 100_000  # definitions that are remembered
 
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -71,6 +72,16 @@ SELECT schedule_id, revision, definition FROM past_definitions
 DEFINITIONS_OF = "SELECT schedule_id, definition FROM schedules WHERE schedule_id IN (?1[])"
 
 
+# Since when the oldest transaction is open that has written events. One whose commit
+# waits is among them. That of another user is not shown to everyone: 0, any time.
+OLDEST_WRITER = """
+SELECT min(coalesce((extract(epoch FROM a.xact_start) * 1000)::bigint, 0))
+  FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid)
+ WHERE l.relation = 'events'::regclass AND l.mode = 'RowExclusiveLock'
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
 class Cursor(Protocol):
     """As much of a cursor as a transaction needs."""
 
@@ -95,6 +106,7 @@ class Known:
         self.due_from = 0  # nothing is due before it, unless somebody gave it back since
         self._look_at = 0.0
         self._definitions: dict[tuple[str, int, int], str] = {}
+        self.writers: tuple[int, int | None] = (0, None)  # when looked for, and the oldest
 
     def from_where(self) -> int:
         """Return from where on to look for due rows: now and then from the very beginning.
@@ -151,6 +163,17 @@ class PostgresTransaction(Transaction):
     @property
     def due_from(self) -> int:
         return self._known.from_where()
+
+    def oldest_writer(self, before: int) -> int | None:
+        if self._clock is not None:  # the server does not know the clock of a test
+            return None
+        looked, oldest = self._known.writers
+        # Who began since the last look has written nothing that is older than it.
+        if looked < max(before, self.now - WRITERS_FOR):
+            row = self.one(OLDEST_WRITER)
+            oldest = None if row is None else row[0]
+            self._known.writers = self.now, oldest
+        return oldest
 
     def all(self, sql: str, bindings: Bindings = ()) -> list[Row]:
         self._cursor.execute(in_postgres(sql), bindings)

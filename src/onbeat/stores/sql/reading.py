@@ -265,6 +265,9 @@ def events(tx: Transaction, *, after: int, but: Collection[int] = (), limit: int
 
 def newest_event(tx: Transaction, *, before: int | None) -> int:
     """Return the newest event row. The contract is `Store.newest_event`."""
+    writer = None if before is None else tx.oldest_writer(before)
+    if before is not None and writer is not None:
+        before = min(before, writer)
     row = tx.one(
         "SELECT event_id FROM (SELECT event_id, at FROM events ORDER BY event_id DESC LIMIT 100000)"
         " AS e WHERE at < ?1 ORDER BY event_id DESC LIMIT 1",

@@ -64,6 +64,10 @@ class Transaction(ABC):
         """From when on there can be due rows that are worth a look."""
         return 0
 
+    def oldest_writer(self, before: int) -> int | None:  # noqa: ARG002 - of those that are shared
+        """Return since when a transaction is open that may have written an event by `before`."""
+        return None
+
     @abstractmethod
     def all(self, sql: str, bindings: Bindings = ()) -> list[Row]:
         """Return the rows of a statement."""
