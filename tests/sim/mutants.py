@@ -499,11 +499,11 @@ MUTANTS = [
     ),
     Mutant(
         "a run has twice its time to start", f"{STORE}/deciding.py",
-        "else max(tick.due_at, now) + wait\n", "else max(tick.due_at, now) + 2 * wait\n",
+        "else max(tick.due_at, now) + wait, start_by)", "else max(tick.due_at, now) + 2 * wait, start_by)",
     ),
     Mutant(
         "nothing that waits too long ends", f"{STORE}/ending.py",
-        "    for *row, group, reason in waiting:", "    for *row, group, reason in waiting[:0]:",
+        "    for *row, group, reason, detail in waiting:", "    for *row, group, reason, detail in waiting[:0]:",
     ),
     Mutant(
         "a deadline counts from when a tick was due", f"{STORE}/deciding.py",

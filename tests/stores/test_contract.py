@@ -1387,6 +1387,18 @@ class TestDeleting:
         await world.end(attempt, BROKEN)
         assert await world.runs("status revision") == [("FAILED", 1)]
 
+    async def test_that_a_schedule_was_deleted_is_known_as_long_as_one_of_its_runs_goes_on(
+        self, world
+    ):
+        attempt = await world.going(retry=["30s"])
+        await world.define(retry=["30s"], every="2h")
+        await world.store.delete("report")
+        await world.define(retry=["30s"])
+        world.clock.advance("31d")
+        await world.store.prune(before=world.clock.now())
+        await world.end(attempt, BROKEN)
+        assert (await world.rows())[0].status == "FAILED"
+
     @pytest.mark.parametrize("again", [True, False])
     async def test_an_accepted_run_of_a_deleted_schedule_is_awaited_for_its_own_timeout(
         self, world, again

@@ -42,6 +42,7 @@ class Run:
     is_next: bool = False  # of those that its blocker was in the way of, it is the first
     has_blocked: bool = False
     is_backfill: bool = False
+    start_by: int | None = None  # an edit decided it while no node was up: when its grace ends
     fields: dict = field(init=False)  # what it starts by: as its schedule said when it was decided
 
     def __post_init__(self):

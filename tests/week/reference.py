@@ -173,6 +173,9 @@ class Reference:
         is_held = schedule.is_paused and not run.is_backfill
         if run.state != "waiting" or is_held or not (self._is_up and self._is_open):
             return
+        if run.start_by is not None and self.now >= run.start_by and not run.attempts:
+            self._end(run, "skipped", "edited")
+            return
         if not self._has_place(run.fields.get("group")):
             return
         if "when" in run.fields and not self.script.holds(schedule.name, run.tick):
@@ -256,6 +259,8 @@ class Reference:
         self._skip_all(schedule, late, "edited")
         for tick in due[len(late) :]:
             self._decide(schedule, tick)
+            if not self._is_up:  # it starts within its grace, or not at all
+                schedule.runs[-1].start_by = tick + GRACE
 
     def _delete(self, act):
         schedule = self._schedules.pop(act.name)

@@ -117,12 +117,14 @@ DELETE FROM schedule_runs WHERE run_id IN (
      WHERE finished_at < ?1)
 """
 
-# What an unfinished run was decided under is kept: it starts, and is tried again, by that.
+# What an unfinished run was decided under is kept: it starts, and is tried again, by that. So is
+# that its schedule was deleted since: then it is not.
 FORGET_DEFINITIONS = """
 DELETE FROM past_definitions WHERE until_at < ?1 AND NOT EXISTS (
     SELECT 1 FROM schedule_runs r
      WHERE r.finished_at IS NULL AND r.schedule_id = past_definitions.schedule_id
-       AND r.revision = past_definitions.revision)
+       AND (r.revision = past_definitions.revision
+            OR (past_definitions.definition = '' AND r.revision < past_definitions.revision)))
 """
 
 FORGET_DELETED = """
