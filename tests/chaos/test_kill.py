@@ -203,7 +203,7 @@ def with_an_attempt_announced_twice(history):
 
 def with_a_change_decided_before_the_one_before_it(history):
     instants = next(each for each in history.changed_at.values() if len(each) > 1)
-    instants[1] = instants[0]
+    instants[1] = instants[0] - 1
 
 
 def without_the_instant_of_a_change(history):
