@@ -100,6 +100,24 @@ def test_a_node_outlives_a_look_for_leftovers_that_fails(monkeypatch):
     assert not played(story)
 
 
+def test_hurried_node_claims_nothing_that_it_would_hand_back():
+    async def story(store, clock):
+        launcher = RecordingLauncher()
+        engine = Engine(store, clock, NODE, {"command": launcher})
+        await engine.start()
+        await store.upsert([a_schedule()])
+        engine.hurry()  # a second signal, while the first is still being followed
+        clock.advance("1h")
+        engine.planner.wake()
+        engine.dispatcher.wake()
+        await asyncio.sleep(0.1)
+        runs = await store.runs()
+        await engine.stop(1)
+        return launcher.attempts, runs
+
+    assert played(story) == ([], [])
+
+
 def test_nothing_starts_once_it_is_being_stopped():
     async def story(store, clock):
         launcher = RecordingLauncher()

@@ -115,7 +115,11 @@ class Engine:
             await notifying
 
     def hurry(self) -> None:
-        """End what still runs, and give up what is being sent, without waiting for a grace."""
+        """End what still runs, and give up what is being sent, without waiting for a grace.
+
+        Nothing more begins: a run that was claimed now would be handed back, and claimed again.
+        """
+        self._begin_nothing_more()
         self.dispatcher.end_all()
         if self.outbox is not None:
             self.outbox.hurry()
@@ -124,10 +128,13 @@ class Engine:
         if self.outbox is not None:
             await self.outbox.stop(grace)
 
-    async def _stop_running(self, grace: float) -> None:
-        await _end(self._looking)
+    def _begin_nothing_more(self) -> None:
         self.planner.stop()
         self.dispatcher.stop()
+
+    async def _stop_running(self, grace: float) -> None:
+        self._begin_nothing_more()
+        await _end(self._looking)
         await asyncio.gather(*self._starting, return_exceptions=True)
         if self.dispatcher.running:
             running = self.dispatcher.running
