@@ -10,7 +10,6 @@ import jsonschema_rs
 
 from onbeat import Onbeat
 from onbeat.cli.apply import Wish, apply_definitions
-from onbeat.cli.node import _apply
 from onbeat.cli.watch import apply_again, kept_applied
 from onbeat.opened import check_target
 from onbeat.sources.watching import Watched
@@ -443,7 +442,7 @@ def test_the_page_shows_what_happens():
                 assert told(done.stdout + done.stderr) == told(printed), called
 
 
-def test_a_node_applies_its_file_also_if_somebody_edits_at_the_same_moment():
+def test_file_is_applied_by_a_node_or_a_person_also_if_another_edits_at_that_moment():
     class Raced:
         """The service of a store on which somebody else is faster, once."""
 
@@ -463,7 +462,7 @@ def test_a_node_applies_its_file_also_if_somebody_edits_at_the_same_moment():
         async with Onbeat("sqlite://") as beat:
             raced = Raced(beat.service)
             file = read_file(Path(write(TWO)), check_target)
-            await _apply(raced, file, Wish(take_over=True))
+            await apply_definitions(raced, file, Wish(take_over=True))
             return raced.tries, [row.schedule_id for row in await beat.schedules()]
 
     assert asyncio.run(story()) == (2, ["clean", "report"])

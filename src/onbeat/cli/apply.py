@@ -17,7 +17,7 @@ from onbeat.core.edits import foreseen_words
 from onbeat.core.effect import LEFT_OUT, WEEK, Effect
 from onbeat.core.instants import rfc3339
 from onbeat.core.schema import schema_of_file, schema_of_schedule
-from onbeat.errors import shown
+from onbeat.errors import ChangedSince, shown
 from onbeat.opened import SystemClock, check_target
 from onbeat.records import Which
 from onbeat.service import Service
@@ -26,6 +26,7 @@ from onbeat.sources.writing import Parts
 from onbeat.sources.yaml import File, read_file
 
 FILE = Path("onbeat.yaml")
+TRIES = 5  # at applying a file, while others change what is there
 LONGEST_VALUE = 60  # characters of an old or a new value
 MARKS = {"create": "+", "change": "~", "remove": "-", "keep": ".", "taken": "!"}
 
@@ -174,9 +175,19 @@ class Applied(NamedTuple):
 
 
 async def apply_definitions(service: Service, file: File, wish: Wish) -> list[Applied]:
-    """Define the schedules of a file, all or none; tell of those that are no longer in it."""
-    changes = await wish.plan(service, file, horizon=0)
-    applied = await service.apply(changes)
+    """Define the schedules of a file, all or none; name those that are no longer in it.
+
+    If a schedule changes in between, as when a node that watches the file applies it as well, what
+    is to be done is planned anew.
+    """
+    for left in reversed(range(TRIES)):
+        changes = await wish.plan(service, file, horizon=0)
+        try:
+            applied = await service.apply(changes)
+            break
+        except ChangedSince:
+            if not left:
+                raise
     done = [Applied(each.schedule_id, each.change, each.revision, each.moved) for each in applied]
     done += [
         Applied(each.schedule_id, "removed", each.revision or 0) for each in changes.of("remove")

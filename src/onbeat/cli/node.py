@@ -29,7 +29,6 @@ from onbeat.cli.watch import kept_applied
 from onbeat.engine.patience import until_answered
 from onbeat.errors import (
     ApiUnavailable,
-    ChangedSince,
     InvalidSettings,
     OnbeatError,
     StoreFailed,
@@ -40,7 +39,7 @@ from onbeat.records import NodeRow, Overview
 from onbeat.service import Service
 from onbeat.settings import Settings
 from onbeat.sources.watching import Watched
-from onbeat.sources.yaml import File, read_file
+from onbeat.sources.yaml import read_file
 from onbeat.telling import node_fields, overview_fields
 from onbeat.waits import waits
 from onbeat.web.door.first import link_of
@@ -52,7 +51,6 @@ log = logging.getLogger("onbeat.doctor")
 
 FILE = Path("onbeat.yaml")
 NO_FLAGS = {"database", "notify"}  # one that every verb has, and one that only a file can say
-TRIES = 5  # to apply a file that others come before
 START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 
 
@@ -172,7 +170,7 @@ async def _serve(
             if restored:
                 await service.record_gap()
             if definitions is not None:
-                await _apply(service, definitions, wish)
+                await apply_definitions(service, definitions, wish)
 
         if set(settings.roles) == {"api"} and not settings.is_postgres:
             await define(service)  # a client of the file: its node is another process
@@ -240,18 +238,6 @@ async def _say_up(
         n = f"{found.schedules} schedule{'s' * (found.schedules != 1)}"
         click.echo(f"onbeat {__version__} is up on {settings.database_shown}: {n}")
     sys.stdout.flush()
-
-
-async def _apply(service: Service, file: File, wish: Wish) -> None:
-    """Apply a file; again, if somebody has changed what is there in between."""
-    for _ in range(TRIES):
-        try:
-            await apply_definitions(service, file, wish)
-        except ChangedSince as raced:
-            refused = raced
-        else:
-            return
-    raise refused
 
 
 def _front(settings: Settings) -> "Front | None":
