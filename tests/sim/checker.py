@@ -295,7 +295,8 @@ class Checker(Life):
         if not self.node_ids:
             return False
         fresh = any(0 <= self.now - since < 1000 for since in self.node_ids.values())
-        return True if fresh else None
+        was_set_back = self.world.seen["clock set back"]  # one that looks new may be long gone
+        return True if fresh and not was_set_back else None
 
     def on_node_started(self, event):
         if not getattr(self.world, "is_shared", False):
