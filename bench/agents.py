@@ -17,7 +17,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from onbeat.agents import AgentBuilder, AgentContext, Orchestrator
+from onbeat.agents import Orchestrator
+from onbeat.systems.agents.builder import AgentBuilder
+from onbeat.systems.agents.context import AgentContext
 
 AGENTS, ARTIFACTS, AT_ONCE = 1_000, 10_000, 200
 

@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 
 from onbeat import Onbeat
-from onbeat.core.schedules import read_schedule
-from onbeat.records import WhichRuns
-from onbeat.settings import Settings
-from onbeat.web.front import Front
+from onbeat.app.settings import Settings
+from onbeat.core.schedule import read_schedule
+from onbeat.ports.rows import RunFilter
+from onbeat.web.api_server import ApiServer
 
 CONNECTIONS = 16
 TICKS = 100  # a second
@@ -41,7 +41,7 @@ async def main(seconds: int, resting: int) -> None:
         settings = Settings(
             database=f"sqlite:///{folder}/onbeat.db", listen="127.0.0.1:0", rate_limit=1_000_000
         )
-        front = Front(settings)
+        front = ApiServer(settings)
         beat = Onbeat(settings=front.settings, address=front.settings.api_url)
         beat.register("nothing", nothing)
         await beat.open()
@@ -108,7 +108,7 @@ async def _tell(beat: Onbeat, seconds: int, what: str, load: subprocess.Popen | 
         answered = f"{float(rate[1]):7.0f}/s, p99 {slow[1]:>8}" if rate and slow else told
         answered += f", {bad[1]} REFUSED" if bad else ""
     end = begin + seconds * 1000
-    rows = await beat.service.runs(WhichRuns(status="SUCCESS"), limit=10_000)
+    rows = await beat.service.runs(RunFilter(status="SUCCESS"), limit=10_000)
     late = sorted(row.started_at - row.due_at for row in rows if begin <= row.due_at < end)
     p50, p99 = (late[int(len(late) * part)] for part in (0.5, 0.99))
     told = f"late by p50 {p50} ms, p99 {p99} ms, most {late[-1]} ms, {len(late)} runs"

@@ -36,8 +36,8 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 
 from onbeat import Onbeat, at
-from onbeat.core.instants import rfc3339
-from onbeat.core.schedules import read_schedule
+from onbeat.core.schedule import read_schedule
+from onbeat.core.time.instants import rfc3339
 
 ROUNDS = 3
 # Times APScheduler in memory: what the design asks for (decision 0009), and what a change must not

@@ -20,7 +20,7 @@ from cronsim import CronSim
 
 from bench.expressions import EXPRESSIONS
 from onbeat import cron
-from onbeat.core.cron import compile_cron, compile_days, parse_field
+from onbeat.core.time.cron import compile_cron, compile_days, parse_field
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 START_SECOND = int(START.timestamp())

@@ -18,18 +18,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from onbeat.core.plan import plan
-from onbeat.core.schedules import Schedule
+from onbeat.app.opened import SystemClock
+from onbeat.core.decide.plan import plan
+from onbeat.core.schedule import Schedule
 from onbeat.events import SchedulePaused, encode_events
-from onbeat.opened import SystemClock
-from onbeat.ports import Launchers, Node
-from onbeat.records import Which, WhichRuns
-from onbeat.service import Service
-from onbeat.stores.postgres import PostgresStore
+from onbeat.ports.outside import Launchers
+from onbeat.ports.rows import RunFilter, ScheduleFilter
+from onbeat.ports.store import Node
+from onbeat.service.service import Service
+from onbeat.stores.postgres.store import PostgresStore
 from onbeat.stores.postgres.transaction import PostgresTransaction
 from onbeat.stores.sql.rows import KEEP
 from onbeat.stores.sql.transaction import Transaction
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import RecordingLauncher, a_schedule
 
 SIZES = (1_000, 10_000, 100_000)
@@ -211,7 +212,7 @@ async def gate(world: World) -> object:
 
 
 async def bulk_few(world: World) -> object:
-    return await world.service.bulk("pause", Which(source="small"), dry_run=True)
+    return await world.service.bulk("pause", ScheduleFilter(source="small"), dry_run=True)
 
 
 async def plan_small(world: World) -> object:
@@ -276,11 +277,11 @@ async def zone_data_whole(world: World) -> object:
 
 
 def runs(**which: Any) -> Call:
-    return lambda world: world.service.runs(WhichRuns(**which))
+    return lambda world: world.service.runs(RunFilter(**which))
 
 
 def schedules(*, limit: int | None = 100, **which: Any) -> Call:
-    return lambda world: world.service.schedules(Which(**which), limit=limit)
+    return lambda world: world.service.schedules(ScheduleFilter(**which), limit=limit)
 
 
 USES: Sequence[tuple[str, Growth, Call]] = (
@@ -306,15 +307,15 @@ USES: Sequence[tuple[str, Growth, Call]] = (
     ("schedules: of an owner", "flat", schedules(owner="ada")),
     ("schedules: failing", "flat", schedules(failing=True)),
     ("schedules: paused", "flat", schedules(paused=True)),
-    ("schedules: by ids", "flat", lambda world: world.service.schedules(Which(ids=[world.middle]))),
+    ("schedules: by ids", "flat", lambda world: world.service.schedules(ScheduleFilter(ids=[world.middle]))),
     ("schedules: search", "linear", schedules(search="no such text")),
     ("schedules: all, by pages", "linear", every_schedule),
     ("schedule", "flat", lambda world: world.service.schedule(world.middle)),
     ("runs: latest", "flat", runs()),
     ("runs: of a schedule", "flat",
-     lambda world: world.service.runs(WhichRuns(schedule_id=world.middle))),
+     lambda world: world.service.runs(RunFilter(schedule_id=world.middle))),
     ("runs: waiting, of a schedule", "flat",
-     lambda world: world.service.runs(WhichRuns(schedule_id=world.middle, status="ENQUEUED"))),
+     lambda world: world.service.runs(RunFilter(schedule_id=world.middle, status="ENQUEUED"))),
     ("runs: failed", "flat", runs(status="FAILED")),
     ("runs: waiting", "flat", runs(status="ENQUEUED")),
     ("runs: started", "flat", runs(status="STARTED")),
@@ -322,7 +323,7 @@ USES: Sequence[tuple[str, Growth, Call]] = (
     ("runs: by reason", "flat", runs(reason="missed")),
     ("runs: manual", "flat", runs(triggered_by="catchup")),
     ("runs: of an hour", "linear",
-     lambda world: world.service.runs(WhichRuns(since=world.now - 9 * 3600,
+     lambda world: world.service.runs(RunFilter(since=world.now - 9 * 3600,
                                                 until=world.now - 8 * 3600))),
     ("runs: of a small source", "flat", runs(source="small")),
     ("run", "flat", lambda world: world.service.run(world.count)),

@@ -23,11 +23,12 @@ from collections.abc import Sequence
 import psycopg
 
 from onbeat import Onbeat
-from onbeat.core.model import Past
-from onbeat.core.plan import Plan, plan
-from onbeat.core.runs import Run
-from onbeat.core.schedules import Schedule, definition
-from onbeat.stores.postgres import PostgresStore
+from onbeat.core.decide.plan import plan
+from onbeat.core.runs.decisions import Plan
+from onbeat.core.runs.run import Run
+from onbeat.core.schedule import Schedule, definition
+from onbeat.core.triggers.past import Past
+from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import a_schedule
 from tests.postgres import Server, new_folder
 

@@ -16,9 +16,9 @@ from itertools import cycle, islice
 from msgspec.structs import replace
 
 from bench.expressions import EXPRESSIONS
-from onbeat.core.schedules import Schedule
-from onbeat.core.standings import Standing, Standings, newly_defined
-from onbeat.simulate import Simulation
+from onbeat.core.schedule import Schedule
+from onbeat.core.snapshot import ScheduleSnapshot, Snapshot, newly_defined
+from onbeat.simulate.simulation import Simulation
 from onbeat.testing import a_schedule
 
 MUST, AIM = 10.0, 4.0  # seconds
@@ -42,7 +42,7 @@ def scattered() -> list[Schedule]:
     return [a_schedule(f"s{i}", cron=text) for i, text in enumerate(once + twice)]
 
 
-def lasting(schedules: Sequence[Schedule], *, differ: bool) -> tuple[Standing, ...]:
+def lasting(schedules: Sequence[Schedule], *, differ: bool) -> tuple[ScheduleSnapshot, ...]:
     """Return where they stand when the year begins, with how long their runs last."""
     found = []
     for i, schedule in enumerate(schedules):
@@ -51,8 +51,8 @@ def lasting(schedules: Sequence[Schedule], *, differ: bool) -> tuple[Standing, .
     return tuple(found)
 
 
-def measure(name: str, standings: tuple[Standing, ...]) -> float:
-    simulation = Simulation(Standings(NOW, standings), until=NOW + YEAR)
+def measure(name: str, standings: tuple[ScheduleSnapshot, ...]) -> float:
+    simulation = Simulation(Snapshot(NOW, standings), until=NOW + YEAR)
     longest, began, used = 0.0, time.perf_counter(), time.process_time()
     at = began
     for _ in simulation.steps():

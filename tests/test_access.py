@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from onbeat.service import Service
-from onbeat.tokens import Tokens
+from onbeat.service.service import Service
+from onbeat.service.tokens import Tokens
 
 # About oneself, or about who comes: there is nobody yet who could be asked for a scope.
 FOR_ALL = {"authenticate", "link", "session", "end_session", "signer"}

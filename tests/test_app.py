@@ -21,10 +21,10 @@ import apsw
 import pytest
 
 from onbeat import InvalidSchedule, Onbeat, after, cron, every, startup
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.app.opened import holder
+from onbeat.app.settings import Settings
+from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import NoSuchSchedule, StoreFailed, StoreUnusable
-from onbeat.opened import holder
-from onbeat.settings import Settings
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
@@ -711,7 +711,7 @@ async def test_a_second_one_joins_as_a_client_and_says_so_once(file, clock, capl
 
 @awaited
 async def test_a_client_takes_over_when_the_node_ends(file, clock, launcher, monkeypatch):
-    monkeypatch.setattr("onbeat.opened.TAKE_OVER_EVERY", 0.01)
+    monkeypatch.setattr("onbeat.app.opened.TAKE_OVER_EVERY", 0.01)
     node = a_beat(clock, file)
     await node.__aenter__()
     async with a_beat(clock, file, launcher=launcher) as client:
@@ -1117,8 +1117,8 @@ def failing(store, call, times, *, late=False):
 async def test_a_store_that_fails_for_a_while_costs_no_run_and_doubles_none(
     clock, launcher, monkeypatch, call
 ):
-    monkeypatch.setattr("onbeat.engine.patience.FIRST_BACKOFF", 0.01)
-    monkeypatch.setattr("onbeat.engine.leases.HEARTBEATS", 100)
+    monkeypatch.setattr("onbeat.engine.store_retry.FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr("onbeat.engine.lease.HEARTBEATS", 100)
     names = [f"report-{i}" for i in range(10)]
     async with a_beat(clock, launcher=launcher, concurrency=4) as beat:
         await beat.define(*(a_schedule(name) for name in names))
@@ -1139,7 +1139,7 @@ async def test_a_store_that_fails_for_a_while_costs_no_run_and_doubles_none(
 async def test_an_outcome_whose_recording_was_not_confirmed_is_not_recorded_twice(
     clock, launcher, monkeypatch, caplog
 ):
-    monkeypatch.setattr("onbeat.engine.patience.FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr("onbeat.engine.store_retry.FIRST_BACKOFF", 0.01)
     async with a_beat(clock, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
         await until(is_calm)
@@ -1153,7 +1153,7 @@ async def test_an_outcome_whose_recording_was_not_confirmed_is_not_recorded_twic
 
 @awaited
 async def test_a_store_that_fails_is_told_of_in_the_log(clock, launcher, monkeypatch, caplog):
-    monkeypatch.setattr("onbeat.engine.patience.FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr("onbeat.engine.store_retry.FIRST_BACKOFF", 0.01)
     async with a_beat(clock, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
         await until(is_calm)

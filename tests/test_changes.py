@@ -6,11 +6,11 @@ from functools import wraps
 import pytest
 
 from onbeat import Onbeat
-from onbeat.access import Caller
-from onbeat.changes import NOT_COUNTED, PAUSED, compare
-from onbeat.core.effect import LEFT_OUT, Difference
-from onbeat.core.schedules import from_definition
+from onbeat.core.explain.tick_diff import LEFT_OUT, Difference
+from onbeat.core.schedule import from_definition
 from onbeat.errors import ChangedSince, InvalidSchedule, NoSuchSchedule, OfAnotherSource
+from onbeat.service.access import Caller
+from onbeat.service.apply_plan import NOT_COUNTED, PAUSED, compare
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 MONDAY = "2026-01-05T00:00:00Z"

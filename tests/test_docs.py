@@ -11,13 +11,13 @@ from typing import get_args
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.codec import AROUND, KINDS
-from onbeat.core.cron import MACROS
-from onbeat.core.policies import POLICIES, Policy, Retries
-from onbeat.core.runs import REASONS, Reason
-from onbeat.core.schedules import TARGETS
+from onbeat.core.explain.reasons import SENTENCES
+from onbeat.core.policy import POLICIES, Policy, Retries
+from onbeat.core.runs.run import REASONS, Reason
+from onbeat.core.schedule import TARGETS
 from onbeat.core.templates import FILTERS, NAMES
-from onbeat.core.why import SENTENCES
+from onbeat.core.time.cron import MACROS
+from onbeat.core.triggers.codec import AROUND, KINDS
 from onbeat.testing import ManualClock
 
 ROOT = Path(__file__).parent.parent

@@ -11,20 +11,20 @@ import apsw
 import psycopg
 import pytest
 
-from onbeat import doctor
-from onbeat.core.schedules import definition
-from onbeat.doctor import CHECKS, Seen, judge, look
+from onbeat.app.settings import Settings
+from onbeat.core.schedule import definition
+from onbeat.doctor import diagnose
 from onbeat.doctor.certificates import expires_at
-from onbeat.doctor.seen import length, names, size
+from onbeat.doctor.diagnose import CHECKS, judge, look
+from onbeat.doctor.findings import InstallationFacts, length, names, size
 from onbeat.errors import InvalidSettings
-from onbeat.ports import Node
-from onbeat.records import Figures, Following, NodeRow, Overview
-from onbeat.settings import Settings
-from onbeat.stores.postgres import PostgresStore
-from onbeat.stores.postgres.examining import look as look_at_server
-from onbeat.stores.sql.examining import Looked, Server, Standing
-from onbeat.stores.sqlite import Holder, SqliteStore
-from onbeat.stores.sqlite.examining import look as look_at_file
+from onbeat.ports.rows import NodeRow, Overview, StoreFigures, ZoneDataProgress
+from onbeat.ports.store import Node
+from onbeat.stores.postgres.diagnostics import look as look_at_server
+from onbeat.stores.postgres.store import PostgresStore
+from onbeat.stores.sql.diagnostics import DatabaseFacts, PostgresFacts, StoreFacts
+from onbeat.stores.sqlite.diagnostics import look as look_at_file
+from onbeat.stores.sqlite.store import LockHolder, SqliteStore
 from onbeat.testing import ManualClock, a_schedule
 
 CLOCK = ManualClock("2026-06-01T12:00:00Z")
@@ -35,12 +35,12 @@ HERE = NodeRow(
     "1", "here:1", frozenset({"plan", "run"}), EVERYTHING, NOW, NOW + 5_000, "1", "2026a", 0
 )
 OVERVIEW = Overview(NOW, True, 1, 0, 0, NOW + HOUR, {}, [HERE])
-FIGURES = Figures(0, None, 0, {}, 4096)
-STANDING = Standing(
+FIGURES = StoreFigures(0, None, 0, {}, 4096)
+STANDING = StoreFacts(
     OVERVIEW, FIGURES, "2026a", definitions=[("report", definition(a_schedule("report")))]
 )
-WELL = Looked(STANDING, schema=5, known_schema=5)
-SERVER = Server(17, NOW, NOW, False, 90)
+WELL = DatabaseFacts(STANDING, schema=5, known_schema=5)
+SERVER = PostgresFacts(17, NOW, NOW, False, 90)
 POSTGRES = Settings(database="postgresql://onbeat@db/onbeat")
 
 
@@ -64,9 +64,9 @@ def seen(standing=None, overview=None, figures=None, looked=None, **given):
         "settings": Settings(),
         "settings_file": None,
         "looked": replace(WELL, standing=standing, **looked or {}),
-        "holder": Holder(1, "here:1", "1"),
+        "holder": LockHolder(1, "here:1", "1"),
     }
-    return Seen(**usual | given)
+    return InstallationFacts(**usual | given)
 
 
 def on_postgres(server=None, **given):
@@ -124,7 +124,7 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(monkeypatch):
     def odd_check(seen):
         raise RuntimeError("odd")
 
-    monkeypatch.setattr(doctor, "CHECKS", (odd_check, *CHECKS))
+    monkeypatch.setattr(diagnose, "CHECKS", (odd_check, *CHECKS))
     first, *others = judge(seen())
     assert (first.check, first.level) == ("odd check", "fail")
     assert "RuntimeError: odd" in first.found
@@ -170,7 +170,7 @@ def test_due_rows_of_newer_zone_data_fail_since_nothing_is_planned_here():
 
 @pytest.mark.parametrize(("nodes", "expected"), [([], "warn"), (None, "ok")])
 def test_zone_data_that_is_not_followed_yet_needs_a_node(nodes, expected):
-    overview = {"following": Following("2026a", 1000, 5000, 3, NOW)}
+    overview = {"following": ZoneDataProgress("2026a", 1000, 5000, 3, NOW)}
     finding = found("zones", seen(overview=overview | ({} if nodes is None else {"nodes": nodes})))
     assert finding.level == expected
     assert "1000 of 5000 schedules" in finding.found
@@ -535,8 +535,8 @@ def test_a_file_of_another_version_is_not_read_and_not_brought_up_to_date(versio
 
 
 def test_a_check_that_takes_too_long_is_broken_off(monkeypatch):
-    monkeypatch.setattr("onbeat.stores.sqlite.examining.CHECK_LIMIT", -1.0)
-    monkeypatch.setattr("onbeat.stores.sqlite.examining.STEPS", 1)
+    monkeypatch.setattr("onbeat.stores.sqlite.diagnostics.CHECK_LIMIT", -1.0)
+    monkeypatch.setattr("onbeat.stores.sqlite.diagnostics.STEPS", 1)
     found = looked_at(a_file(every="1h"))
     assert not found.is_checked
     assert found.standing is not None

@@ -17,16 +17,16 @@ import httpx
 import pytest
 
 from onbeat import Onbeat
+from onbeat.app.opened import check_target
+from onbeat.app.settings import Settings
 from onbeat.cli.apply import Wish, apply_definitions
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Failed, Succeeded
-from onbeat.core.schedules import from_definition, read_schedule
-from onbeat.opened import check_target
-from onbeat.records import WhichRuns
-from onbeat.settings import Settings
+from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.core.schedule import from_definition, read_schedule
+from onbeat.core.time.instants import parse_instant
+from onbeat.ports.rows import RunFilter
 from onbeat.sources.yaml import read_file
 from onbeat.testing import ManualClock, RecordingLauncher
-from onbeat.web.front import Front
+from onbeat.web.api_server import ApiServer
 from tests.postgres import shared_server
 
 KINDS = ("command", "session", "flow", "workflow")
@@ -363,7 +363,7 @@ class World:
 
     @asynccontextmanager
     async def api(self, beat):
-        front = Front(Settings(database=self.database, listen="127.0.0.1:0"))
+        front = ApiServer(Settings(database=self.database, listen="127.0.0.1:0"))
         _, secret = await beat.service.tokens.create("test", "admin")
         await front.start(beat)
         headers = {"Authorization": f"Bearer {secret}"}
@@ -405,7 +405,7 @@ class World:
         raise AssertionError("what is due is not decided")
 
     async def rows(self, beat):
-        return await beat.service.runs(WhichRuns(), limit=1000)
+        return await beat.service.runs(RunFilter(), limit=1000)
 
     async def definitions(self, beat):
         found = await beat.service.schedules()

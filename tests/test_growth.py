@@ -9,8 +9,8 @@ import asyncio
 import pytest
 
 from bench.growth import USES, World, name
-from onbeat.opened import SystemClock
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.app.opened import SystemClock
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import a_schedule
 
 SMALL, LARGE = 100, 2_000

@@ -10,9 +10,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from onbeat import logs
-from onbeat.core.plan import plan
-from onbeat.core.runs import Failed
+from onbeat.app import logs
+from onbeat.core.decide.plan import plan
+from onbeat.core.runs.run import Failed
 from onbeat.events import (
     AnyEvent,
     GateChanged,
@@ -29,8 +29,8 @@ from onbeat.events import (
     ScheduleParked,
     SchedulePaused,
 )
-from onbeat.ports import Finished, Node
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.ports.store import Finished, Node
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
@@ -55,7 +55,7 @@ def written():
     def written(*events, as_json=False, level="debug"):
         stream = io.StringIO()
         logs.set_up(level=level, as_json=as_json, stream=stream)
-        logs.tell(events)
+        logs.write_log(events)
         return stream.getvalue()
 
     return written
@@ -195,7 +195,7 @@ def test_the_log_of_a_story_has_every_decision_every_start_and_every_reason():
 
     async def story():
         store = await SqliteStore.open(
-            None, clock=clock, inline=True, listener=lambda _, events: logs.tell(events)
+            None, clock=clock, inline=True, listener=lambda _, events: logs.write_log(events)
         )
         await store.register(node)
         await store.upsert([a_schedule("report", every="1h")])
@@ -319,14 +319,14 @@ def test_it_says_nothing_to_the_loggers_of_the_program_around_it(caplog, written
 
 def test_a_program_that_sets_up_its_own_logging_hears_of_events(caplog):
     caplog.set_level("INFO")
-    logs.tell([RunSkipped("report", 7, NOON, "overlap")])
+    logs.write_log([RunSkipped("report", 7, NOON, "overlap")])
     assert [record.name for record in caplog.records] == ["onbeat"]
     assert caplog.records[0].told["reason"] == "overlap"
 
 
 def test_and_reads_there_what_happened_to_what_and_why(caplog):
     caplog.set_level("INFO")
-    logs.tell([RunFailed("report", 7, NOON, 1, "exit", "exit code 2")])
+    logs.write_log([RunFailed("report", 7, NOON, 1, "exit", "exit code 2")])
     message = caplog.records[0].getMessage()
     for word in ("run.failed", "report", "exit code 2"):
         assert word in message

@@ -9,7 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from onbeat import Onbeat
-from onbeat.core.runs import REASONS, Failed, TriggeredBy
+from onbeat.app.metrics import DRIFTS, Metrics, render, scrape
+from onbeat.core.runs.run import REASONS, Failed, TriggeredBy
 from onbeat.events import (
     AnyEvent,
     RunEnqueued,
@@ -19,13 +20,12 @@ from onbeat.events import (
     RunStarted,
     RunSucceeded,
 )
-from onbeat.metrics import DRIFTS, Metrics, render, scrape
-from onbeat.records import Figures, Following, GroupRow, NodeRow, Overview
+from onbeat.ports.rows import GroupRow, NodeRow, Overview, StoreFigures, ZoneDataProgress
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 NOTHING = Overview(NOON * 1000, True, 0, 0, 0, None, {}, [])
-NO_FIGURES = Figures(0, None, 0, {}, 0)
+NO_FIGURES = StoreFigures(0, None, 0, {}, 0)
 
 
 def page(metrics=None, overview=NOTHING, groups=(), figures=NO_FIGURES, version="1.2.3"):
@@ -241,7 +241,7 @@ def test_nodes_are_told_one_by_one():
 
 
 def test_schedules_that_do_not_follow_newer_zone_data_yet_are_counted():
-    following = Following("2026a", 1000, 5000, 3, NOON * 1000)
+    following = ZoneDataProgress("2026a", 1000, 5000, 3, NOON * 1000)
     overview = Overview(NOON * 1000, True, 5, 0, 0, None, {}, [], following=following)
     assert of(samples(page(overview=overview)), "zone_data_schedules_left") == 4000
 
@@ -249,7 +249,7 @@ def test_schedules_that_do_not_follow_newer_zone_data_yet_are_counted():
 def test_the_gate_groups_and_what_waits_are_told():
     now = NOON * 1000
     overview = Overview(now, False, 5, 2, 0, None, {"ENQUEUED": 3, "STARTED": 1}, [])
-    figures = Figures(1, now - 60_000, 4, {"waiting": 2, "failed": 1}, 4096)
+    figures = StoreFigures(1, now - 60_000, 4, {"waiting": 2, "failed": 1}, 4096)
     found = samples(page(overview=overview, groups=[GroupRow("db", 3, 2, 1)], figures=figures))
     assert of(found, "gate_open") == 0
     assert of(found, "schedules_paused") == 2

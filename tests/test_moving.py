@@ -11,13 +11,13 @@ import apsw
 import psycopg
 import pytest
 
-from onbeat import app
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.app import onbeat as app
+from onbeat.app.settings import Settings
+from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import InvalidSettings, StoreHeld, StoreUnusable
-from onbeat.ports import Finished, Node
-from onbeat.settings import Settings
-from onbeat.stores.postgres import PostgresStore
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.ports.store import Finished, Node
+from onbeat.stores.postgres.store import PostgresStore
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
 from tests.stores.conftest import planned
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.channels import read_channels
-from onbeat.metrics import Metrics, render
-from onbeat.peers import Asking
-from onbeat.records import Figures, GroupRow, NodeRow, Overview
-from onbeat.settings import Settings
+from onbeat.app.metrics import Metrics, render
+from onbeat.app.peers import PeerChecker
+from onbeat.app.settings import Settings
+from onbeat.core.notify.channels import read_channels
+from onbeat.ports.rows import GroupRow, NodeRow, Overview, StoreFigures
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 ROOT = Path(__file__).parent.parent
@@ -138,7 +138,7 @@ def names_of_peers():
             flows_panel="x", sessions_url="x", workflows_executor="x", ray_address="x",
             notify=read_channels({"NAME": channel}),
         )  # fmt: skip
-        found |= {name for name, _ in Asking(settings, {}, None, is_start=False).peers()}
+        found |= {name for name, _ in PeerChecker(settings, {}, None, is_start=False).peers()}
     return found
 
 
@@ -147,7 +147,7 @@ def test_every_figure_is_in_its_table():
     node = NodeRow("1", "here:1", frozenset(), frozenset(), now, now, "1", "2026a", 0)
     overview = Overview(now, True, 0, 0, 0, None, {}, [node])
     text = render(
-        Metrics(), overview, [GroupRow("db", 1, 0, 0)], Figures(0, None, 0, {}, 0), version="1"
+        Metrics(), overview, [GroupRow("db", 1, 0, 0)], StoreFigures(0, None, 0, {}, 0), version="1"
     )
     there = re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)
     assert sorted(first_cells("Metrics")) == sorted(there)

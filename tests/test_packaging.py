@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from onbeat.core.durations import parse_duration
-from onbeat.metrics import Metrics, render
-from onbeat.records import Figures, GroupRow, NodeRow, Overview
-from onbeat.settings import Settings
+from onbeat.app.metrics import Metrics, render
+from onbeat.app.settings import Settings
+from onbeat.core.time.durations import parse_duration
+from onbeat.ports.rows import GroupRow, NodeRow, Overview, StoreFigures
 
 ROOT = Path(__file__).parent.parent
 PACKAGING = ROOT / "packaging"
@@ -53,7 +53,7 @@ def unit(tmp_path):
 @pytest.mark.parametrize("with_secrets", [False, True])
 def test_systemd_has_nothing_to_say_against_the_unit(unit, with_secrets):
     if with_secrets:
-        folder = unit.with_name("onbeat.service.d")
+        folder = unit.with_name("onbeat.service.service.d")
         folder.mkdir()
         shutil.copy(PACKAGING / "secrets.conf", folder)
     done = subprocess.run(
@@ -72,7 +72,7 @@ def test_what_runs_in_it_can_do_little_harm(unit):
     if "unrecognized option" in done.stderr:
         assert not os.environ.get("CI"), "that of CI does"
         pytest.skip("this systemd-analyze knows no --offline")
-    exposed = re.search(r"Overall exposure level for onbeat.service: ([\d.]+)", done.stdout)
+    exposed = re.search(r"Overall exposure level for onbeat.service.service: ([\d.]+)", done.stdout)
     assert float(exposed[1]) <= MOST_EXPOSED
 
 
@@ -227,7 +227,7 @@ def figures_there_are():
     node = NodeRow("1", "here:1", frozenset(), frozenset(), now, now, "1", "2026a", 0)
     overview = Overview(now, True, 0, 0, 0, None, {}, [node])
     text = render(
-        Metrics(), overview, [GroupRow("db", 1, 0, 0)], Figures(0, None, 0, {}, 0), version="1"
+        Metrics(), overview, [GroupRow("db", 1, 0, 0)], StoreFigures(0, None, 0, {}, 0), version="1"
     )
     return {re.match(r"\w+", line)[0] for line in text.splitlines() if not line.startswith("#")}
 
@@ -249,6 +249,6 @@ def test_a_rule_is_about_figures_that_there_are_and_says_what_is_wrong(rule):
 
 @pytest.mark.parametrize("rule", rules())
 def test_the_labels_of_a_rule_are_those_of_its_figures(rule):
-    text = (ROOT / "src" / "onbeat" / "metrics.py").read_text()
+    text = (ROOT / "src" / "onbeat" / "app/metrics.py").read_text()
     for label in re.findall(r"(\w+)=~?\"", rule["expr"]):
         assert f'"{label}"' in text, label

@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from aiohttp import web
 
-from onbeat import peers
-from onbeat.core.channels import read_channels
-from onbeat.peers import ask_peers
-from onbeat.settings import Settings
+from onbeat.app import peers
+from onbeat.app.peers import ask_peers
+from onbeat.app.settings import Settings
+from onbeat.core.notify.channels import read_channels
 from tests.notifiers.servers import a_hook, a_post
 from tests.systems.flows.panel import FakePanel, Flow
 

@@ -8,14 +8,14 @@ from pydantic import BaseModel
 
 from onbeat import InvalidSchedule, Onbeat, cron, daily
 from onbeat.agents import Orchestrator
-from onbeat.core.decisions import Drop, Skip, Tick
-from onbeat.core.instants import rfc3339
-from onbeat.core.model import NO_PAST
-from onbeat.core.plan import plan
-from onbeat.core.runs import Failed, Run, Status, Succeeded
-from onbeat.ports import Node
-from onbeat.settings import Settings
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.app.settings import Settings
+from onbeat.core.decide.plan import plan
+from onbeat.core.runs.decisions import Skip, Supersede, Tick
+from onbeat.core.runs.run import Failed, Run, Status, Succeeded
+from onbeat.core.time.instants import rfc3339
+from onbeat.core.triggers.past import NO_PAST
+from onbeat.ports.store import Node
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 from tests.systems.flows.conftest import URL
 from tests.systems.flows.conftest import World as Flows
@@ -219,7 +219,7 @@ def test_a_skip_for_overlap_clears_a_pending_retry():
     waits = Run(1, 0, Status.ENQUEUED, 0, attempt=1)
     going = Run(2, 60, Status.STARTED, 60_000, attempt=1)
     found = plan(a_schedule(every="1m"), 120, [waits, going], NO_PAST, now=120_000)
-    assert found.decisions == (Drop(waits, newer=120), Skip(Tick(120, 120_000), "overlap", 60))
+    assert found.decisions == (Supersede(waits, newer=120), Skip(Tick(120, 120_000), "overlap", 60))
 
 
 def test_a_process_killed_by_a_signal_is_not_retried():

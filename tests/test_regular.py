@@ -5,20 +5,20 @@ import socket
 
 import pytest
 
+from onbeat.app.settings import Settings
 from onbeat.errors import InvalidFile, InvalidSchedule, InvalidSettings
-from onbeat.references import read_secret
-from onbeat.regular import read_regular
-from onbeat.settings import Settings
+from onbeat.files.regular import read_regular
+from onbeat.files.secrets import read_secret
 from onbeat.sources.exposes import Exposes
-from onbeat.sources.fields import read_fields
-from onbeat.sources.files import read_text
 from onbeat.sources.ics import ics_items
+from onbeat.sources.plain_files import read_fields
+from onbeat.sources.text_files import read_text
 from onbeat.sources.yaml import read_definitions, read_file
 from onbeat.systems.services.state import StateFile
 from onbeat.systems.sessions.files import Corrupt, Files
 from onbeat.testing import ManualClock
-from onbeat.web.door.jwt import Jwt
-from onbeat.web.door.tls import ssl_context
+from onbeat.web.security.jwt import Jwt
+from onbeat.web.security.tls import ssl_context
 
 
 def make(kind, path):

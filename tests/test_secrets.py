@@ -13,18 +13,18 @@ from typing import ClassVar
 import pytest
 from msgspec.structs import replace
 
-from onbeat import references
-from onbeat.access import Caller
-from onbeat.core.runs import Failed, Succeeded
-from onbeat.core.schedules import Target, read_schedule
+from onbeat.app.opened import output_file
+from onbeat.app.settings import Settings
+from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.core.schedule import Target, read_schedule
 from onbeat.errors import InvalidSchedule, NotAllowed
-from onbeat.launchers.http import HttpLauncher
-from onbeat.launchers.process import ProcessLauncher
-from onbeat.opened import output_file
-from onbeat.ports import Attempt
-from onbeat.references import LONGEST_SECRET, Hidden, References, read_secret
-from onbeat.service import Service
-from onbeat.settings import Settings
+from onbeat.files import secrets as references
+from onbeat.files.secrets import LONGEST_SECRET, Redactor, SecretReferences, read_secret
+from onbeat.launchers.command import ProcessLauncher
+from onbeat.launchers.http.launcher import HttpLauncher
+from onbeat.ports.store import Attempt
+from onbeat.service.access import Caller
+from onbeat.service.service import Service
 from onbeat.testing import a_schedule
 from tests.cli.test_verbs import a_node, as_json, folder, ok, onbeat, until  # noqa: F401
 from tests.stores.conftest import Sqlite, World
@@ -76,7 +76,7 @@ def test_no_name_leads_out_of_the_folder(secrets, tmp_path, name):
     (secrets / ".hidden").write_text("not meant")
     with pytest.raises(InvalidSchedule):
         read_secret(str(secrets), name)
-    references = References({}, str(secrets))
+    references = SecretReferences({}, str(secrets))
     text = f"secret://{name}"
     for launcher in (
         HttpLauncher(version="1", environment={}),
@@ -84,7 +84,7 @@ def test_no_name_leads_out_of_the_folder(secrets, tmp_path, name):
     ):
         with pytest.raises(InvalidSchedule):
             launcher.check(http(A=text) if isinstance(launcher, HttpLauncher) else command(A=text))
-    assert references.fill("x", text, Hidden()) == text  # it names nothing, and is sent as it is
+    assert references.fill("x", text, Redactor()) == text  # it names nothing, and is sent as it is
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def a_launcher(kind, **given):
 
 def test_a_bearer_s_secret_is_looked_up_and_hidden(tmp_path):
     (tmp_path / "token").write_text("hush-hush\n")
-    hidden = Hidden()
-    filled = References({}, str(tmp_path)).fill("A", "Bearer secret://token", hidden)
+    hidden = Redactor()
+    filled = SecretReferences({}, str(tmp_path)).fill("A", "Bearer secret://token", hidden)
     assert filled == "Bearer hush-hush"
     assert hidden.hide(filled) == "Bearer ***"
 

@@ -14,9 +14,16 @@ from typing import get_args
 import pytest
 
 from onbeat import Onbeat
-from onbeat import settings as module
+from onbeat.app import settings as module
+from onbeat.app.settings import (
+    HANDED_DOWN,
+    HttpTargets,
+    JwtAlgorithm,
+    LogFormat,
+    LogLevel,
+    Settings,
+)
 from onbeat.errors import InvalidSettings, OnbeatError
-from onbeat.settings import HANDED_DOWN, HttpTargets, JwtAlgorithm, LogFormat, LogLevel, Settings
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "settings.md").read_text()

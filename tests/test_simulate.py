@@ -10,23 +10,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from onbeat import cron
-from onbeat.core.decisions import Due
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Run, Status, Succeeded
-from onbeat.core.standings import (
-    Standings,
+from onbeat.core.runs.decisions import Due
+from onbeat.core.runs.run import Run, Status, Succeeded
+from onbeat.core.snapshot import (
+    Snapshot,
     as_of,
     newly_defined,
     redefined,
     with_definitions,
     with_start,
 )
+from onbeat.core.time.instants import parse_instant
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.planner import Planner
 from onbeat.errors import InvalidSchedule
-from onbeat.ports import Node
-from onbeat.simulate import Simulation, forecast_fields
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.ports.store import Node
+from onbeat.simulate.forecasts import forecast_fields
+from onbeat.simulate.simulation import Simulation
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -126,7 +127,7 @@ class Life:
 
 def forecast_of(schedules, lengths, places=None, pauses=None, *, first=NOON, until, **given):
     """Return the forecast and every row of it, for schedules that are defined at `first`."""
-    found = Standings(first, places=places or {}, is_up=False)
+    found = Snapshot(first, places=places or {}, is_up=False)
     found = with_definitions(found, schedules)
     told = []
     for standing in found.standings:
@@ -309,7 +310,7 @@ def simulated(standings, **given):
 
 def standing_of(*schedules, now=NOON, **given):
     """Return how things stand just after these were defined."""
-    return with_definitions(Standings(now, **given), schedules)
+    return with_definitions(Snapshot(now, **given), schedules)
 
 
 def test_days_are_those_of_the_zone_and_one_is_an_hour_short():
@@ -351,14 +352,14 @@ def test_a_tick_as_its_run_ends_finds_that_run_in_its_way():
 def test_a_schedule_that_stays_paused_skips_every_tick():
     (standing,) = standing_of(a_schedule("rested", every="1h")).standings
     standing = replace(standing, is_paused=True, due=None)
-    found = simulated(Standings(NOON, (standing,)), until=NOON + DAY)
+    found = simulated(Snapshot(NOON, (standing,)), until=NOON + DAY)
     assert (found.ticks, found.fires, found.skips) == (23, 0, {"paused": 23})
     assert [(day.date, day.skips) for day in found.days] == [("2026-03-28", 11), ("2026-03-29", 12)]
 
 
 def test_what_was_missed_before_it_begins_is_caught_up_as_the_policy_says():
     (standing,) = standing_of(a_schedule("late", every="1h"), now=NOON - 5 * HOUR).standings
-    found = simulated(Standings(NOON + SECOND, (standing,)), until=NOON + 2 * HOUR)
+    found = simulated(Snapshot(NOON + SECOND, (standing,)), until=NOON + 2 * HOUR)
     assert (found.ticks, found.fires, found.skips) == (6, 2, {"coalesced": 4})
 
 
@@ -430,7 +431,7 @@ def test_a_run_that_waits_through_a_pause_starts_when_that_ends():
         due=Due(until // 1000, until),
         unfinished=(waiting,),
     )
-    found = simulated(Standings(NOON, (standing,)), until=NOON + 50 * MINUTE)
+    found = simulated(Snapshot(NOON, (standing,)), until=NOON + 50 * MINUTE)
     assert (found.ticks, found.fires, found.peak_at) == (0, 1, until)
 
 
@@ -440,7 +441,7 @@ def test_accepted_run_blocks_ticks_until_its_deadline_and_no_longer():
         1, NOON // 1000, Status.STARTED, NOON, NOON, attempt=1, deadline_at=NOON + 12 * MINUTE
     )
     standing = replace(standing, unfinished=(accepted,), started_at={1: NOON})
-    found = simulated(Standings(NOON, (standing,)), until=NOON + 16 * MINUTE, run_length=HOUR)
+    found = simulated(Snapshot(NOON, (standing,)), until=NOON + 16 * MINUTE, run_length=HOUR)
     (remote,) = found.schedules
     assert (remote.ticks, remote.fires, remote.skips) == (3, 1, {"overlap": 2})
 
@@ -448,7 +449,7 @@ def test_accepted_run_blocks_ticks_until_its_deadline_and_no_longer():
 def test_a_backlog_is_decided_before_any_of_its_runs_end():
     schedule = a_schedule("late", every="1m", catchup="all", overlap="queue", queue_limit=1000)
     (standing,) = standing_of(schedule, now=NOON - 4 * HOUR).standings
-    found = simulated(Standings(NOON, (standing,)), until=NOON + HOUR, run_length=1)
+    found = simulated(Snapshot(NOON, (standing,)), until=NOON + HOUR, run_length=1)
     assert found.fires == 4 * 60 + 59
 
 

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from onbeat.access import Caller
 from onbeat.errors import InvalidSettings, NoSuchToken, NotAllowed
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.service.access import Caller
+from onbeat.service.tokens import REMEMBERED, SESSION_LASTS, Tokens
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock
-from onbeat.tokens import REMEMBERED, SESSION_LASTS, Tokens
 
 MINUTE = 60_000
 
@@ -122,7 +122,7 @@ def test_the_database_is_not_asked_for_each_request(world):
 
 
 def test_what_is_remembered_is_bounded(world, monkeypatch):
-    monkeypatch.setattr("onbeat.tokens.MOST_REMEMBERED", 3)
+    monkeypatch.setattr("onbeat.service.tokens.MOST_REMEMBERED", 3)
     for i in range(10):
         world.caller(world.a_token(f"t{i}")[1])
     assert len(world.tokens._remembered._rows) == 3

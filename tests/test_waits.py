@@ -10,16 +10,16 @@ import time
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.schedules import read_schedule
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
+from onbeat.core.schedule import read_schedule
+from onbeat.service.wait_reasons import wait_reasons
 from onbeat.testing import ManualClock
-from onbeat.waits import waits
 
 ON_RAY = {"every": "1m", "run": {"python": "models:train", "on": "ray"}}
 
 
 async def listed(beat):
-    found = await waits(beat.service, await beat.service.overview())
+    found = await wait_reasons(beat.service, await beat.service.overview())
     return [(each.why, each.runs, each.schedule_id) for each in found]
 
 

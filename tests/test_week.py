@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from onbeat.core.runs import REASONS
+from onbeat.core.runs.run import REASONS
 from tests.week.play import Play
 from tests.week.reference import Reference
 from tests.week.script import DAY, MINUTE

@@ -5,7 +5,8 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from onbeat.agents import AgentContext, Orchestrator
+from onbeat.systems.agents.context import AgentContext
+from onbeat.agents import Orchestrator
 
 
 class LogEntry(BaseModel):

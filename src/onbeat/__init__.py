@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onbeat.app import Onbeat
-    from onbeat.core.build import after, at, calendar, cron, daily, every, startup
+    from onbeat.app.onbeat import Onbeat
+    from onbeat.core.triggers.build import after, at, calendar, cron, daily, every, startup
     from onbeat.errors import InvalidSchedule, OnbeatError
 
 __version__ = "0.1.0"

@@ -15,26 +15,19 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from onbeat.app import Onbeat
-from onbeat.core.why import Why
+from onbeat.app.onbeat import Onbeat
+from onbeat.app.settings import Settings
+from onbeat.core.explain.why import Why
 from onbeat.events import Event
-from onbeat.ports import Clock
-from onbeat.records import RunRow
-from onbeat.settings import Settings
+from onbeat.ports.rows import RunRow
+from onbeat.ports.store import Clock
 
 try:
-    from onbeat.systems.agents import (
-        AgentBuilder,
-        AgentContext,
-        AgentSystem,
-        Artifact,
-        ContextBuilder,
-        Model,
-        ScheduleSpec,
-        Subscription,
-        TimerTick,
-        read_names,
-    )
+    from onbeat.systems.agents.blackboard import Artifact, Model
+    from onbeat.systems.agents.builder import AgentBuilder
+    from onbeat.systems.agents.context import AgentContext, ContextBuilder, Subscription, read_names
+    from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
+    from onbeat.systems.agents.system import AgentSystem
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.partition(".")[0] != "pydantic":
         raise

@@ -14,12 +14,12 @@ test neither sleeps nor guesses.
 
 from collections.abc import Callable, Collection, Iterable
 
-from onbeat.core.codec import KINDS
-from onbeat.core.durations import parse_duration
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Failed, Outcome, Succeeded
-from onbeat.core.schedules import Schedule, Target, read_schedule
-from onbeat.ports import Attempt
+from onbeat.core.runs.run import Failed, Outcome, Succeeded
+from onbeat.core.schedule import Schedule, Target, read_schedule
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.time.instants import parse_instant
+from onbeat.core.triggers.codec import KINDS
+from onbeat.ports.store import Attempt
 
 __all__ = ["ManualClock", "RecordingLauncher", "a_schedule"]
 

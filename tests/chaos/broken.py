@@ -6,13 +6,13 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple
 
-from onbeat.core.decisions import Plan
-from onbeat.core.runs import Succeeded
+from onbeat.core.runs.decisions import Plan
+from onbeat.core.runs.run import Succeeded
 from onbeat.engine.dispatcher import Dispatcher
-from onbeat.engine.leases import Lease
-from onbeat.launchers.process import ProcessLauncher
-from onbeat.ports import Attempt
-from onbeat.stores.sql import ending, nodes
+from onbeat.engine.lease import Lease
+from onbeat.launchers.command import ProcessLauncher
+from onbeat.ports.store import Attempt
+from onbeat.stores.sql import finish, nodes
 from onbeat.stores.sql.store import SqlStore
 
 
@@ -56,16 +56,16 @@ def forget_the_lost(_: type[SqlStore]) -> None:
 
 def free_the_started(_: type[SqlStore]) -> None:
     """Free what a dead node had announced, as if it were only claimed, instead of calling it lost."""
-    _decide_the_silent(lambda tx, run_id, fence: ending.free(tx, (run_id, fence)))
+    _decide_the_silent(lambda tx, run_id, fence: finish.free(tx, (run_id, fence)))
 
 
 def _decide_the_silent(decide: Callable[..., None]) -> None:
     def end_runs_of(tx, silent, schedule_ids):
-        for _, run_id, *_, fence in tx.all(ending.HELD_BY, (list(silent), list(schedule_ids))):
+        for _, run_id, *_, fence in tx.all(finish.HELD_BY, (list(silent), list(schedule_ids))):
             decide(tx, run_id, fence)
         return 0, 0
 
-    nodes.end_runs_of = ending.end_runs_of = end_runs_of
+    nodes.end_runs_of = finish.end_runs_of = end_runs_of
 
 
 def leave_orphans(_: type[SqlStore]) -> None:

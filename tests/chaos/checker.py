@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from onbeat.core.runs import run_key
+from onbeat.core.runs.run import run_key
 from onbeat.events import AnyEvent
 from tests.chaos.history import UNFINISHED, History
 

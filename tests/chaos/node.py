@@ -25,8 +25,8 @@ import apsw
 
 from onbeat.cli import main
 from onbeat.errors import StoreUnusable
-from onbeat.launchers.process import ProcessLauncher
-from onbeat.ports import Planned
+from onbeat.launchers.command import ProcessLauncher
+from onbeat.ports.store import PlanResult
 from onbeat.stores.sql.store import SqlStore
 from tests.chaos.broken import WAYS
 
@@ -125,7 +125,7 @@ def _around(owner: type, name: str, fate: Fate) -> None:
     async def wrapped(*given, **named):
         fate.passes(f"{name}:before")
         found = await call(*given, **named)
-        nothing = found == [] or (isinstance(found, Planned) and not found.ticks)
+        nothing = found == [] or (isinstance(found, PlanResult) and not found.ticks)
         if not nothing and (found is not None or name != "rescue"):
             fate.passes(f"{name}:after")  # something came of it
         return found
@@ -167,9 +167,9 @@ def _connection(fate: Fate) -> type:
 
 
 def _in_postgres(fate: Fate) -> None:
-    from onbeat.stores.postgres.database import Cursor  # noqa: PLC0415 - an extra
+    from onbeat.stores.postgres.database import DeadlineCursor  # noqa: PLC0415 - an extra
 
-    execute = Cursor.execute
+    execute = DeadlineCursor.execute
 
     def wrapped(self, query, params=None, **options):
         fate.passes("statement")
@@ -180,7 +180,7 @@ def _in_postgres(fate: Fate) -> None:
         fate.passes("commit:after")
         return found
 
-    Cursor.execute = wrapped
+    DeadlineCursor.execute = wrapped
 
 
 def _after_planning(fate: Fate, store: type[SqlStore]) -> None:
@@ -212,10 +212,10 @@ def _refuse_outcomes(store: type[SqlStore]) -> None:
 def _store_of(arguments: list[str]) -> type[SqlStore]:
     url = arguments[arguments.index("--database") + 1]
     if url.startswith("sqlite:"):
-        from onbeat.stores.sqlite import SqliteStore  # noqa: PLC0415 - one of the two
+        from onbeat.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - one of the two
 
         return SqliteStore
-    from onbeat.stores.postgres import PostgresStore  # noqa: PLC0415 - an extra
+    from onbeat.stores.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
 
     return PostgresStore
 

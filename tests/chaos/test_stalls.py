@@ -8,9 +8,9 @@ import asyncio
 
 import pytest
 
-from onbeat.core.plan import plan
-from onbeat.ports import Node
-from onbeat.stores.postgres import PostgresStore
+from onbeat.core.decide.plan import plan
+from onbeat.ports.store import Node
+from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import ManualClock, a_schedule
 from tests.chaos.checker import judge
 from tests.chaos.databases import PostgresDatabase

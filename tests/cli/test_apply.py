@@ -9,10 +9,10 @@ from pathlib import Path
 import jsonschema_rs
 
 from onbeat import Onbeat
+from onbeat.app.opened import check_target
 from onbeat.cli.apply import Wish, apply_definitions
 from onbeat.cli.watch import apply_again, kept_applied
-from onbeat.opened import check_target
-from onbeat.sources.watching import Watched
+from onbeat.sources.watch import Watched
 from onbeat.sources.yaml import read_file
 from onbeat.testing import ManualClock, a_schedule
 from tests.cli.test_verbs import (  # noqa: F401 - folder is a fixture  # fmt: skip

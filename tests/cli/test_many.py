@@ -8,11 +8,11 @@ import apsw
 import pytest
 from click.testing import CliRunner
 
-from onbeat import queries
-from onbeat.app import client
+from onbeat.app.onbeat import client
+from onbeat.app.settings import Settings
 from onbeat.cli import main
-from onbeat.core.schedules import read_schedule
-from onbeat.settings import Settings
+from onbeat.core.schedule import read_schedule
+from onbeat.service import queries
 
 DATABASE = "sqlite:///many.db"
 CLOSED = {"closed": ("12-24..12-26",)}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.runs import Accepted
-from onbeat.core.schedules import read_schedule
+from onbeat.core.runs.run import Accepted
+from onbeat.core.schedule import read_schedule
 from onbeat.testing import RecordingLauncher
 from tests.cli.test_verbs import (
     RUN_KEYS,
@@ -126,7 +126,7 @@ def test_what_is_not_there_is_refused_and_nothing_is_canceled(waiting, which, to
 
 
 def test_what_runs_is_asked_to_end_and_ends(folder):  # noqa: F811 - the fixture
-    def goes_on():
+    def detached():
         run = as_json("run", "sleep")["run_id"]
         until(lambda: status() == "STARTED")
         return run
@@ -136,10 +136,10 @@ def test_what_runs_is_asked_to_end_and_ends(folder):  # noqa: F811 - the fixture
 
     write(SLEEP)
     with a_node(folder):
-        run = goes_on()
+        run = detached()
         assert ok("cancel", run) == f"run {run} of sleep was asked to end\n"
         assert until(lambda: status() == "CANCELED") < 2
-        run = goes_on()
+        run = detached()
         (told,) = as_json("cancel", "sleep")
         assert (told["run_id"], told["status"], told["reason"]) == (run, "STARTED", "canceled")
         assert told["end_asked_at"] is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.instants import rfc3339
+from onbeat.core.time.instants import rfc3339
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 SOON = 20  # seconds: far more than anything here takes

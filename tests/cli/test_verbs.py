@@ -23,8 +23,8 @@ from click.testing import CliRunner
 from onbeat import Onbeat
 from onbeat.cli import VERBS, main
 from onbeat.cli.define import write_runs
-from onbeat.core.runs import Accepted
-from onbeat.records import RunRow
+from onbeat.core.runs.run import Accepted
+from onbeat.ports.rows import RunRow
 from onbeat.testing import RecordingLauncher
 
 SOON = 10  # seconds: far more than anything here takes

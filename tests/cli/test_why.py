@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from onbeat.core.runs import run_key
+from onbeat.core.runs.run import run_key
 from tests.cli.test_verbs import as_json, folder, ok, onbeat, refused, write  # noqa: F401 - all are in it
 
 FILE = """

@@ -5,11 +5,11 @@ at 13:00 unless a test says otherwise. Decisions are put into words: `launch 13:
 `catchup 13:00..17:00 (5)`, `skip 14:00 overlap 13:00`.
 """
 
-from onbeat.core.decisions import AskToEnd, Drop, Launch, Plan, Queue, Release, Skip
-from onbeat.core.instants import parse_instant, rfc3339
-from onbeat.core.model import NO_PAST
-from onbeat.core.plan import plan
-from onbeat.core.runs import Run, Status
+from onbeat.core.decide.plan import plan
+from onbeat.core.runs.decisions import Launch, Plan, Queue, Release, RequestCancel, Skip, Supersede
+from onbeat.core.runs.run import Run, Status
+from onbeat.core.time.instants import parse_instant, rfc3339
+from onbeat.core.triggers.past import NO_PAST
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
 NOON = parse_instant("2026-01-01T12:00:00Z")
@@ -33,10 +33,10 @@ def clock(run_at):
 
 def words(decision):
     """Put one decision into words."""
-    if isinstance(decision, Drop):
+    if isinstance(decision, Supersede):
         how = "supersede" if decision.reason == "superseded" else f"drop ({decision.reason})"
         return f"{how} {clock(decision.run.run_at)}"
-    if isinstance(decision, AskToEnd):
+    if isinstance(decision, RequestCancel):
         return f"end {clock(decision.run.run_at)}"
     if isinstance(decision, Release):
         return f"release {clock(decision.run.run_at)}"

@@ -5,7 +5,7 @@ from functools import cache
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule, cron
-from onbeat.core.zones import names, zone
+from onbeat.core.time.zones import names, zone
 
 FIRST, LAST = -2_208_988_800, 4_102_444_800  # 1900 to 2100
 EPOCHS = st.integers(FIRST, LAST)

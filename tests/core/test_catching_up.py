@@ -5,10 +5,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from onbeat.core.decisions import Due, Launch, Tick
-from onbeat.core.model import NO_PAST, Past
-from onbeat.core.plan import decide_edit, is_plain, plan
-from onbeat.core.policies import Policy
+from onbeat.core.decide.plan import decide_edit, is_plain, plan
+from onbeat.core.policy import Policy
+from onbeat.core.runs.decisions import Due, Launch, Tick
+from onbeat.core.triggers.past import NO_PAST, Past
 from onbeat.testing import a_schedule
 from tests.core.plans import (
     DAY,

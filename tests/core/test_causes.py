@@ -8,13 +8,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from onbeat import after, startup
-from onbeat.core import causes
-from onbeat.core.causes import ENDINGS, decode_happened, encode_happened, events_at, find_circle
-from onbeat.core.decisions import Due, Launch, Tick
-from onbeat.core.instants import rfc3339
-from onbeat.core.model import NO_PAST, Happened, Past
-from onbeat.core.plan import decide_edit, due_at, next_due, plan
-from onbeat.core.runs import Status
+from onbeat.core.decide import follow
+from onbeat.core.decide.follow import (
+    ENDINGS,
+    decode_happened,
+    encode_happened,
+    events_at,
+    find_cycle,
+)
+from onbeat.core.decide.plan import decide_edit, due_at, next_due, plan
+from onbeat.core.runs.decisions import Due, Launch, Tick
+from onbeat.core.runs.run import Status
+from onbeat.core.time.instants import rfc3339
+from onbeat.core.triggers.past import NO_PAST, Past, TriggerCause
 from onbeat.testing import a_schedule
 from tests.core.plans import NOON, a_run, at, ms, told
 
@@ -24,13 +30,13 @@ EARLIER = at("11:00")  # up to where everything is decided when tests begin
 def ended(trigger, past=NO_PAST, schedule="", status=Status.SUCCESS, *, now="12:00", until=EARLIER):
     """Return the past in which a run has ended as well."""
     now = ms(now) if isinstance(now, str) else now
-    happened = causes.ended(trigger, past, schedule, status, now=now, until=until)
+    happened = follow.ended(trigger, past, schedule, status, now=now, until=until)
     return replace(past, happened=happened)
 
 
 def started(trigger, past=NO_PAST, *, now="12:00", until=EARLIER):
     """Return the past in which the scheduler has started as well."""
-    happened = causes.started(trigger, past, now=ms(now), until=until)
+    happened = follow.started(trigger, past, now=ms(now), until=until)
     return replace(past, happened=happened)
 
 
@@ -39,7 +45,7 @@ class TestEvents:
 
     def test_the_first_is_kept_as_the_second_it_was_in(self):
         past = ended(self.HALF, now=ms("12:00") + 999)
-        assert past.happened == {":success:1800": Happened(at("12:00"))}
+        assert past.happened == {":success:1800": TriggerCause(at("12:00"))}
 
     def test_its_tick_is_so_long_after_it(self):
         assert self.HALF.next_after(EARLIER, ended(self.HALF)) == at("12:30")
@@ -49,20 +55,20 @@ class TestEvents:
 
     def test_another_before_the_tick_is_decided_joins_it(self):
         past = ended(self.HALF, ended(self.HALF), now="12:10")
-        assert past.happened == {":success:1800": Happened(at("12:00"), 2)}
+        assert past.happened == {":success:1800": TriggerCause(at("12:00"), 2)}
 
     def test_though_the_tick_is_due_already(self):
         past = ended(self.HALF, ended(self.HALF), now="12:45")
-        assert past.happened == {":success:1800": Happened(at("12:00"), 2)}
+        assert past.happened == {":success:1800": TriggerCause(at("12:00"), 2)}
 
     def test_another_after_it_has_a_tick_of_its_own(self):
         past = ended(self.HALF, ended(self.HALF), now="12:40", until=at("12:30"))
-        assert past.happened == {":success:1800": Happened(at("12:40"))}
+        assert past.happened == {":success:1800": TriggerCause(at("12:40"))}
 
     def test_one_in_the_second_that_is_decided_follows_a_second_later(self):
         at_once = after("success", "0s")
         past = ended(at_once, ended(at_once), now=ms("12:00") + 500, until=at("12:00"))
-        assert past.happened == {":success:0": Happened(at("12:00") + 1)}
+        assert past.happened == {":success:0": TriggerCause(at("12:00") + 1)}
 
     def test_if_the_clock_was_set_back_its_tick_is_later_than_what_is_decided_all_the_same(self):
         past = ended(self.HALF, now="12:00", until=at("14:00"))
@@ -88,7 +94,9 @@ class TestEvents:
         assert ended(self.HALF, schedule="backup").happened == {}
         other = after("success", "30m", schedule="backup")
         assert ended(other).happened == {}
-        assert ended(other, schedule="backup").happened == {"backup:success:1800": Happened(NOON)}
+        assert ended(other, schedule="backup").happened == {
+            "backup:success:1800": TriggerCause(NOON)
+        }
 
     def test_nor_one_of_a_schedule_whose_name_only_begins_so(self):
         other = after("success", schedule="backup-of-all")
@@ -96,7 +104,7 @@ class TestEvents:
 
     def test_a_start_is_no_end_and_an_end_no_start(self):
         soon = startup("30s")
-        assert started(soon).happened == {"@startup:30": Happened(NOON)}
+        assert started(soon).happened == {"@startup:30": TriggerCause(NOON)}
         assert ended(soon).happened == started(self.HALF).happened == {}
 
     def test_two_delays_on_the_same_event_are_independent(self):
@@ -105,8 +113,8 @@ class TestEvents:
         assert both.upcoming(EARLIER, 9, past) == [at("12:10"), at("12:30")]
         past = ended(both, past, now="12:15", until=at("12:10"))
         assert past.happened == {
-            ":success:600": Happened(at("12:15")),
-            ":success:1800": Happened(at("12:00"), 2),
+            ":success:600": TriggerCause(at("12:15")),
+            ":success:1800": TriggerCause(at("12:00"), 2),
         }
 
     def test_what_it_no_longer_follows_is_forgotten(self):
@@ -119,7 +127,9 @@ class TestEvents:
         assert past.happened.keys() == {":failure:60", ":success:1800"}
 
     @given(
-        st.dictionaries(st.text(), st.builds(Happened, st.integers(), st.integers()), max_size=3)
+        st.dictionaries(
+            st.text(), st.builds(TriggerCause, st.integers(), st.integers()), max_size=3
+        )
     )
     def test_what_is_kept_comes_back(self, happened):
         assert decode_happened(encode_happened(happened)) == happened
@@ -289,11 +299,11 @@ class Follower:
         """Take note of an event."""
         trigger = self.schedule.trigger
         if kind == "start":
-            happened = causes.started(trigger, self.past, now=now, until=self.until)
+            happened = follow.started(trigger, self.past, now=now, until=self.until)
         else:
             status = Status.FAILED if kind == "failure" else Status.SUCCESS
             name = "other" if kind == "other" else ""
-            happened = causes.ended(trigger, self.past, name, status, now=now, until=self.until)
+            happened = follow.ended(trigger, self.past, name, status, now=now, until=self.until)
         self.past = Past(happened=decode_happened(encode_happened(happened)))
 
     def plan(self, now):
@@ -382,18 +392,18 @@ class Counting(dict):
 class TestCircles:
     def test_every_schedule_of_a_chain_is_looked_at_once(self):
         followed = Counting({f"s{n:05}": {f"s{n - 1:05}"} for n in range(1, 5000)})
-        assert find_circle(followed, sorted(followed)) == []
+        assert find_cycle(followed, sorted(followed)) == []
         assert followed.asked == 5000
 
     def test_every_schedule_of_many_ways_is_looked_at_once(self):
         """Each of a hundred layers of ten follows all ten of the next."""
         followed = Counting({(n, m): {(n + 1, k) for k in range(10)} for n in range(100) for m in range(10)})  # fmt: skip
-        assert find_circle(followed, followed) == []
+        assert find_cycle(followed, followed) == []
         assert followed.asked == 1010
 
     def test_a_circle_begins_and_ends_with_the_same_schedule(self):
         followed = {"a": {"b"}, "b": {"c", "x"}, "c": {"d"}, "d": {"b"}}
-        assert find_circle(followed, ["a"]) == ["b", "c", "d", "b"]
+        assert find_cycle(followed, ["a"]) == ["b", "c", "d", "b"]
 
     def test_to_follow_oneself_directly_is_no_circle(self):
-        assert find_circle({"a": {"a", "b"}, "b": {"b"}}, ["a", "b"]) == []
+        assert find_cycle({"a": {"a", "b"}, "b": {"b"}}, ["a", "b"]) == []

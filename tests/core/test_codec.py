@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule, after, at, calendar, cron, daily, every, startup
-from onbeat.core.codec import decode, encode, from_json, to_json
-from onbeat.core.limits import Limited
-from onbeat.core.ticks import AnyOf
-from onbeat.core.triggers import Manual
+from onbeat.core.triggers.base import AnyOf
+from onbeat.core.triggers.bounds import Bounded
+from onbeat.core.triggers.codec import decode, encode, from_json, to_json
+from onbeat.core.triggers.kinds import Manual
 from tests.core.test_laws import triggers
 
 SAMPLES = [
@@ -155,10 +155,10 @@ def test_fields_that_are_no_trigger_are_refused(fields, said):
 @pytest.mark.parametrize(
     "trigger",
     [
-        Limited(
+        Bounded(
             cron("0 9 * * *", tz="Europe/Berlin"), "America/New_York", start_at="2026-01-01T00:00"
         ),
-        Limited(Limited(cron("0 9 * * *"), max_runs=3), max_runs=5),
+        Bounded(Bounded(cron("0 9 * * *"), max_runs=3), max_runs=5),
     ],
 )
 def test_what_no_fields_can_say_is_refused_not_changed(trigger):

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from onbeat import InvalidSchedule, cron
-from onbeat.core.instants import rfc3339
-from onbeat.core.triggers import Cron
+from onbeat.core.time.instants import rfc3339
+from onbeat.core.triggers.kinds import Cron
 from tests.oracle import Walk
 from tests.timing import LIMIT, cpu_seconds
 

@@ -5,7 +5,7 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.core.days import Days, bits_from, bits_of, lowest_bit, year_around, year_of
+from onbeat.core.time.days import DaySet, bits_from, bits_of, lowest_bit, year_around, year_of
 
 EPOCH = date(1970, 1, 1)
 
@@ -29,7 +29,7 @@ def test_every_day_lies_in_its_year_from_the_first_to_the_last():
 def test_the_days_of_a_year_are_those_that_match_one_by_one(
     number, months, dates, weekdays, either
 ):
-    days = Days(
+    days = DaySet(
         months=bits_from(months),
         dates=bits_from(dates),
         weekdays=bits_from(weekdays),

@@ -10,10 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from onbeat.core.decisions import AskToEnd, Drop, Due, Launch, Plan, Queue, Release, Skip, Tick
-from onbeat.core.instants import rfc3339
-from onbeat.core.model import NO_PAST, Past
-from onbeat.core.plan import (
+from onbeat.core.decide.plan import (
     catch_up,
     decide_edit,
     due_at,
@@ -23,7 +20,20 @@ from onbeat.core.plan import (
     set_aside,
     starts,
 )
-from onbeat.core.runs import Status
+from onbeat.core.runs.decisions import (
+    Due,
+    Launch,
+    Plan,
+    Queue,
+    Release,
+    RequestCancel,
+    Skip,
+    Supersede,
+    Tick,
+)
+from onbeat.core.runs.run import Status
+from onbeat.core.time.instants import rfc3339
+from onbeat.core.triggers.past import NO_PAST, Past
 from onbeat.testing import a_schedule
 from tests.core.plans import (
     DAY,
@@ -129,7 +139,7 @@ class TestReplacing:
     def test_a_started_run_is_asked_to_end_and_waited_for(self):
         found = decided(a_schedule(overlap="replace"), a_run(), now="13:00")
         assert told(found) == ["end 12:00", "queue 13:00 behind 12:00"]
-        assert found.decisions[0] == AskToEnd(a_run())
+        assert found.decisions[0] == RequestCancel(a_run())
 
     def test_one_that_was_asked_before_is_not_asked_again(self):
         asked = a_run(ending="superseded")
@@ -636,7 +646,7 @@ def overlapped(overlap, kinds, count):
 def test_every_tick_has_one_decision_and_no_run_has_two(overlap, kinds, count):
     _, ticks, decisions = overlapped(overlap, kinds, count)
     assert ticks_in(decisions, Launch, Queue, Skip) == ticks
-    about = runs_in(decisions, (Drop, AskToEnd, Release))
+    about = runs_in(decisions, (Supersede, RequestCancel, Release))
     assert len(about) == len(set(about))
     assert not any(run.request_id or run.is_backfill for run in about)
 
@@ -664,7 +674,7 @@ def test_of_those_that_wait_the_first_or_the_latest_stay(limit, keep, kinds, cou
     dropped = [
         drop.run.run_at
         for drop in decisions
-        if isinstance(drop, Drop) and drop.reason == "queue_full"
+        if isinstance(drop, Supersede) and drop.reason == "queue_full"
     ]
     waits = [run_at for run_at in before if run_at not in dropped] + ticks_in(decisions, Queue)
     wanting = before + (ticks if in_flight(runs) else ticks[1:])
@@ -680,9 +690,9 @@ def test_the_newest_replaces_all_that_is_there(kinds, count):
     runs, ticks, decisions = overlapped({"overlap": "replace"}, kinds, count)
     flying = in_flight(runs)
     started = [run for run in flying if run.status is Status.STARTED]
-    assert runs_in(decisions, AskToEnd) == [run for run in started if run.ending is None]
+    assert runs_in(decisions, RequestCancel) == [run for run in started if run.ending is None]
     dropped = {run for run in runs if run.status is Status.ENQUEUED and not run.is_backfill}
-    assert set(runs_in(decisions, Drop)) == dropped
+    assert set(runs_in(decisions, Supersede)) == dropped
     assert ticks_in(decisions, Queue if started else Launch) == ticks[-1:]
     assert starts(decisions) == 1
     assert ticks_in(decisions, Skip) == ticks[:-1]

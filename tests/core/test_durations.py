@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
-from onbeat.core.durations import Duration, parse_duration
+from onbeat.core.time.durations import Duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.core.effect import FEW, LEFT_OUT, WEEK, Difference, Effect, differences, effect_of
-from onbeat.core.instants import parse_instant, rfc3339
-from onbeat.core.model import Past
+from onbeat.core.explain.tick_diff import (
+    FEW,
+    LEFT_OUT,
+    WEEK,
+    Difference,
+    Effect,
+    differences,
+    effect_of,
+)
+from onbeat.core.time.instants import parse_instant, rfc3339
+from onbeat.core.triggers.past import Past
 from onbeat.testing import a_schedule
 from tests.core.strategies import accepted, cron_texts, zones_and_instants
 

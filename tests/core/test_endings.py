@@ -5,9 +5,16 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from onbeat.core.decisions import AskToEnd, Await, Ended, Launch, Retry, Tick
-from onbeat.core.endings import MOST_LOST, after, holds, judge, make_way, to_release
-from onbeat.core.runs import (
+from onbeat.core.decide.outcomes import (
+    MOST_LOST,
+    displace,
+    holds,
+    next_step,
+    recheck_overlap,
+    to_release,
+)
+from onbeat.core.runs.decisions import AwaitReport, Finish, Launch, RequestCancel, Retry, Tick
+from onbeat.core.runs.run import (
     Accepted,
     Busy,
     Canceled,
@@ -18,7 +25,7 @@ from onbeat.core.runs import (
     Status,
     Succeeded,
 )
-from onbeat.core.schedules import Target
+from onbeat.core.schedule import Target
 from onbeat.testing import a_schedule
 from tests.core.plans import (
     HOUR,
@@ -45,18 +52,18 @@ OUTCOMES = [Succeeded(), BROKEN, Accepted("x"), BUSY, Gone("no such"), Canceled(
 class TestAfter:
     def follows(self, outcome, *others, attempt=1, request_id="", ending=None, **given):
         run = a_run(attempt=attempt, request_id=request_id, ending=ending)
-        return after(a_schedule(**given), run, outcome, [run, *others], now=ms("13:00"))
+        return next_step(a_schedule(**given), run, outcome, [run, *others], now=ms("13:00"))
 
     def test_a_success_is_the_end(self):
-        assert self.follows(Succeeded(), retry=["30s"]) == Ended(Status.SUCCESS)
+        assert self.follows(Succeeded(), retry=["30s"]) == Finish(Status.SUCCESS)
 
     def test_so_is_a_cancellation(self):
-        assert self.follows(Canceled("asked to"), retry=["30s"]) == Ended(
+        assert self.follows(Canceled("asked to"), retry=["30s"]) == Finish(
             Status.CANCELED, "canceled"
         )
 
     def test_a_failure_is_the_end_unless_retries_were_asked_for(self):
-        assert self.follows(BROKEN) == Ended(Status.FAILED, "error")
+        assert self.follows(BROKEN) == Finish(Status.FAILED, "error")
 
     @pytest.mark.parametrize(("attempt", "delay"), [(1, 30), (2, 120), (3, 600)])
     def test_each_failure_has_its_delay(self, attempt, delay):
@@ -65,20 +72,20 @@ class TestAfter:
 
     def test_after_the_last_delay_it_has_failed(self):
         found = self.follows(BROKEN, attempt=4, retry=["30s", "2m", "10m"])
-        assert found == Ended(Status.FAILED, "error")
+        assert found == Finish(Status.FAILED, "error")
 
     def test_a_fresh_tick_has_all_its_retries_whatever_the_last_one_used(self):
         schedule = a_schedule(retry=["30s", "2m"])
         spent = retrying("12:00")
         _, launch = decided(schedule, replace(spent, attempt=2), now="13:00").decisions
         fresh = Run(2, launch.tick.run_at, Status.STARTED, launch.tick.due_at, attempt=1)
-        assert after(schedule, fresh, BROKEN, [], now=ms("13:05")) == Retry(
+        assert next_step(schedule, fresh, BROKEN, [], now=ms("13:05")) == Retry(
             ms("13:05") + 30 * SECOND, "error"
         )
 
     def test_the_reason_of_a_failure_is_kept(self):
         timeout = Failed("too long", "timeout")
-        assert self.follows(timeout) == Ended(Status.FAILED, "timeout")
+        assert self.follows(timeout) == Finish(Status.FAILED, "timeout")
         assert self.follows(timeout, retry=["30s"]).reason == "timeout"
 
     @pytest.mark.parametrize("reason", ["exit", "timeout", "error", "launch_failed"])
@@ -86,12 +93,12 @@ class TestAfter:
         retry = {"delays": ["30s", "2m"], "on": ["exit"]}
         found = self.follows(Failed("it failed", reason), retry=retry)
         again = Retry(ms("13:00") + 30 * SECOND, "exit")
-        assert found == (again if reason == "exit" else Ended(Status.FAILED, reason))
+        assert found == (again if reason == "exit" else Finish(Status.FAILED, reason))
 
     def test_what_the_launcher_calls_final_stays_so_whatever_the_policy_names(self):
         final = Failed("it was refused", "error", retryable=False)
         found = self.follows(final, retry={"delays": ["30s"], "on": ["error"]})
-        assert found == Ended(Status.FAILED, "error")
+        assert found == Finish(Status.FAILED, "error")
 
     def test_a_run_that_is_lost_is_none_of_these_reasons(self):
         retry = {"delays": ["30s"], "on": ["exit"]}
@@ -99,49 +106,49 @@ class TestAfter:
 
     def test_what_no_attempt_can_mend_is_not_attempted_again(self):
         gone = Failed("no such program", "launch_failed", retryable=False)
-        assert self.follows(gone, retry=["30s"]) == Ended(Status.FAILED, "launch_failed")
+        assert self.follows(gone, retry=["30s"]) == Finish(Status.FAILED, "launch_failed")
 
     def test_a_lost_run_has_failed_unless_it_may_run_twice(self):
-        assert self.follows(Lost(), retry=["30s"]) == Ended(Status.FAILED, "lost")
+        assert self.follows(Lost(), retry=["30s"]) == Finish(Status.FAILED, "lost")
         assert self.follows(Lost(), on_lost="retry") == Retry(ms("13:00"), "lost")
 
     def test_a_lost_run_that_goes_on_elsewhere_is_looked_for_even_if_a_tick_waits_for_its_turn(
         self,
     ):
         def follows(*others, schedule=a_schedule(overlap="queue"), **given):  # noqa: B008 - it is frozen
-            run = a_run(is_found_again=True, **given)
-            return after(schedule, run, Lost(), [run, *others], now=ms("13:00"))
+            run = a_run(reattachable=True, **given)
+            return next_step(schedule, run, Lost(), [run, *others], now=ms("13:00"))
 
         again = Retry(ms("13:00"), "lost")
         assert follows() == follows(queued("12:30")) == again
         assert follows(schedule=None) == again  # it was deleted meanwhile
         assert follows(ending="canceled") == Retry(ms("13:00"), "canceled")  # found, and then ended
-        assert follows(attempt=MOST_LOST + 1) == Ended(Status.FAILED, "lost")
+        assert follows(attempt=MOST_LOST + 1) == Finish(Status.FAILED, "lost")
 
     def test_a_run_that_goes_on_elsewhere_is_in_flight_whatever_the_clock_says_or_who_asked_for_it(
         self,
     ):
-        going = waiting("14:00", attempt=1, is_found_again=True, goes_on=True)
+        going = waiting("14:00", attempt=1, reattachable=True, detached=True)
         assert going.in_flight(ms("13:00"))
         assert replace(going, is_backfill=True).in_flight(ms("13:00"))
         assert not replace(going, request_id="by hand").in_flight(ms("13:00"))
 
     def test_who_replaces_a_run_that_goes_on_elsewhere_asks_it_to_end_and_waits(self):
-        going = waiting(attempt=1, is_found_again=True, goes_on=True)
-        assert make_way([going]) == ([AskToEnd(going)], going)
+        going = waiting(attempt=1, reattachable=True, detached=True)
+        assert displace([going]) == ([RequestCancel(going)], going)
 
     @pytest.mark.parametrize("retry", [[], ["30s", "2m"]])
     def test_a_run_that_takes_its_node_down_again_and_again_has_failed(self, retry):
         lose = partial(self.follows, Lost(), on_lost="retry", retry=retry)
         most = len(retry) + MOST_LOST
         assert {lose(attempt=n) for n in range(1, most + 1)} == {Retry(ms("13:00"), "lost")}
-        assert lose(attempt=most + 1) == Ended(Status.FAILED, "lost")
+        assert lose(attempt=most + 1) == Finish(Status.FAILED, "lost")
 
     @pytest.mark.parametrize(
         ("outcome", "ended"),
         [
-            (BROKEN, Ended(Status.FAILED, "error", queued("12:30"))),
-            (Lost(), Ended(Status.FAILED, "lost", queued("12:30"))),
+            (BROKEN, Finish(Status.FAILED, "error", queued("12:30"))),
+            (Lost(), Finish(Status.FAILED, "lost", queued("12:30"))),
         ],
     )
     def test_a_tick_that_waits_in_the_queue_takes_the_turn_of_a_retry(self, outcome, ended):
@@ -163,13 +170,13 @@ class TestAfter:
         assert self.follows(Succeeded(), a_run("12:10"), queued("12:20")).release is None
 
     def test_a_target_that_is_gone_is_the_end_whatever_retries_there_are(self):
-        assert self.follows(Gone("no such session"), retry=["30s"], on_lost="retry") == Ended(
+        assert self.follows(Gone("no such session"), retry=["30s"], on_lost="retry") == Finish(
             Status.FAILED, "invalid_target"
         )
 
     @pytest.mark.parametrize("outcome", [BROKEN, Lost(), BUSY])
     def test_of_a_schedule_that_is_no_more_nothing_is_attempted_again(self, outcome):
-        assert isinstance(after(None, a_run(), outcome, [], now=ms("13:00")), Ended)
+        assert isinstance(next_step(None, a_run(), outcome, [], now=ms("13:00")), Finish)
 
     @pytest.mark.parametrize("outcome", [BROKEN, Lost(), BUSY])
     def test_an_older_tick_that_somebody_asked_for_takes_no_turn(self, outcome):
@@ -183,27 +190,27 @@ class TestAskedToEnd:
 
     def ends(self, outcome, ending="superseded", **given):
         run = a_run(ending=ending)
-        return after(a_schedule(**given), run, outcome, [run], now=ms("13:00"))
+        return next_step(a_schedule(**given), run, outcome, [run], now=ms("13:00"))
 
     @pytest.mark.parametrize("ending", ["superseded", "canceled", "timeout"])
     def test_canceled_it_says_what_for(self, ending):
-        assert self.ends(Canceled("killed"), ending) == Ended(Status.CANCELED, ending)
+        assert self.ends(Canceled("killed"), ending) == Finish(Status.CANCELED, ending)
 
     def test_unasked_it_was_simply_canceled(self):
-        assert self.ends(Canceled("killed"), None) == Ended(Status.CANCELED, "canceled")
+        assert self.ends(Canceled("killed"), None) == Finish(Status.CANCELED, "canceled")
 
     def test_failed_or_lost_it_has_no_further_attempt(self):
-        assert self.ends(BROKEN, retry=["30s"]) == Ended(Status.FAILED, "error")
-        assert self.ends(Lost(), on_lost="retry") == Ended(Status.FAILED, "lost")
+        assert self.ends(BROKEN, retry=["30s"]) == Finish(Status.FAILED, "error")
+        assert self.ends(Lost(), on_lost="retry") == Finish(Status.FAILED, "lost")
 
     def test_it_may_have_succeeded_all_the_same(self):
-        assert self.ends(Succeeded()) == Ended(Status.SUCCESS)
+        assert self.ends(Succeeded()) == Finish(Status.SUCCESS)
 
     def test_the_one_that_waits_for_it_is_released(self):
         run = a_run(ending="superseded")
         schedule, others = a_schedule(overlap="replace"), [run, queued("12:30")]
         for outcome in (Canceled("killed"), BROKEN, Succeeded(), Lost()):
-            found = after(schedule, run, outcome, others, now=ms("13:00"))
+            found = next_step(schedule, run, outcome, others, now=ms("13:00"))
             assert found.release == queued("12:30")
 
 
@@ -211,13 +218,13 @@ class TestAccepted:
     """A run that goes on elsewhere is awaited until a deadline."""
 
     def awaited(self, accepted=JOB_7, **given):
-        found = after(a_schedule(**given), a_run(), accepted, [], now=ms("13:00"))
+        found = next_step(a_schedule(**given), a_run(), accepted, [], now=ms("13:00"))
         assert found.external_id == accepted.external_id
         return found.deadline_at - ms("13:00")
 
     def test_it_is_awaited_under_the_id_that_it_has_there(self):
-        found = after(a_schedule(), a_run(), Accepted("job-7"), [], now=ms("13:00"))
-        assert found == Await(ms("14:00"), "job-7")
+        found = next_step(a_schedule(), a_run(), Accepted("job-7"), [], now=ms("13:00"))
+        assert found == AwaitReport(ms("14:00"), "job-7")
 
     @pytest.mark.parametrize("every", ["1s", "5m", "1h", "12h"])
     def test_accepted_run_has_an_hour_whenever_the_next_tick_is(self, every):
@@ -234,10 +241,10 @@ class TestAccepted:
         assert self.awaited(Accepted("x", MINUTE)) == MINUTE
 
     def test_it_releases_nobody(self):
-        found = after(
+        found = next_step(
             a_schedule(), a_run(), Accepted(), [a_run(), queued("12:30")], now=ms("13:00")
         )
-        assert isinstance(found, Await)
+        assert isinstance(found, AwaitReport)
 
     @pytest.mark.parametrize(("deadline", "is_awaited"), [("13:00", False), (None, True)])
     def test_past_its_deadline_it_is_in_nobody_s_way(self, deadline, is_awaited):
@@ -271,7 +278,7 @@ class TestBusy:
     def follows(self, *others, schedule=None, **fields):
         run = a_run(**fields)
         asked = schedule or a_schedule(retry=["30s", "2m"])
-        return after(asked, run, BUSY, [run, *others], now=ms("13:00"))
+        return next_step(asked, run, BUSY, [run, *others], now=ms("13:00"))
 
     def test_it_is_asked_again_when_it_said(self):
         assert self.follows() == Retry(ms("13:05"), "busy", is_deferral=True)
@@ -285,28 +292,30 @@ class TestBusy:
         schedule = a_schedule(retry=["30s", "2m"])
         for tries, delay in [(1, 30 * SECOND), (2, 2 * MINUTE)]:
             run = a_run(attempt=tries + deferrals, deferrals=deferrals)
-            found = after(schedule, run, BROKEN, [run], now=ms("13:00"))
+            found = next_step(schedule, run, BROKEN, [run], now=ms("13:00"))
             assert found == Retry(ms("13:00") + delay, "error")
         run = a_run(attempt=3 + deferrals, deferrals=deferrals)
-        assert after(schedule, run, BROKEN, [run], now=ms("13:00")) == Ended(Status.FAILED, "error")
+        assert next_step(schedule, run, BROKEN, [run], now=ms("13:00")) == Finish(
+            Status.FAILED, "error"
+        )
 
     def test_nor_of_the_attempts_that_a_lost_run_has(self):
         run = a_run(attempt=MOST_LOST + 3, deferrals=3)
-        found = after(a_schedule(on_lost="retry"), run, Lost(), [run], now=ms("13:00"))
+        found = next_step(a_schedule(on_lost="retry"), run, Lost(), [run], now=ms("13:00"))
         assert found == Retry(ms("13:00"), "lost")
 
     def test_one_that_a_newer_tick_waits_for_is_over_and_was_skipped(self):
         found = self.follows(queued("12:30"), attempt=3, deferrals=2)
-        assert found == Ended(Status.SKIPPED, "busy", queued("12:30"))
+        assert found == Finish(Status.SKIPPED, "busy", queued("12:30"))
 
     def test_or_has_failed_if_an_attempt_of_it_had(self):
         found = self.follows(queued("12:30"), attempt=3, deferrals=1)
-        assert found == Ended(Status.FAILED, "busy", queued("12:30"))
+        assert found == Finish(Status.FAILED, "busy", queued("12:30"))
 
     def test_one_that_was_asked_to_end_is_canceled_and_says_what_for(self):
-        assert self.follows(ending="superseded") == Ended(Status.CANCELED, "superseded")
+        assert self.follows(ending="superseded") == Finish(Status.CANCELED, "superseded")
         found = self.follows(ending="canceled", attempt=3, deferrals=1)
-        assert found == Ended(Status.CANCELED, "canceled")
+        assert found == Finish(Status.CANCELED, "canceled")
 
     def test_a_manual_run_leaves_its_turn_to_nobody(self):
         found = self.follows(queued("12:30"), request_id="by-hand")
@@ -316,7 +325,9 @@ class TestBusy:
 class TestRetryJitter:
     def delay(self, run_id, attempt, **given):
         run = Run(run_id, at("12:00"), Status.STARTED, ms("12:00"), attempt=attempt)
-        return after(a_schedule(**given), run, BROKEN, [run], now=ms("13:00")).due_at - ms("13:00")
+        return next_step(a_schedule(**given), run, BROKEN, [run], now=ms("13:00")).due_at - ms(
+            "13:00"
+        )
 
     @pytest.mark.parametrize(("attempt", "least"), [(1, 30 * SECOND), (2, 2 * MINUTE)])
     def test_a_delay_is_longer_by_up_to_that_and_never_shorter(self, attempt, least):
@@ -413,7 +424,7 @@ class TestJudging:
     """A run that was decided before it was due is judged again when it is."""
 
     def judged(self, run, *others, **given):
-        return judge(a_schedule(**given), run, [run, *others], now=ms("13:00"))[-1]
+        return recheck_overlap(a_schedule(**given), run, [run, *others], now=ms("13:00"))[-1]
 
     def test_with_nothing_in_its_way_it_is_launched(self):
         run = waiting("12:50", due_at=ms("13:00"))
@@ -459,7 +470,7 @@ class TestJudging:
     @pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
     def test_one_that_somebody_asked_for_afterwards_waits_whatever_the_policy(self, overlap):
         asked_for = waiting("09:00", is_backfill=True, due_at=ms("12:58"))
-        found = judge(a_schedule(overlap=overlap), asked_for, [a_run()], now=ms("13:00"))
+        found = recheck_overlap(a_schedule(overlap=overlap), asked_for, [a_run()], now=ms("13:00"))
         assert told(found) == ["queue 09:00 behind 12:00"]
 
     def test_unless_there_is_room(self):
@@ -482,7 +493,7 @@ class TestJudging:
 class TestJudgingReplacements:
     def judged(self, run, *others):
         schedule = a_schedule(overlap="replace")
-        return told(judge(schedule, run, [run, *others], now=ms("13:00")))
+        return told(recheck_overlap(schedule, run, [run, *others], now=ms("13:00")))
 
     def test_it_asks_an_older_one_to_end_and_waits_for_it(self):
         run = waiting("12:50", due_at=ms("13:00"))
@@ -512,16 +523,16 @@ class TestJudgingReplacements:
 
 class TestMakingWay:
     def test_with_nothing_there_is_nothing_to_wait_for(self):
-        assert make_way([]) == ([], None)
+        assert displace([]) == ([], None)
 
     def test_those_that_wait_are_dropped_and_those_that_run_asked(self):
-        decisions, left = make_way([waiting("11:00"), a_run("11:30"), a_run("12:00")])
+        decisions, left = displace([waiting("11:00"), a_run("11:30"), a_run("12:00")])
         assert told(decisions) == ["supersede 11:00", "end 11:30", "end 12:00"]
         assert left == a_run("12:00")
 
     def test_one_that_is_ending_is_waited_for_and_not_asked(self):
         ending = a_run(ending="canceled")
-        assert make_way([ending]) == ([], ending)
+        assert displace([ending]) == ([], ending)
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
@@ -531,8 +542,8 @@ def test_every_outcome_is_decided_and_none_after_being_asked_to_end_is_attempted
     outcome, ending, schedule
 ):
     run = a_run(ending=ending)
-    found = after(schedule, run, outcome, [run], now=ms("13:00"))
-    assert isinstance(found, (Ended, Retry, Await))
+    found = next_step(schedule, run, outcome, [run], now=ms("13:00"))
+    assert isinstance(found, (Finish, Retry, AwaitReport))
     assert not (isinstance(found, Retry) and (ending or schedule is None))
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from onbeat import cron, every
-from onbeat.core.instants import parse_instant_ms, rfc3339_ms
-from onbeat.core.preview import shortest_gap
+from onbeat.core.explain.preview import shortest_gap
+from onbeat.core.time.instants import parse_instant_ms, rfc3339_ms
 from onbeat.errors import InvalidSchedule
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z

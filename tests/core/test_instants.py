@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.core.instants import canonical_time, parse_instant, parse_instant_ms
-from onbeat.core.schedules import read_schedule
+from onbeat.core.schedule import read_schedule
+from onbeat.core.time.instants import canonical_time, parse_instant, parse_instant_ms
 from onbeat.errors import InvalidSchedule
 
 AT = "2026-12-01T09:00:00"

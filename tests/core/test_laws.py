@@ -8,10 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule, calendar, cron, daily, every
-from onbeat.core.instants import rfc3339
-from onbeat.core.model import NO_PAST
-from onbeat.core.triggers import Manual
-from onbeat.core.zones import zone
+from onbeat.core.time.instants import rfc3339
+from onbeat.core.time.zones import zone
+from onbeat.core.triggers.kinds import Manual
+from onbeat.core.triggers.past import NO_PAST
 from tests.core.strategies import ZONES, accepted, cron_texts, zones_and_instants
 from tests.oracle import Walk
 from tests.timing import LIMIT, cpu_seconds

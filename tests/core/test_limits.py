@@ -5,8 +5,8 @@ from datetime import UTC, date, datetime
 import pytest
 
 from onbeat import InvalidSchedule, after, at, cron, every, startup
-from onbeat.core.instants import rfc3339
-from onbeat.core.model import Past
+from onbeat.core.time.instants import rfc3339
+from onbeat.core.triggers.past import Past
 from tests.core.pasts import happened
 
 JANUARY = datetime(2026, 1, 1, tzinfo=UTC)

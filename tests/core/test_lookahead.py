@@ -2,9 +2,9 @@
 
 import pytest
 
-from onbeat.core.instants import parse_instant
-from onbeat.core.model import NO_PAST
-from onbeat.core.plan import plan
+from onbeat.core.decide.plan import plan
+from onbeat.core.time.instants import parse_instant
+from onbeat.core.triggers.past import NO_PAST
 from onbeat.testing import a_schedule
 
 NOON = parse_instant("2026-01-01T12:00:00Z")

@@ -9,27 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.core.channels import KINDS, WAYS, Server, read_channels
-from onbeat.core.notices import (
+from onbeat.core.notify.channels import KINDS, WAYS, MailServer, read_channels
+from onbeat.core.notify.notifications import (
     BACKOFF,
     LONGEST_LINE,
     MOST_TOLD,
-    Letter,
-    Notice,
-    Refused,
+    Delivered,
+    DeliveryRefused,
+    DeliveryResult,
+    DeliveryUnknown,
+    Notification,
+    OutgoingMessage,
     Rule,
-    Sent,
-    Settled,
-    Unknown,
-    bundle,
+    compose_message,
+    delivery_result,
     first_line,
     headline,
-    settle,
     subject,
     text,
     why,
 )
-from onbeat.core.runs import REASONS
+from onbeat.core.runs.run import REASONS
 from onbeat.errors import InvalidSchedule
 from onbeat.events import MISSES
 
@@ -38,7 +38,7 @@ NOON = 1_767_268_800
 
 def a_notice(kind="failure", schedule_id="backup", **fields):
     usual = {"run_id": 17, "run_at": NOON, "failures": 1 if kind == "failure" else 0}
-    return Notice(kind, schedule_id, NOON * 1000 + 250, **usual | fields)
+    return Notification(kind, schedule_id, NOON * 1000 + 250, **usual | fields)
 
 
 def a_rule(*on, **fields):
@@ -107,8 +107,8 @@ def test_who_names_all_schedules_hears_what_who_names_one_hears(kind, schedule_i
 
 def test_what_happened_is_told_in_words_with_how_to_look():
     notice = a_notice(failures=3, reason="error", error="disk full")
-    assert subject(bundle([notice])) == "[onbeat] backup failed (3 in a row)"
-    assert text(bundle([notice])) == (
+    assert subject(compose_message([notice])) == "[onbeat] backup failed (3 in a row)"
+    assert text(compose_message([notice])) == (
         "backup failed (3 in a row)\n"
         "  planned  2026-01-01T12:00:00Z\n"
         "  why      it failed: disk full\n"
@@ -150,7 +150,9 @@ def test_a_tick_missed_by_overlap_is_told_with_why():
 
 def test_a_range_of_ticks_is_told_from_its_first_to_its_last():
     notice = a_notice("missed", reason="missed", first_run_at=NOON - 3600, tick_count=61)
-    assert "planned  2026-01-01T11:00:00Z to 2026-01-01T12:00:00Z" in text(bundle([notice]))
+    assert "planned  2026-01-01T11:00:00Z to 2026-01-01T12:00:00Z" in text(
+        compose_message([notice])
+    )
 
 
 @pytest.mark.parametrize("reason", REASONS)
@@ -171,11 +173,11 @@ def test_every_miss_says_why():
 
 
 def test_of_many_notices_fifty_are_told_and_the_rest_is_counted():
-    told = bundle([a_notice(schedule_id=f"s{n}") for n in range(60)])
+    told = compose_message([a_notice(schedule_id=f"s{n}") for n in range(60)])
     assert (len(told.notices), told.more, told.count) == (MOST_TOLD, 10, 60)
     assert subject(told) == "[onbeat] s0 failed, and 59 more"
     assert "and 10 more, which are not listed" in text(told)
-    both = told.joined(bundle([a_notice() for _ in range(5)]))
+    both = told.joined(compose_message([a_notice() for _ in range(5)]))
     assert (len(both.notices), both.count) == (MOST_TOLD, 65)
 
 
@@ -195,30 +197,34 @@ def test_the_first_line_is_the_first_that_says_anything():
 
 
 def a_letter(attempt=1):
-    return Letter(1, "ops", "key", bundle([a_notice()]), 0, attempt)
+    return OutgoingMessage(1, "ops", "key", compose_message([a_notice()]), 0, attempt)
 
 
 def test_what_was_refused_for_now_is_tried_again_later_and_later_and_then_no_more():
-    waits = [settle(a_letter(n), Refused("busy")) for n in range(1, 7)]
+    waits = [delivery_result(a_letter(n), DeliveryRefused("busy")) for n in range(1, 7)]
     assert [each.wait for each in waits[:5]] == [5_000, 30_000, 120_000, 600_000, 3_600_000]
     assert {each.state for each in waits[:5]} == {"waiting"}
-    assert waits[5] == Settled("failed", "busy")
+    assert waits[5] == DeliveryResult("failed", "busy")
     assert [a_letter(n).is_last_try for n in (len(BACKOFF), len(BACKOFF) + 1)] == [False, True]
 
 
 def test_what_may_have_arrived_is_never_tried_again():
-    assert [settle(a_letter(n), Unknown("lost")).state for n in (1, 6)] == ["in_doubt"] * 2
+    assert [delivery_result(a_letter(n), DeliveryUnknown("lost")).state for n in (1, 6)] == [
+        "in_doubt"
+    ] * 2
 
 
 def test_what_was_refused_for_good_or_taken_is_over():
-    assert settle(a_letter(), Refused("HTTP 404", again=False)) == Settled("failed", "HTTP 404")
-    assert settle(a_letter(), Sent()) == Settled("sent")
+    assert delivery_result(a_letter(), DeliveryRefused("HTTP 404", again=False)) == DeliveryResult(
+        "failed", "HTTP 404"
+    )
+    assert delivery_result(a_letter(), Delivered()) == DeliveryResult("sent")
 
 
 def test_a_target_may_ask_for_more_time_but_not_for_ever():
-    assert settle(a_letter(), Refused("429", wait=60_000)).wait == 60_000
-    assert settle(a_letter(), Refused("429", wait=1)).wait == 5_000
-    assert settle(a_letter(), Refused("429", wait=10**9)).wait == 3_600_000
+    assert delivery_result(a_letter(), DeliveryRefused("429", wait=60_000)).wait == 60_000
+    assert delivery_result(a_letter(), DeliveryRefused("429", wait=1)).wait == 5_000
+    assert delivery_result(a_letter(), DeliveryRefused("429", wait=10**9)).wait == 3_600_000
 
 
 # -- channels as they are written
@@ -356,13 +362,16 @@ def test_the_page_has_channels_that_can_be_read_and_every_kind_and_field():
 @pytest.mark.parametrize(
     ("address", "server"),
     [
-        ("smtp://mail.example", Server("mail.example", 25, "", is_encrypted=False)),
-        ("smtp://me@mail.example", Server("mail.example", 587, "me", is_encrypted=False)),
-        ("smtp://me@a.b@mail.example", Server("mail.example", 587, "me@a.b", is_encrypted=False)),
-        ("smtps://me@mail.example/", Server("mail.example", 465, "me", is_encrypted=True)),
-        ("smtp://[::1]:2525", Server("::1", 2525, "", is_encrypted=False)),
+        ("smtp://mail.example", MailServer("mail.example", 25, "", is_encrypted=False)),
+        ("smtp://me@mail.example", MailServer("mail.example", 587, "me", is_encrypted=False)),
+        (
+            "smtp://me@a.b@mail.example",
+            MailServer("mail.example", 587, "me@a.b", is_encrypted=False),
+        ),
+        ("smtps://me@mail.example/", MailServer("mail.example", 465, "me", is_encrypted=True)),
+        ("smtp://[::1]:2525", MailServer("::1", 2525, "", is_encrypted=False)),
     ],
 )
 def test_a_server_has_its_usual_port(address, server):
-    assert Server.of(address) == server
+    assert MailServer.of(address) == server
     assert server.is_here is (server.host == "::1")

@@ -18,7 +18,7 @@ import pytest
 from cronsim import CronSim, CronSimError
 
 from onbeat import InvalidSchedule, calendar, cron
-from onbeat.core.zones import names, zone
+from onbeat.core.time.zones import names, zone
 from tests.core.strategies import FIRST, LAST
 from tests.oracle import Walk
 

@@ -6,10 +6,7 @@ It is noon on New Year's Day; schedules are hourly unless a test says otherwise.
 
 import pytest
 
-from onbeat.core.decisions import Drop, Due, Launch, Plan, Queue, Skip, Tick
-from onbeat.core.instants import parse_instant
-from onbeat.core.model import NO_PAST, Past
-from onbeat.core.plan import (
+from onbeat.core.decide.plan import (
     MOST_DECISIONS,
     MOST_ON_TIME,
     catch_up,
@@ -20,9 +17,12 @@ from onbeat.core.plan import (
     set_aside,
     starts,
 )
-from onbeat.core.policies import Policy
-from onbeat.core.runs import Detail
-from onbeat.core.triggers import OnTheWall
+from onbeat.core.policy import Policy
+from onbeat.core.runs.decisions import Due, Launch, Plan, Queue, Skip, Supersede, Tick
+from onbeat.core.runs.run import ReasonDetail
+from onbeat.core.time.instants import parse_instant
+from onbeat.core.triggers.kinds import OnTheWall
+from onbeat.core.triggers.past import NO_PAST, Past
 from onbeat.testing import a_schedule
 from tests.core.plans import (
     DAY,
@@ -316,7 +316,7 @@ class TestMaxRuns:
 
     def test_starts_are_launches_and_queued_runs(self):
         tick = Tick(NOON, NOON * 1000)
-        decisions = [Drop(a_run()), Launch(tick), Queue(tick, 0), Skip(tick, "missed")]
+        decisions = [Supersede(a_run()), Launch(tick), Queue(tick, 0), Skip(tick, "missed")]
         assert starts(decisions) == 2
 
     def test_a_part_of_a_combination_has_its_end_too(self):
@@ -354,7 +354,7 @@ class TestSettingAside:
     def test_asked_to_catch_up_the_latest_stands_for_the_rest(self):
         aside = set_aside(a_schedule(), at("13:00"), NO_PAST, now=ms("15:59"), reason="paused")
         found = catch_up(a_schedule(), aside, [], NO_PAST, now=ms("15:59"))
-        assert found == (Launch(aside.tick, "catchup", Detail(rule="resumed")),)
+        assert found == (Launch(aside.tick, "catchup", ReasonDetail(rule="resumed")),)
 
     @pytest.mark.parametrize(
         ("overlap", "becomes"),

@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from onbeat import InvalidSchedule
-from onbeat.core.decisions import Drop, Due, Launch, Plan, Queue, Release, Skip
-from onbeat.core.instants import parse_instant, rfc3339
-from onbeat.core.model import NO_PAST, Past
-from onbeat.core.plan import (
+from onbeat.core.decide.plan import (
     MOST_DECISIONS,
     catch_up,
     decide_edit,
@@ -26,9 +23,12 @@ from onbeat.core.plan import (
     set_aside,
     starts,
 )
-from onbeat.core.policies import Policy
-from onbeat.core.runs import Run, Status
-from onbeat.core.schedules import Schedule
+from onbeat.core.policy import Policy
+from onbeat.core.runs.decisions import Due, Launch, Plan, Queue, Release, Skip, Supersede
+from onbeat.core.runs.run import Run, Status
+from onbeat.core.schedule import Schedule
+from onbeat.core.time.instants import parse_instant, rfc3339
+from onbeat.core.triggers.past import NO_PAST, Past
 from onbeat.testing import a_schedule
 from tests.core.plans import DAY, HOUR, MINUTE, NOON, SECOND, a_run, queued, waiting
 from tests.timing import LIMIT
@@ -293,7 +293,7 @@ def verdict(decision):
             return "queue"
         case Skip():
             return decision.reason
-        case Drop():
+        case Supersede():
             return "supersede"
 
 
@@ -306,7 +306,7 @@ def about(decisions):
             decision.tick.count,
         )
         for decision in decisions
-        if not isinstance(decision, (Drop, Release))
+        if not isinstance(decision, (Supersede, Release))
     ]
 
 
@@ -351,7 +351,7 @@ def test_every_tick_that_is_due_is_covered_exactly_once(case):
 @given(cases())
 def test_nothing_is_decided_that_is_not_due(case):
     for decision in case.planned().decisions:
-        if not isinstance(decision, (Drop, Release)):
+        if not isinstance(decision, (Supersede, Release)):
             assert decision.tick.due_at == case.start_of(decision.tick.run_at) <= case.now
 
 
@@ -470,7 +470,7 @@ def test_an_edit_covers_what_was_planned_up_to_now(case):
     assert all(
         isinstance(decision, Launch) or decision.tick.due_at <= case.now
         for decision in found
-        if not isinstance(decision, (Drop, Release))
+        if not isinstance(decision, (Supersede, Release))
     )
 
 

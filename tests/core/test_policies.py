@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
-from onbeat.core.policies import (
+from onbeat.core.policy import (
     LONGEST_RETRY,
     POLICIES,
     Policy,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from onbeat.core.schedules import read_schedule
+from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSchedule
+from onbeat.launchers.command import _read
 from onbeat.launchers.http.target import read_target
-from onbeat.launchers.process import _read
-from onbeat.launchers.session.target import read_prompt
+from onbeat.systems.sessions.target import read_prompt
 
 RUN = {"run": {"command": ["true"]}}
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule, after, cron, every, startup
-from onbeat.core.schedules import (
+from onbeat.core.schedule import (
     LONGEST_DEFINITION,
     Schedule,
     Target,

@@ -10,14 +10,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
+from onbeat.app.opened import check_target
 from onbeat.cli.define import FIRST_FILE
-from onbeat.core.codec import AROUND, KINDS
-from onbeat.core.policies import POLICIES, Policy
-from onbeat.core.schedules import TARGETS, definition, read_schedule
+from onbeat.core.policy import POLICIES, Policy
+from onbeat.core.schedule import TARGETS, definition, read_schedule
 from onbeat.core.schema import schedule_and_parts, schema_of_file, schema_of_schedule
+from onbeat.core.triggers.codec import AROUND, KINDS
 from onbeat.launchers.http.target import METHODS
-from onbeat.opened import check_target
-from onbeat.sources.marked import read_yaml
+from onbeat.sources.yaml_positions import read_yaml
 from tests.cli.test_verbs import TWO, WORK
 
 ROOT = Path(__file__).parent.parent.parent

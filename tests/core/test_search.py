@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from onbeat.core import ticks
-from onbeat.core.instants import parse_instant, rfc3339
-from onbeat.core.model import NO_PAST, Past
-from onbeat.core.plan import Due, Launch, Plan, Tick, decide_edit, next_due, plan, set_aside
+from onbeat.core.decide.plan import decide_edit, next_due, plan, set_aside
+from onbeat.core.runs.decisions import Due, Launch, Plan, Tick
+from onbeat.core.time.instants import parse_instant, rfc3339
+from onbeat.core.triggers import base
+from onbeat.core.triggers.past import NO_PAST, Past
 from onbeat.testing import a_schedule
 
 NOON = parse_instant("2026-01-01T12:00:00Z")
@@ -170,7 +171,7 @@ def test_however_soon_a_search_gives_up_every_tick_is_found(given, monkeypatch):
     schedule = a_schedule(**given)
     minutes = range(NOON + MINUTE, UNTIL + 1, MINUTE)
     expected = [t for t in minutes if schedule.trigger.has(t, NO_PAST)]
-    monkeypatch.setattr(ticks, "BUDGET", 0)
+    monkeypatch.setattr(base, "BUDGET", 0)
     found, looks = ticks_after(schedule, NOON, UNTIL)
     assert found == expected
     assert looks, "it did give up"

@@ -1,6 +1,6 @@
 """From when on a run counts as stuck."""
 
-from onbeat.core.stuck import ENOUGH, LEAST, Limit, is_stuck, p99, stuck_after
+from onbeat.core.runs.stuck import ENOUGH, LEAST, Limit, is_stuck, p99, stuck_after
 
 
 def test_the_p99_of_a_hundred_is_the_second_longest():

@@ -12,25 +12,25 @@ from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
 from onbeat.core import templates
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Status
+from onbeat.core.runs.run import Status
 from onbeat.core.templates import (
     FILTERS,
     LONGEST_TEXT,
     MOST_EXPRESSIONS,
     MOST_FILTERS,
     NAMES,
-    Ran,
+    PreviousRun,
     Template,
     check_templates,
     has_templates,
     render_all,
     values_of,
 )
+from onbeat.core.time.instants import parse_instant
 from tests.core.strategies import ZONES, zones_and_instants
 
 WINTER, SUMMER = 1_769_702_400, 1_785_340_800  # 2026-01-29 and 2026-07-29, 16:00 UTC
-BEFORE = Ran(
+BEFORE = PreviousRun(
     Status.SUCCESS,
     run_at=WINTER - 86_400,
     finished_at=(WINTER - 86_390) * 1000 + 345,
@@ -465,7 +465,9 @@ class TestBounds:
         value = []
         for _ in range(100_000):
             value = [value]
-        assert rendered("{{ last.result }}", last=Ran(Status.SUCCESS, 0, 0, value)) == "null"
+        assert (
+            rendered("{{ last.result }}", last=PreviousRun(Status.SUCCESS, 0, 0, value)) == "null"
+        )
 
 
 TARGET = {

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, time, timedelta
 import pytest
 
 from onbeat import InvalidSchedule, after, at, calendar, cron, daily, every, startup
-from onbeat.core.codec import decode, from_json, to_json
-from onbeat.core.instants import rfc3339
-from onbeat.core.ticks import PROBES
-from onbeat.core.triggers import Manual
-from onbeat.core.zones import FIRST_SECOND, LAST_SECOND, Zone, _parse_tzif, zone
+from onbeat.core.time.instants import rfc3339
+from onbeat.core.time.zones import FIRST_SECOND, LAST_SECOND, Zone, _parse_tzif, zone
+from onbeat.core.triggers.base import PROBES
+from onbeat.core.triggers.codec import decode, from_json, to_json
+from onbeat.core.triggers.kinds import Manual
 from tests.core.pasts import happened
 from tests.timing import LIMIT, cpu_seconds
 

@@ -6,8 +6,8 @@ from datetime import datetime
 import pytest
 
 from onbeat import InvalidSchedule, cron
-from onbeat.core.instants import rfc3339
-from onbeat.core.zones import zone
+from onbeat.core.time.instants import rfc3339
+from onbeat.core.time.zones import zone
 from tests.conftest import DATA
 from tests.timing import LIMIT, cpu_seconds
 

@@ -6,25 +6,25 @@ import pytest
 from msgspec import to_builtins
 
 from onbeat import after, at, calendar, cron, daily, every, startup
-from onbeat.core.decisions import Due
-from onbeat.core.endings import UNREPORTED
-from onbeat.core.instants import parse_instant
-from onbeat.core.misses import why_no_tick
-from onbeat.core.model import NO_PAST, Past
-from onbeat.core.runs import REASONS, Detail, Status, Tried
-from onbeat.core.schedules import from_definition
-from onbeat.core.triggers import Manual
-from onbeat.core.why import (
-    SENTENCES,
+from onbeat.core.decide.outcomes import UNREPORTED
+from onbeat.core.explain.facts import (
+    DefinitionSpan,
     Facts,
     GroupFacts,
     NodeFacts,
     RunFacts,
-    Spell,
     UpFacts,
-    explain,
 )
-from onbeat.telling import why_fields
+from onbeat.core.explain.reasons import SENTENCES
+from onbeat.core.explain.why import explain
+from onbeat.core.explain.why_no_tick import why_no_tick
+from onbeat.core.runs.decisions import Due
+from onbeat.core.runs.run import REASONS, PastAttempt, ReasonDetail, Status
+from onbeat.core.schedule import from_definition
+from onbeat.core.time.instants import parse_instant
+from onbeat.core.triggers.kinds import Manual
+from onbeat.core.triggers.past import NO_PAST, Past
+from onbeat.service.serialize import why_fields
 from onbeat.testing import a_schedule
 
 NOON = parse_instant("2026-01-01T12:00:00Z")
@@ -55,7 +55,7 @@ def asked(run=None, *, when=NOON, now=NOON + HOUR, **fields):
     }
     usual = {"decided_until": now, "created_at": (NOON - 86_400) * 1000}
     schedule = a_schedule("report", **policy)
-    usual["spells"] = [Spell(schedule, NOON - 86_400)]
+    usual["spells"] = [DefinitionSpan(schedule, NOON - 86_400)]
     return explain(Facts("report", when, now * 1000, schedule, run=run, **usual | fields))
 
 
@@ -151,7 +151,7 @@ class TestTheReasons:
         run = a_run(
             status, reason=reason, attempt=1 if status is Status.FAILED else 0,
             error="its node fell silent", deadline_at=NOON * 1000, finished_at=NOON * 1000,
-            detail=Detail(rule=rule if reason == "missed" else None),
+            detail=ReasonDetail(rule=rule if reason == "missed" else None),
         )  # fmt: skip
         assert asked(run, **policy).instead.startswith(instead)
 
@@ -321,7 +321,7 @@ class TestWithoutARow:
             Facts(
                 "report", when, (NOON + 5 * HOUR) * 1000, schedule, decided_until=NOON,
                 past=Past(created_at=NOON - HOUR - 60, runs_used=2),
-                spells=[Spell(schedule, NOON - HOUR - 60)],
+                spells=[DefinitionSpan(schedule, NOON - HOUR - 60)],
             )
         )  # fmt: skip
         assert (found.previous, found.following) == (previous, following)
@@ -342,7 +342,13 @@ class TestWithoutARow:
         given = {"every": "1h", "run": {"command": ["true"]}} | definition
         schedule = from_definition("report", json.dumps(given))
         found = explain(
-            Facts("report", NOON + HOUR, NOON * 1000, schedule, spells=[Spell(schedule, NOON)])
+            Facts(
+                "report",
+                NOON + HOUR,
+                NOON * 1000,
+                schedule,
+                spells=[DefinitionSpan(schedule, NOON)],
+            )
         )
         assert (found.kind, found.sentences) == ("to_come", [said])
 
@@ -477,7 +483,7 @@ class TestMissed:
     def missed(self, rule, decided="15:00:00", **fields):
         run = a_run(
             reason="missed", created_at=ms(decided), finished_at=ms(decided),
-            detail=Detail(rule=rule),
+            detail=ReasonDetail(rule=rule),
         )  # fmt: skip
         return asked(run, **fields)
 
@@ -536,7 +542,9 @@ class TestMissed:
 class TestAttempts:
     def tried(self, *reasons):
         return [
-            Tried(n, ms("12:00:00") + n * 1000, ms("12:00:00") + n * 1000 + 7, reason, 1, "why")
+            PastAttempt(
+                n, ms("12:00:00") + n * 1000, ms("12:00:00") + n * 1000 + 7, reason, 1, "why"
+            )
             for n, reason in enumerate(reasons, 1)
         ]
 
@@ -544,7 +552,7 @@ class TestAttempts:
         run = a_run(
             Status.FAILED, reason="superseded", attempt=1, started_at=ms("12:00:01"),
             finished_at=ms("12:05:00"), tried=self.tried("exit"), exit_code=1,
-            detail=Detail(waited_for="retry", newer=NOON + 300),
+            detail=ReasonDetail(waited_for="retry", newer=NOON + 300),
         )  # fmt: skip
         found = asked(run)
         assert found.sentences == [
@@ -557,7 +565,7 @@ class TestAttempts:
         run = a_run(
             reason="superseded", attempt=3, finished_at=ms("12:05:00"),
             tried=self.tried("busy", "busy", "busy"), error="Ray cannot be reached",
-            detail=Detail(waited_for="retry"),
+            detail=ReasonDetail(waited_for="retry"),
         )  # fmt: skip
         assert asked(run).sentences[:2] == [
             "a newer tick took its place",
@@ -570,7 +578,7 @@ class TestAttempts:
     def test_without_a_node_that_offers_it_the_node_is_named(self):
         run = a_run(
             reason="superseded", finished_at=ms("12:05:00"), needs="ray",
-            detail=Detail(waited_for="node"),
+            detail=ReasonDetail(waited_for="node"),
         )  # fmt: skip
         assert asked(run).sentences[1] == (
             "it was ended at 2026-01-01T12:05:00.000Z: until then it waited for a node that offers "
@@ -612,12 +620,12 @@ class TestCauses:
         run = a_run(
             Status.SUCCESS, attempt=1, started_at=ms("12:00:00"), finished_at=ms("12:00:00"),
             triggered_by=cause, request_id="a-1", created_at=ms("12:00:00"),
-            detail=Detail(by="ann", note=note),
+            detail=ReasonDetail(by="ann", note=note),
         )  # fmt: skip
         assert asked(run).sentences[-1] == said
 
     def test_a_pause_has_its_times_its_caller_and_its_note(self):
-        detail = Detail(since=ms("09:00:00"), until=ms("13:00:00"), by="ann", note="holiday")
+        detail = ReasonDetail(since=ms("09:00:00"), until=ms("13:00:00"), by="ann", note="holiday")
         found = asked(a_skip("paused", detail=detail))
         assert found.sentences == [
             (
@@ -627,7 +635,7 @@ class TestCauses:
         ]
 
     def test_a_gate_that_was_still_closed_has_no_end(self):
-        found = asked(a_skip("gate_off", detail=Detail(since=ms("09:00:00"))))
+        found = asked(a_skip("gate_off", detail=ReasonDetail(since=ms("09:00:00"))))
         assert found.sentences == [
             (
                 "the gate was closed since 2026-01-01T09:00:00.000Z, when an edit at "
@@ -638,8 +646,8 @@ class TestCauses:
     def test_a_schedule_that_was_deleted_and_defined_again_says_both(self):
         schedule = a_schedule("report")
         spells = [
-            Spell(None, 0, NOON - 7200), Spell(schedule, NOON - 7200, NOON - 3600),
-            Spell(None, NOON - 3600, NOON + 60), Spell(schedule, NOON + 60),
+            DefinitionSpan(None, 0, NOON - 7200), DefinitionSpan(schedule, NOON - 7200, NOON - 3600),
+            DefinitionSpan(None, NOON - 3600, NOON + 60), DefinitionSpan(schedule, NOON + 60),
         ]  # fmt: skip
         facts = Facts("report", NOON, NOON * 1000, None, created_at=ms("12:01:00"), spells=spells)
         assert explain(facts).headline == (

@@ -3,10 +3,10 @@
 import pytest
 
 from onbeat import after, at, calendar, cron, daily, every, startup
-from onbeat.core.instants import parse_instant
-from onbeat.core.nights import YEAR, night_notes
-from onbeat.core.triggers import Manual
-from onbeat.core.words import words
+from onbeat.core.explain.describe import describe
+from onbeat.core.explain.dst_notes import YEAR, night_notes
+from onbeat.core.time.instants import parse_instant
+from onbeat.core.triggers.kinds import Manual
 
 JANUARY = parse_instant("2026-01-01T00:00:00Z")
 
@@ -39,7 +39,7 @@ JANUARY = parse_instant("2026-01-01T00:00:00Z")
     ],
 )  # fmt: skip
 def test_a_cron_reads_as_a_sentence(text, told):
-    assert words(cron(text, tz="Europe/Berlin")) == told
+    assert describe(cron(text, tz="Europe/Berlin")) == told
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_cron_reads_as_a_sentence(text, told):
     ids=str,
 )  # fmt: skip
 def test_every_kind_reads_as_a_sentence(trigger, told):
-    assert words(trigger) == told
+    assert describe(trigger) == told
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from onbeat import InvalidSchedule, cron, daily
-from onbeat.core import zones
-from onbeat.core.cron import compile_days
-from onbeat.core.wall import WallPattern, minutes_of_day
-from onbeat.core.zones import Gap, Zone, zone
+from onbeat.core.time import zones
+from onbeat.core.time.cron import compile_days
+from onbeat.core.time.local_patterns import WallPattern, minutes_of_day
+from onbeat.core.time.zones import Gap, Zone, zone
 from tests.core.strategies import FIRST, LAST
 from tests.timing import LIMIT, cpu_seconds
 

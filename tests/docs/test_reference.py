@@ -6,8 +6,8 @@ import re
 import click
 import pytest
 
-from onbeat.access import SCOPES
 from onbeat.cli import main
+from onbeat.service.access import SCOPES
 from tests.docs.examples import ROOT
 from tests.web.serving import serving
 

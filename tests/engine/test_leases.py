@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from onbeat.engine.leases import Lease, in_a_thread
+from onbeat.engine.lease import Lease, renew_in_thread
 from onbeat.errors import StoreFailed
-from onbeat.ports import Beat, Node
+from onbeat.ports.store import HeartbeatResult, Node
 from onbeat.testing import ManualClock
 
 NODE = Node("node", "here", frozenset(), lease=6_000)
@@ -52,10 +52,10 @@ def _no_waiting(monkeypatch):
     async def at_once(seconds):
         pass
 
-    monkeypatch.setattr("onbeat.engine.leases.asyncio.sleep", at_once)
+    monkeypatch.setattr("onbeat.engine.lease.asyncio.sleep", at_once)
 
 
-ALIVE = Beat(is_known=True)
+ALIVE = HeartbeatResult(is_known=True)
 AWAY = StoreFailed("away")
 
 
@@ -82,7 +82,7 @@ def test_a_lapse_that_is_over_again_is_not_forgotten():
 
 
 def test_a_node_that_others_forgot_has_none():
-    lease, _ = kept((0, Beat(is_known=False)))
+    lease, _ = kept((0, HeartbeatResult(is_known=False)))
     assert not lease.holds
     assert lease.is_forgotten
 
@@ -104,7 +104,7 @@ def test_work_in_a_thread_goes_on_while_the_loop_is_held(monkeypatch):
             await asyncio.sleep(0.01)
 
     async def story():
-        task = asyncio.create_task(in_a_thread(work))
+        task = asyncio.create_task(renew_in_thread(work))
         await asyncio.sleep(0.05)
         before = len(beats)
         time.sleep(0.2)  # noqa: ASYNC251 - as a target may
@@ -122,7 +122,7 @@ def test_work_in_a_thread_that_is_ended_before_it_began_ends(monkeypatch):
 
     async def story():
         for delay in (0, 0, 0.001):
-            task = asyncio.create_task(in_a_thread(lambda: asyncio.sleep(600)))
+            task = asyncio.create_task(renew_in_thread(lambda: asyncio.sleep(600)))
             await asyncio.sleep(delay)
             task.cancel()
             await asyncio.wait([task])
@@ -138,4 +138,4 @@ def test_work_in_a_thread_that_fails_says_so(monkeypatch):
         raise StoreFailed("say")
 
     with pytest.raises(StoreFailed, match="say"):
-        asyncio.run(in_a_thread(work))
+        asyncio.run(renew_in_thread(work))

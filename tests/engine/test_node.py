@@ -11,18 +11,18 @@ import pytest
 from msgspec.structs import replace
 
 from onbeat import Onbeat, every
-from onbeat.core.model import NO_PAST, Past
-from onbeat.core.plan import plan
-from onbeat.core.runs import Failed, Run, Status, Succeeded
-from onbeat.engine import loop
+from onbeat.app.settings import Settings
+from onbeat.core.decide.plan import plan
+from onbeat.core.runs.run import Failed, Run, Status, Succeeded
+from onbeat.core.triggers.past import NO_PAST, Past
+from onbeat.engine import node as loop
 from onbeat.engine.dispatcher import Dispatcher
-from onbeat.engine.loop import Engine
+from onbeat.engine.node import Engine
 from onbeat.engine.planner import Allowance, Planner
 from onbeat.errors import StoreUnusable
-from onbeat.ports import Finished, Node
-from onbeat.settings import Settings
-from onbeat.stores.sqlite import SqliteStore
-from onbeat.telling import run_fields
+from onbeat.ports.store import Finished, Node
+from onbeat.service.serialize import run_fields
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 NODE = Node("node-1", "here", frozenset({"command"}))
@@ -257,7 +257,7 @@ def test_node_on_sqlite_looks_for_leftovers_again_and_again(monkeypatch):
         await asyncio.wait_for(often.wait(), 5)
         await asyncio.wait_for(engine.stop(1), 5)
 
-    monkeypatch.setattr("onbeat.engine.loop.LEFTOVERS_EVERY", 0.001)
+    monkeypatch.setattr("onbeat.engine.node.LEFTOVERS_EVERY", 0.001)
     played(story)
     assert len(looks) >= 3
 

@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from onbeat.core.notices import BACKOFF, Refused, Sent, Unknown
-from onbeat.core.runs import Failed
-from onbeat.engine.notifier import Outbox, Wired, notice_of
+from onbeat.core.notify.notifications import BACKOFF, Delivered, DeliveryRefused, DeliveryUnknown
+from onbeat.core.runs.run import Failed
+from onbeat.engine.outbox import ChannelAdapter, Outbox, notice_of
 from onbeat.errors import StoreFailed
 from onbeat.events import (
     AnyEvent,
@@ -19,9 +19,9 @@ from onbeat.events import (
     RunSucceeded,
     ScheduleParked,
 )
-from onbeat.ports import Finished, Node
-from onbeat.records import Happened
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.ports.rows import StoredEvent
+from onbeat.ports.store import Finished, Node
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
 from tests.notifiers.servers import a_channel
 
@@ -45,7 +45,7 @@ class Recording:
     """A notifier that keeps what it was given, and answers as it is told: the last for ever."""
 
     def __init__(self, *answers):
-        self.letters, self._answers = [], list(answers) or [Sent()]
+        self.letters, self._answers = [], list(answers) or [Delivered()]
 
     async def send(self, letter):
         self.letters.append(letter)
@@ -89,7 +89,9 @@ class Failing:
 
 
 def wired(notifier, name="ops", **fields):
-    return Wired(a_channel(name, **{"webhook": "https://h", "every": "0s"} | fields), notifier)
+    return ChannelAdapter(
+        a_channel(name, **{"webhook": "https://h", "every": "0s"} | fields), notifier
+    )
 
 
 async def fail(store, *names):
@@ -126,7 +128,7 @@ def test_each_channel_is_told_once_of_what_it_wants_to_hear():
 
 def test_one_that_is_refused_twice_is_delivered_once_under_one_key():
     async def story(store, clock):
-        ops = Recording(Refused("HTTP 500"), Refused("HTTP 503"), Sent())
+        ops = Recording(DeliveryRefused("HTTP 500"), DeliveryRefused("HTTP 503"), Delivered())
         outbox = Outbox(store, [wired(ops)])
         await fail(store, "a")
         for wait in (0, *BACKOFF):
@@ -139,7 +141,7 @@ def test_one_that_is_refused_twice_is_delivered_once_under_one_key():
 
 def test_one_that_is_refused_for_ever_is_given_up_after_six_tries():
     async def story(store, clock):
-        ops = Recording(Refused("HTTP 500"))
+        ops = Recording(DeliveryRefused("HTTP 500"))
         outbox = Outbox(store, [wired(ops)])
         await fail(store, "a")
         for wait in (0, *BACKOFF, 86_400_000):
@@ -151,7 +153,9 @@ def test_one_that_is_refused_for_ever_is_given_up_after_six_tries():
     assert played(story) == (6, {"ops": {"failed": 1}}, 1)
 
 
-@pytest.mark.parametrize("answer", [Unknown("no answer"), RuntimeError("a defect")], ids=type)
+@pytest.mark.parametrize(
+    "answer", [DeliveryUnknown("no answer"), RuntimeError("a defect")], ids=type
+)
 def test_one_that_may_have_arrived_is_not_sent_again(answer):
     async def story(store, clock):
         ops = Recording(answer)
@@ -182,7 +186,7 @@ def test_one_left_by_a_node_that_died_is_in_doubt_and_told():
 
 def test_a_target_that_hangs_holds_up_no_other_channel_and_no_look():
     async def story(store, _):
-        slow, quick = Hanging(Refused("never connected")), Recording()
+        slow, quick = Hanging(DeliveryRefused("never connected")), Recording()
         outbox = Outbox(store, [wired(slow, "slow"), wired(quick, "quick")])
         for name in "ab":
             await fail(store, name)
@@ -197,7 +201,11 @@ def test_a_target_that_hangs_holds_up_no_other_channel_and_no_look():
 
 @pytest.mark.parametrize(
     ("answer", "state"),
-    [(Refused("never connected"), "waiting"), (Unknown("no answer"), "in_doubt"), (Sent(), "sent")],
+    [
+        (DeliveryRefused("never connected"), "waiting"),
+        (DeliveryUnknown("no answer"), "in_doubt"),
+        (Delivered(), "sent"),
+    ],
 )
 def test_stopping_waits_for_its_grace_and_keeps_what_is_known(answer, state):
     async def story(store, _):
@@ -217,7 +225,7 @@ def test_stopping_waits_for_its_grace_and_keeps_what_is_known(answer, state):
 
 def test_who_is_in_a_hurry_need_not_wait_for_the_grace():
     async def story(store, _):
-        outbox = Outbox(store, [wired(Hanging(Unknown("no answer")))])
+        outbox = Outbox(store, [wired(Hanging(DeliveryUnknown("no answer")))])
         await fail(store, "a")
         await outbox.look_once()
         await asyncio.sleep(0.01)
@@ -313,7 +321,7 @@ def test_every_event_that_is_marked_can_be_told():
     }
     for kind, event in found.items():
         assert event.is_notable
-        assert notice_of(Happened(0, event)).kind == kind
+        assert notice_of(StoredEvent(0, event)).kind == kind
     notable = {each for each in get_args(AnyEvent) if "is_notable" in vars(each)}
     assert notable == {type(event) for event in found.values()}
 
@@ -321,7 +329,7 @@ def test_every_event_that_is_marked_can_be_told():
 def test_a_tick_is_missed_when_more_than_five_in_a_row_overlap():
     about = ("backup", 17, 1_767_268_800, "overlap")
     assert not RunSkipped(*about, overlaps=5).is_notable
-    missed = notice_of(Happened(0, RunSkipped(*about, overlaps=6)))
+    missed = notice_of(StoredEvent(0, RunSkipped(*about, overlaps=6)))
     assert (missed.kind, missed.reason) == ("missed", "overlap")
 
 
@@ -334,4 +342,4 @@ def test_a_tick_is_missed_when_more_than_five_in_a_row_overlap():
     ids=lambda event: event.name,
 )
 def test_what_is_ordinary_is_not_told(event):
-    assert notice_of(Happened(0, event)) is None
+    assert notice_of(StoredEvent(0, event)) is None

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from onbeat.core.plan import plan
+from onbeat.core.decide.plan import plan
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.errors import StoreFailed
-from onbeat.ports import Node
-from onbeat.records import WhichRuns
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.ports.rows import RunFilter
+from onbeat.ports.store import Node
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 NODE = Node("node-1", "here", frozenset({"command"}))
@@ -60,11 +60,11 @@ def test_an_outcome_that_waits_behind_a_hand_back_is_known_to_its_node():
         recording = asyncio.create_task(dispatcher.record())
         await store.failed.wait()
         clock.advance(NODE.lease)
-        await dispatcher.disown()
+        await dispatcher.release_unknown()
         store.repaired = True
         await dispatcher.idle()
         recording.cancel()
-        rows = await store.runs(WhichRuns(), limit=10)
+        rows = await store.runs(RunFilter(), limit=10)
         await store.close()
         return {row.schedule_id: (str(row.status), row.attempt) for row in rows}
 

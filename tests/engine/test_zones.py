@@ -2,13 +2,13 @@
 
 import asyncio
 
-from onbeat.core.zones import VERSION
-from onbeat.engine import zones as following
-from onbeat.engine.loop import Engine
-from onbeat.ports import Node
-from onbeat.stores.sql import zones
+from onbeat.core.time.zones import VERSION
+from onbeat.engine import zone_data as following
+from onbeat.engine.node import Engine
+from onbeat.ports.store import Node
+from onbeat.stores.sql import zone_data
 from onbeat.stores.sql.rows import KEEP
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
 
 NINE = 1_767_340_800  # in Berlin, on January 2
@@ -30,7 +30,7 @@ async def with_older_data(clock, count):
 
 def test_node_follows_zone_data_beside_its_work(monkeypatch, caplog):
     caplog.set_level("INFO", "onbeat.engine")
-    monkeypatch.setattr(zones, "AT_ONCE", 10)
+    monkeypatch.setattr(zone_data, "AT_ONCE", 10)
     monkeypatch.setattr(following, "BATCH", 10)
 
     async def story():

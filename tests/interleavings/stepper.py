@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from onbeat.stores.postgres.database import Cursor
+from onbeat.stores.postgres.database import DeadlineCursor
 
 TABLES = re.compile(r"\b(due|schedule_state|schedules|schedule_runs|meta|nodes)\b")
 CHANGED = re.compile(
@@ -244,7 +244,7 @@ class _stopping:  # noqa: N801 - it is read as a word
         self._actors = actors
 
     def __enter__(self) -> None:
-        self._execute = execute = Cursor.execute
+        self._execute = execute = DeadlineCursor.execute
         actors = self._actors
 
         def stopping(cursor, query, params=None, **options):
@@ -253,7 +253,7 @@ class _stopping:  # noqa: N801 - it is read as a word
                 actor.stop_before(query, params)
             return execute(cursor, query, params, **options)
 
-        Cursor.execute = stopping
+        DeadlineCursor.execute = stopping
 
     def __exit__(self, *_: object) -> None:
-        Cursor.execute = self._execute
+        DeadlineCursor.execute = self._execute

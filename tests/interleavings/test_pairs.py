@@ -12,7 +12,7 @@ import pytest
 from onbeat.errors import NoSuchSchedule, RunIsOver
 from onbeat.stores.postgres import transaction
 from onbeat.stores.postgres.transaction import PostgresTransaction
-from onbeat.stores.sql import defining, planning, zones
+from onbeat.stores.sql import define, plan_due, zone_data
 from tests.interleavings.stepper import Explorer
 from tests.interleavings.world import BEFORE, World
 from tests.postgres import shared_server
@@ -98,7 +98,7 @@ def without_locks(monkeypatch, name):
 DEFECTS = {
     "a planner decides by what it saw before others followed": (
         ("plan", "follow"),
-        lambda patch: patch.setattr(zones, "follow_taken", lambda tx, cursor, rows: rows),
+        lambda patch: patch.setattr(zone_data, "follow_taken", lambda tx, cursor, rows: rows),
     ),
     "nobody holds a schedule": (
         ("finish", "lost"),
@@ -129,16 +129,16 @@ DEFECTS = {
     ),
     "a node that is being given up still starts runs": (
         ("plan by two", "lost"),
-        lambda patch: patch.setattr(planning, "may_start", lambda tx, node: True),
+        lambda patch: patch.setattr(plan_due, "may_start", lambda tx, node: True),
     ),
     "what was paused or deleted is opened with the gate": (
         ("delete", "open"),
-        lambda patch: patch.setattr(defining, "find_all", all_alive),
+        lambda patch: patch.setattr(define, "find_all", all_alive),
     ),
 }
 
 
-def all_alive(tx, schedule_ids, find=defining.find_all):
+def all_alive(tx, schedule_ids, find=define.find_all):
     found = find(tx, schedule_ids)
     for known in found:
         known.deleted = False

@@ -13,13 +13,13 @@ from unittest.mock import patch
 
 import psycopg
 
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import NoSuchSchedule
-from onbeat.ports import Finished, Node
-from onbeat.records import WhichRuns
-from onbeat.stores import postgres
-from onbeat.stores.postgres import PostgresStore
-from onbeat.stores.postgres.transaction import Known
+from onbeat.ports.rows import RunFilter
+from onbeat.ports.store import Finished, Node
+from onbeat.stores.postgres import store as postgres
+from onbeat.stores.postgres.store import PostgresStore
+from onbeat.stores.postgres.transaction import TransactionCache
 from onbeat.stores.sql.store import TABLES
 from onbeat.testing import ManualClock, a_schedule
 from tests.interleavings.stepper import Actor
@@ -134,7 +134,7 @@ class World:
         (held["going"],) = await self.plan(store)
         self.clock.advance("1h")
         await self.plan(store)
-        held["queued"] = (await store.runs(WhichRuns("report"), limit=1))[0].run_id
+        held["queued"] = (await store.runs(RunFilter("report"), limit=1))[0].run_id
         asked = {"claimed": ONE, "unwanted": ONE, "going": TWO, "held": TWO, "free": None}
         for request_id, node in asked.items():
             await self.call(store, "enqueue", "report", request_id=request_id)
@@ -156,7 +156,7 @@ class World:
 
     def _forget(self):
         for store in self.stores:
-            store._threads._known = Known()
+            store._threads._known = TransactionCache()
 
     # -- what can be done
 
@@ -195,7 +195,7 @@ class World:
 
     async def _disown(self, store, held):
         known = {(held["going"].run_id, held["going"].fence)}
-        await store.disown(ONE, known, before=self.clock.now() - 2_000)
+        await store.release_unknown(ONE, known, before=self.clock.now() - 2_000)
 
     def calls(self, held):
         """Return everything that can be done, by name."""

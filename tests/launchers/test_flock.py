@@ -8,13 +8,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from onbeat import InvalidSchedule, Onbeat
-from onbeat.access import Caller, as_allowed
-from onbeat.core.runs import Failed, Succeeded
-from onbeat.core.schedules import read_schedule, read_target
+from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.core.schedule import read_schedule, read_target
 from onbeat.errors import NotAllowed
-from onbeat.launchers.flock import LONGEST_RESULT, FlockLauncher
-from onbeat.launchers.http import HttpLauncher
-from onbeat.ports import Answer, Attempt
+from onbeat.launchers.http.launcher import HttpLauncher
+from onbeat.ports.outside import HttpResponse
+from onbeat.ports.store import Attempt
+from onbeat.service.access import Caller, as_allowed
+from onbeat.systems.agents.flock import LONGEST_RESULT, FlockLauncher
 from onbeat.testing import ManualClock, a_schedule
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
@@ -85,7 +86,7 @@ def launched(answer, **given):
 
 
 def test_an_agent_is_given_a_tick_as_its_own_timer_would():
-    outcome, log, sent = launched(Answer(200, "OK", {"artifacts": []}), timeout=5000)
+    outcome, log, sent = launched(HttpResponse(200, "OK", {"artifacts": []}), timeout=5000)
     ((method, url, asked),) = sent
     assert (method, url) == ("POST", "http://127.0.0.1:8344/api/v1/agents/daily/run")
     payload = {
@@ -104,14 +105,14 @@ def test_an_agent_is_given_a_tick_as_its_own_timer_would():
 @pytest.mark.parametrize(
     ("answer", "error", "retryable"),
     [
-        (Answer(404, "Not Found", {"detail": "agent not found"}), "the server has no agent called 'daily' (agent not found)", False),
-        (Answer(404, "Not Found", {"detail": "Not Found"}), "HTTP 404: there is no Flock server at this address", False),
-        (Answer(500, "Internal Server Error", {"detail": "Agent execution failed: no"}), "HTTP 500: Internal Server Error: Agent execution failed: no", True),
-        (Answer(503, "Service Unavailable"), "HTTP 503: Service Unavailable", True),
-        (Answer(429, "Too Many Requests"), "HTTP 429: Too Many Requests", True),
-        (Answer(422, "Unprocessable Entity", {"detail": [{"loc": ["x"]}]}), "HTTP 422: Unprocessable Entity: [{'loc': ['x']}]", False),
-        (Answer(200, "OK", "<html>"), "the answer has no artifacts: is there a Flock server at this address?", False),
-        (Answer(200, "OK", {"artifacts": "x"}), "the answer has no artifacts: is there a Flock server at this address?", False),
+        (HttpResponse(404, "Not Found", {"detail": "agent not found"}), "the server has no agent called 'daily' (agent not found)", False),
+        (HttpResponse(404, "Not Found", {"detail": "Not Found"}), "HTTP 404: there is no Flock server at this address", False),
+        (HttpResponse(500, "Internal Server Error", {"detail": "Agent execution failed: no"}), "HTTP 500: Internal Server Error: Agent execution failed: no", True),
+        (HttpResponse(503, "Service Unavailable"), "HTTP 503: Service Unavailable", True),
+        (HttpResponse(429, "Too Many Requests"), "HTTP 429: Too Many Requests", True),
+        (HttpResponse(422, "Unprocessable Entity", {"detail": [{"loc": ["x"]}]}), "HTTP 422: Unprocessable Entity: [{'loc': ['x']}]", False),
+        (HttpResponse(200, "OK", "<html>"), "the answer has no artifacts: is there a Flock server at this address?", False),
+        (HttpResponse(200, "OK", {"artifacts": "x"}), "the answer has no artifacts: is there a Flock server at this address?", False),
     ],
 )  # fmt: skip
 def test_what_the_answers_mean(answer, error, retryable):
@@ -128,7 +129,7 @@ def test_no_answer_is_told_as_it_is():
 
 def test_of_many_artifacts_the_first_are_kept_and_the_others_counted():
     body = {"artifacts": [{"text": "x" * 1000}] * 100}
-    outcome, _, _ = launched(Answer(200, "OK", body))
+    outcome, _, _ = launched(HttpResponse(200, "OK", body))
     kept = outcome.result["artifacts"]
     assert 0 < len(json.dumps(kept)) <= LONGEST_RESULT + 200
     assert len(kept) + outcome.result["left_off"] == 100
@@ -136,7 +137,7 @@ def test_of_many_artifacts_the_first_are_kept_and_the_others_counted():
 
 def test_a_name_is_a_part_of_a_path_and_no_more():
     _, _, sent = launched(
-        Answer(404, "Not Found"),
+        HttpResponse(404, "Not Found"),
         target=read_target({"flock": {"url": "http://127.0.0.1:1/flock/", "agent": "a/../b?c"}}),
     )
     assert sent[0][1] == "http://127.0.0.1:1/flock/api/v1/agents/a%2F..%2Fb%3Fc/run"

@@ -10,11 +10,11 @@ import time
 import msgspec
 import pytest
 
-from onbeat.core.runs import Failed, Succeeded
-from onbeat.core.schedules import Target
+from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.core.schedule import Target
 from onbeat.errors import InvalidSchedule
-from onbeat.launchers.function import FunctionLauncher
-from onbeat.ports import Attempt
+from onbeat.launchers.python.launcher import FunctionLauncher
+from onbeat.ports.store import Attempt
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 SOON = 5  # seconds: far more than anything here takes

@@ -12,12 +12,13 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from onbeat.core.runs import Accepted, Busy, Failed, Gone, Succeeded
-from onbeat.core.schedules import Target
+from onbeat.core.runs.run import Accepted, Busy, Failed, Gone, Succeeded
+from onbeat.core.schedule import Target
 from onbeat.errors import InvalidSchedule
-from onbeat.launchers.http import HttpLauncher, sending, target
+from onbeat.launchers.http import sender, target
+from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.launchers.http.target import is_public, place_of, redirected
-from onbeat.ports import Attempt
+from onbeat.ports.store import Attempt
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 SOON = 5  # seconds: far more than anything here takes
@@ -350,7 +351,7 @@ def test_a_packed_body_is_unpacked(server):
 
 def test_a_bomb_is_unpacked_no_further_than_allowed(server, monkeypatch):
     packed, headers = gzip.compress(bytes(100 * KIB * KIB)), {"Content-Encoding": "gzip"}
-    sizes, unpacker = [], sending.zlib.decompressobj
+    sizes, unpacker = [], sender.zlib.decompressobj
 
     class Unpacker:
         def __init__(self, **given):
@@ -360,7 +361,7 @@ def test_a_bomb_is_unpacked_no_further_than_allowed(server, monkeypatch):
             sizes.append(len(found := self.inner.decompress(*given)))
             return found
 
-    monkeypatch.setattr(sending.zlib, "decompressobj", Unpacker)
+    monkeypatch.setattr(sender.zlib, "decompressobj", Unpacker)
     server.answer = lambda request: web.Response(body=packed, headers=headers)
     assert outcome_of(server).result.endswith("of 1048576 or more characters]")
     assert sum(sizes) == KIB * KIB + 1

@@ -14,17 +14,12 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from onbeat.core.runs import Canceled, Failed, Succeeded
-from onbeat.core.schedules import Target
+from onbeat.core.runs.run import Canceled, Failed, Succeeded
+from onbeat.core.schedule import Target
 from onbeat.errors import InvalidSchedule
-from onbeat.launchers import process
-from onbeat.launchers.process import (
-    ProcessLauncher,
-    end_leftovers,
-    forget_output,
-    output_path,
-)
-from onbeat.ports import Attempt
+from onbeat.launchers import command as process
+from onbeat.launchers.command import ProcessLauncher, end_leftovers, forget_output, output_path
+from onbeat.ports.store import Attempt
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 LONG = 60  # what should be ended sleeps so long, and a test that waits for it fails
@@ -823,7 +818,7 @@ def test_client_that_closes_ends_nothing(tmp_path, a_bystander):
 def test_a_scheduler_that_one_of_its_runs_started_spares_itself_and_its_parents(a_bystander):
     store_id = uuid4().hex
     script = (
-        "import os; from onbeat.launchers.process import end_leftovers;"
+        "import os; from onbeat.launchers.command import end_leftovers;"
         f"print(end_leftovers({store_id!r}))"
     )
     # the shell waits for the scheduler: it is its parent

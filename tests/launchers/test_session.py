@@ -4,18 +4,19 @@ import asyncio
 
 import pytest
 
-from onbeat.core.runs import Accepted, Busy, Failed, Succeeded
-from onbeat.core.schedules import Target, read_target
+from onbeat.core.runs.run import Accepted, Busy, Failed, Succeeded
+from onbeat.core.schedule import Target, read_target
 from onbeat.errors import InvalidSchedule
-from onbeat.launchers.http import HttpLauncher
-from onbeat.launchers.session import BUSY, SessionLauncher
-from onbeat.ports import Answer, Attempt
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.launchers.http.launcher import HttpLauncher
+from onbeat.ports.outside import HttpResponse
+from onbeat.ports.store import Attempt
+from onbeat.stores.sqlite.store import SqliteStore
+from onbeat.systems.sessions.launcher import BUSY, SessionLauncher
 from onbeat.testing import ManualClock
 
 NOON = 1_767_268_800
 CHECKS = HttpLauncher(version="1", environment={}).check
-OK = Answer(200, "OK", {"ok": True})
+OK = HttpResponse(200, "OK", {"ok": True})
 
 
 class Line:
@@ -30,13 +31,13 @@ class Line:
     async def ask(self, method, url, *, body=None, headers=None, public_only=False, **_):
         if method == "GET":
             self.looked.append(url)
-            return self.states.pop(0) if self.states else Answer(404, "Not Found")
+            return self.states.pop(0) if self.states else HttpResponse(404, "Not Found")
         self.sent.append((method, url, body, dict(headers or {}), public_only))
         return self.answers.pop(0)
 
 
 def made(session_id):
-    return Answer(200, "OK", {"sessionId": session_id})
+    return HttpResponse(200, "OK", {"sessionId": session_id})
 
 
 def an_attempt(n=1, *, public_only=None, **fields):
@@ -86,11 +87,11 @@ def test_a_success_tells_the_session_and_the_log_what_was_asked():
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        (Answer(202, "Accepted"), Succeeded({"sessionId": "s"})),
-        (Answer(409, "Conflict"), Busy(BUSY, 7)),
-        (Answer(500, "Internal Server Error"), Failed("HTTP 500: Internal Server Error")),
-        (Answer(400, "Bad Request"), Failed("HTTP 400: Bad Request")),
-        (Answer(404, "Not Found"), Failed("HTTP 404: Not Found")),
+        (HttpResponse(202, "Accepted"), Succeeded({"sessionId": "s"})),
+        (HttpResponse(409, "Conflict"), Busy(BUSY, 7)),
+        (HttpResponse(500, "Internal Server Error"), Failed("HTTP 500: Internal Server Error")),
+        (HttpResponse(400, "Bad Request"), Failed("HTTP 400: Bad Request")),
+        (HttpResponse(404, "Not Found"), Failed("HTTP 404: Not Found")),
         (Failed("no answer after 300s", "timeout"), Failed("no answer after 300s", "timeout")),
     ],
 )
@@ -102,12 +103,12 @@ def test_what_the_answer_to_a_message_means(answer, outcome):
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (Answer(503, "Service Unavailable"), "HTTP 503: Service Unavailable"),
-        (Answer(200, "OK", {"id": 7}), "the server has made no session"),
-        (Answer(200, "OK", {"sessionId": "a\nb"}), "the server has made no session"),
-        (Answer(200, "OK", {"sessionId": ".."}), "the server has made no session"),
-        (Answer(200, "OK", {"sessionId": "."}), "the server has made no session"),
-        (Answer(200, "OK", "hello"), "the server has made no session"),
+        (HttpResponse(503, "Service Unavailable"), "HTTP 503: Service Unavailable"),
+        (HttpResponse(200, "OK", {"id": 7}), "the server has made no session"),
+        (HttpResponse(200, "OK", {"sessionId": "a\nb"}), "the server has made no session"),
+        (HttpResponse(200, "OK", {"sessionId": ".."}), "the server has made no session"),
+        (HttpResponse(200, "OK", {"sessionId": "."}), "the server has made no session"),
+        (HttpResponse(200, "OK", "hello"), "the server has made no session"),
         (Failed("nobody is there"), "nobody is there"),
     ],
 )
@@ -171,7 +172,7 @@ def test_a_session_of_one_server_is_never_spoken_to_on_another():
 
 
 def test_sessions_of_two_servers_that_have_the_same_id_are_two():
-    gone = Answer(200, "OK")
+    gone = HttpResponse(200, "OK")
     line = Line(made("s"), OK, made("s"), OK, gone, gone)
     mine = an_attempt(2, url="http://chat.example", persist=False, feedback=True)
     launch(line, an_attempt(persist=False, feedback=True), mine, tidies=True)
@@ -182,7 +183,7 @@ def test_sessions_of_two_servers_that_have_the_same_id_are_two():
 
 
 def test_what_a_run_was_alone_with_is_deleted_when_the_next_has_its_own():
-    gone = Answer(404, "Not Found")
+    gone = HttpResponse(404, "Not Found")
     line = Line(made("a"), OK, made("b"), OK, gone)
     launch(line, an_attempt(persist=False), an_attempt(2, persist=False), tidies=True)
     assert [f"{method} {url.rpartition('1/')[2]}" for method, url, *_ in line.sent] == [

@@ -9,10 +9,11 @@ import threading
 
 import pytest
 
-from onbeat.core.runs import Failed, Succeeded
-from onbeat.core.schedules import Target
+from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.core.schedule import Target
 from onbeat.errors import InvalidSchedule
-from onbeat.launchers.http import HttpLauncher, target
+from onbeat.launchers.http import target
+from onbeat.launchers.http.launcher import HttpLauncher
 from tests.launchers.test_http import an_attempt, redirects, server, start_server  # noqa: F401
 
 NAMES = {

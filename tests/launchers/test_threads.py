@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from onbeat.launchers.function import threads as subject
-from onbeat.launchers.function.threads import Threads
+from onbeat.launchers.python import threads as subject
+from onbeat.launchers.python.threads import CallThreads
 
 SOON = 5  # seconds: far more than anything here takes
 
@@ -48,7 +48,7 @@ def play(story):
 
 def test_a_call_returns_what_its_function_returns_and_raises_what_it_raises():
     async def story():
-        threads = Threads(2)
+        threads = CallThreads(2)
         assert await all_of(threads, [lambda: 1, lambda: 2, lambda: 3]) == [1, 2, 3]
         with pytest.raises(ZeroDivisionError):
             await threads.call(lambda: 1 / 0)
@@ -58,7 +58,7 @@ def test_a_call_returns_what_its_function_returns_and_raises_what_it_raises():
 
 def test_as_many_run_at_once_as_there_may_be_threads():
     async def story():
-        threads, meet = Threads(8), threading.Barrier(8, timeout=SOON)
+        threads, meet = CallThreads(8), threading.Barrier(8, timeout=SOON)
         for _ in range(20):  # the first time they are started, then they are woken
             assert sorted(await all_of(threads, [meet.wait] * 8)) == list(range(8))
 
@@ -74,7 +74,7 @@ def test_and_never_more():
         threading.Event().wait(0.001)
         running.pop()
 
-    play(all_of(Threads(3), [work] * 60))
+    play(all_of(CallThreads(3), [work] * 60))
     assert max(most) == 3
 
 
@@ -84,7 +84,7 @@ def test_no_call_waits_while_a_thread_sleeps(seed):
     draw = random.Random(seed)
 
     async def story():
-        threads = Threads(3)
+        threads = CallThreads(3)
         for _ in range(60):
             together = draw.randint(1, 3)
             meet = threading.Barrier(together, timeout=SOON)
@@ -97,7 +97,7 @@ def test_no_call_waits_while_a_thread_sleeps(seed):
         play(story())
 
 
-class Pausing(Threads):
+class Pausing(CallThreads):
     """Threads of which one that finds nobody to wake is held there."""
 
     def __init__(self, most):
@@ -147,7 +147,7 @@ def test_not_even_one_that_is_asked_for_while_another_finds_nobody_to_wake():
 
 def test_functions_that_return_at_once_need_few_threads():
     async def story():
-        threads = Threads(500)
+        threads = CallThreads(500)
         used = set(await all_of(threads, [threading.get_ident] * 500))
         assert len(used) < 100  # one more whenever the interpreter changes threads, not one a call
 
@@ -155,7 +155,7 @@ def test_functions_that_return_at_once_need_few_threads():
 
 
 def test_an_answer_that_comes_after_its_loop_was_closed_hurts_nobody():
-    threads, go_on, ended = Threads(1), threading.Event(), threading.Event()
+    threads, go_on, ended = CallThreads(1), threading.Event(), threading.Event()
 
     def work():
         go_on.wait(SOON)
@@ -176,7 +176,7 @@ def test_a_machine_without_a_thread_to_spare_says_so_and_calls_nothing_later(mon
     called = []
 
     async def story():
-        threads = Threads(2)
+        threads = CallThreads(2)
         with monkeypatch.context() as without:
             without.setattr(threading.Thread, "start", _cannot)
             with pytest.raises(RuntimeError, match="no thread"):
@@ -189,7 +189,7 @@ def test_a_machine_without_a_thread_to_spare_says_so_and_calls_nothing_later(mon
 
 def test_and_those_it_has_do_the_work_of_those_it_has_not(monkeypatch):
     async def story():
-        threads = Threads(9)
+        threads = CallThreads(9)
         await threads.call(lambda: None)
         monkeypatch.setattr(threading.Thread, "start", _cannot)
         assert await all_of(threads, [lambda: 1] * 9) == [1] * 9

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from onbeat.launchers.ray.dag import Unfit
-from onbeat.launchers.ray.tracer import Tracer, as_plain, with_tracer
+from onbeat.systems.ray.dag import NotCallable
+from onbeat.systems.ray.tracer import Tracer, as_plain, with_tracer
 
 
 class Text:
@@ -57,7 +57,7 @@ def test_a_warning_has_the_traceback_if_wanted(capsys):
 
 def test_what_needs_a_panel_is_refused_with_where_it_can_run():
     for asking in (Tracer().lock("approve", {"a": 1}, timeout=3), Tracer().fs()):
-        with pytest.raises(Unfit, match="leave entry_point out"):
+        with pytest.raises(NotCallable, match="leave entry_point out"):
             asyncio.run(asking)
 
 

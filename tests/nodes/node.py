@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onbeat import Onbeat
 from onbeat.engine.dispatcher import Dispatcher
-from onbeat.stores.postgres import PostgresStore
+from onbeat.stores.postgres.store import PostgresStore
 
 HOUR = 3600 * 10**9
 real_time_ns = time.time_ns

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from onbeat.stores.postgres import PostgresStore
+from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import a_schedule
 from tests.postgres import shared_server
 

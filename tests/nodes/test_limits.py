@@ -3,8 +3,8 @@
 import asyncio
 from itertools import pairwise
 
-from onbeat.core.plan import plan
-from onbeat.stores.postgres import PostgresStore
+from onbeat.core.decide.plan import plan
+from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import ManualClock, a_schedule
 from tests.nodes.test_nodes import a_beat, until
 

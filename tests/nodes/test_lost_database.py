@@ -9,10 +9,10 @@ import pytest
 from psycopg import errors
 
 from onbeat import Onbeat
-from onbeat.engine import patience
+from onbeat.app.settings import Settings
+from onbeat.engine import store_retry
 from onbeat.errors import StoreFailed, StoreUnusable
 from onbeat.events import RunStarted
-from onbeat.settings import Settings
 from onbeat.stores.postgres import database
 from onbeat.testing import a_schedule
 
@@ -63,7 +63,7 @@ class Faulty:
     """Has each statement fail in each way, one way at a time, until all were tried on it."""
 
     def __init__(self, monkeypatch, ways):
-        self._execute, self._ways = database.Cursor.execute, ways
+        self._execute, self._ways = database.DeadlineCursor.execute, ways
         self._left = defaultdict(lambda: list(self._ways))
         self.is_on, self.hit = False, Counter()
         self.statements = self._left.keys()
@@ -72,7 +72,7 @@ class Faulty:
         def execute(cursor, query, params=None, **options):
             return faulty._do(cursor, query, params, options)
 
-        monkeypatch.setattr(database.Cursor, "execute", execute)
+        monkeypatch.setattr(database.DeadlineCursor, "execute", execute)
 
     def _do(self, cursor, query, params, options):
         ways = self._left[re.sub(r"\s+", " ", str(query))] if self.is_on else []
@@ -111,11 +111,11 @@ async def until(reached, *, longest=60.0):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(patience, "FIRST_BACKOFF", 0.001)
-    monkeypatch.setattr(patience, "LONGEST_BACKOFF", 0.01)
-    monkeypatch.setattr("onbeat.engine.leases.HEARTBEATS", 300)
-    monkeypatch.setattr("onbeat.engine.loop.PRUNE_EVERY", 0.1)
-    monkeypatch.setattr("onbeat.app.START_LIMIT", 60.0)
+    monkeypatch.setattr(store_retry, "FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr(store_retry, "LONGEST_BACKOFF", 0.01)
+    monkeypatch.setattr("onbeat.engine.lease.HEARTBEATS", 300)
+    monkeypatch.setattr("onbeat.engine.node.PRUNE_EVERY", 0.1)
+    monkeypatch.setattr("onbeat.app.onbeat.START_LIMIT", 60.0)
 
 
 def test_node_outlives_every_fault_at_every_statement_of_its_life(postgres_url, monkeypatch, quick):
@@ -172,7 +172,7 @@ def test_node_outlives_every_fault_at_every_statement_of_its_life(postgres_url, 
 def test_start_is_given_up_with_the_last_error_once_its_limit_has_passed(
     postgres_url, monkeypatch, quick, fault
 ):
-    monkeypatch.setattr("onbeat.app.START_LIMIT", 0.1)
+    monkeypatch.setattr("onbeat.app.onbeat.START_LIMIT", 0.1)
 
     async def story():
         faulty = Faulty(monkeypatch, [(fault, False, True)] * 1_000_000)
@@ -187,7 +187,7 @@ def test_start_is_given_up_with_the_last_error_once_its_limit_has_passed(
 
 def test_password_that_is_refused_ends_a_start_at_once_but_no_node_that_was_up():
     refused = psycopg.OperationalError('FATAL:  password authentication failed for user "onbeat"')
-    address = database.Address("postgresql://onbeat@127.0.0.1/onbeat")
+    address = database.ServerAddress("postgresql://onbeat@127.0.0.1/onbeat")
     assert isinstance(address._unreachable(refused), StoreUnusable)
     address.is_proven = True
     assert type(address._unreachable(refused)) is StoreFailed

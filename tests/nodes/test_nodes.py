@@ -8,10 +8,11 @@ import psycopg
 import pytest
 
 from onbeat import Onbeat, every
+from onbeat.app.settings import Settings
 from onbeat.errors import StoreInDoubt, StoreUnusable
 from onbeat.events import RunStarted
-from onbeat.settings import Settings
-from onbeat.stores.postgres import PostgresStore, database
+from onbeat.stores.postgres import database
+from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import a_schedule
 from tests.postgres import Server, new_folder
 

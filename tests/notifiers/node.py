@@ -9,8 +9,8 @@ import signal
 import sys
 
 from onbeat import Onbeat
+from onbeat.app.settings import Settings
 from onbeat.notifiers.webhook import WebhookNotifier
-from onbeat.settings import Settings
 from onbeat.testing import a_schedule
 from tests.notifiers.servers import a_channel
 

@@ -9,8 +9,8 @@ from email import message_from_bytes, policy
 from aiohttp import web
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
-from onbeat.core.channels import read_channels
-from onbeat.core.notices import Letter, Notice, bundle
+from onbeat.core.notify.channels import read_channels
+from onbeat.core.notify.notifications import Notification, OutgoingMessage, compose_message
 
 NOON = 1_767_268_800
 
@@ -23,8 +23,8 @@ def a_channel(name="ops", **fields):
 
 def a_letter(*, attempt=1, schedule_id="backup", error="disk full", **fields):
     about = {"run_id": 17, "run_at": NOON, "reason": "error", "failures": 3, "error": error}
-    notice = Notice("failure", schedule_id, NOON * 1000 + 250, **about | fields)
-    return Letter(1, "ops", "k" * 64, bundle([notice]), NOON * 1000, attempt)
+    notice = Notification("failure", schedule_id, NOON * 1000 + 250, **about | fields)
+    return OutgoingMessage(1, "ops", "k" * 64, compose_message([notice]), NOON * 1000, attempt)
 
 
 @dataclass

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from onbeat.core.notices import Refused, Sent, Unknown
+from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.notifiers.apprise import AppriseNotifier
 from tests.notifiers.servers import a_channel, a_letter
 
@@ -37,15 +37,15 @@ async def answered(status):
 
 def test_what_apprise_delivers_is_sent():
     delivery, (body,) = asyncio.run(answered(200))
-    assert delivery == Sent()
+    assert delivery == Delivered()
     assert b"backup failed (3 in a row)" in body
 
 
 def test_what_apprise_does_not_deliver_is_in_doubt_as_it_says_no_more():
     delivery, _ = asyncio.run(answered(500))
-    assert delivery == Unknown("apprise says that it was not delivered, not why")
+    assert delivery == DeliveryUnknown("apprise says that it was not delivered, not why")
 
 
 def test_an_address_that_apprise_does_not_know_is_refused_for_good():
     told = "apprise does not know such an address"
-    assert sent("nonsense://s3cret") == Refused(told, again=False)
+    assert sent("nonsense://s3cret") == DeliveryRefused(told, again=False)

@@ -12,11 +12,11 @@ import apsw
 import pytest
 
 from onbeat import Onbeat
-from onbeat.app import client
-from onbeat.core.notices import BACKOFF
+from onbeat.app.onbeat import client
+from onbeat.app.settings import Settings
+from onbeat.core.notify.notifications import BACKOFF
 from onbeat.errors import InvalidSettings
 from onbeat.events import NoticeInDoubt, NoticeSent
-from onbeat.settings import Settings
 from onbeat.testing import ManualClock, a_schedule
 from tests.notifiers.servers import a_channel, a_hook, a_post, hang
 

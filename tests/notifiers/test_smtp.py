@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from onbeat.core.notices import Refused, Sent, Unknown
+from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.notifiers.smtp import SmtpNotifier
 from tests.notifiers.servers import a_channel, a_letter, a_post
 
@@ -36,7 +36,7 @@ def certificate(tmp_path_factory):
 
 def test_a_message_is_one_mail_to_all():
     with a_post() as server:
-        assert mail(server) == Sent()
+        assert mail(server) == Delivered()
         (found,) = server.post.got
     assert found["Subject"] == "[onbeat] backup failed (3 in a row)"
     assert found["To"] == "you@there.example, me@there.example"
@@ -59,7 +59,7 @@ def test_a_message_is_one_mail_to_all():
 )
 def test_what_a_run_says_cannot_become_a_header_or_a_command(evil):
     with a_post() as server:
-        assert mail(server, a_letter(error=evil, schedule_id=evil)) == Sent()
+        assert mail(server, a_letter(error=evil, schedule_id=evil)) == Delivered()
         (found,) = server.post.got
     assert "Bcc" not in found
     assert found.sent_to == TO
@@ -76,25 +76,25 @@ def test_a_line_with_a_dot_stays_a_line():
 
 def test_it_logs_in():
     with a_post(logs_in=True) as server:
-        assert mail(server, user="me@there.example", password="s3cret") == Sent()
+        assert mail(server, user="me@there.example", password="s3cret") == Delivered()
         assert server.post.passwords == [(b"me@there.example", b"s3cret")]
 
 
 def test_a_wrong_password_is_refused_for_good_and_not_told():
     with a_post(logs_in=True) as server:
         delivery = mail(server, user="me", password="hush-hush")
-    assert (type(delivery), delivery.again) == (Refused, False)
+    assert (type(delivery), delivery.again) == (DeliveryRefused, False)
     assert delivery.error.startswith("SMTP 535: ")
     assert "hush" not in delivery.error
 
 
 def test_the_connection_is_encrypted_where_the_server_offers_it(certificate):
     with a_post(tls_context=certificate, require_starttls=True) as server:
-        assert mail(server) == Sent()
+        assert mail(server) == Delivered()
 
 
 def test_a_password_is_not_sent_in_the_clear_to_another_machine(monkeypatch):
-    monkeypatch.setattr("onbeat.core.channels.Server.is_here", False)
+    monkeypatch.setattr("onbeat.core.notify.channels.Server.is_here", False)
     with a_post(logs_in=True) as server:
         delivery = mail(server, user="me", password="s3cret")
         assert server.post.passwords == []
@@ -105,11 +105,11 @@ def test_a_password_is_not_sent_in_the_clear_to_another_machine(monkeypatch):
 def test_a_certificate_that_nobody_vouches_for_is_refused_of_another_machine(
     certificate, monkeypatch
 ):
-    monkeypatch.setattr("onbeat.core.channels.Server.is_here", False)
+    monkeypatch.setattr("onbeat.core.notify.channels.Server.is_here", False)
     with a_post(tls_context=certificate) as server:
         delivery = mail(server)
         assert server.post.got == []
-    assert isinstance(delivery, Refused)
+    assert isinstance(delivery, DeliveryRefused)
     assert "TLS: " in delivery.error
 
 
@@ -118,26 +118,26 @@ def test_what_the_server_refuses_may_come_again_or_not(line, again):
     with a_post() as server:
         server.post.answers = [line]
         delivery = mail(server)
-    assert delivery == Refused(f"SMTP {line.replace(' ', ': ', 1)}", again=again)
+    assert delivery == DeliveryRefused(f"SMTP {line.replace(' ', ': ', 1)}", again=again)
 
 
 def test_while_some_are_refused_for_now_nobody_gets_it_but_for_the_last_try():
     with a_post() as server:
         server.post.refused = {TO[0]: "450 busy"}
         delivery = mail(server)
-        assert delivery == Refused(f"SMTP 450: {TO[0]}: busy", again=True)
+        assert delivery == DeliveryRefused(f"SMTP 450: {TO[0]}: busy", again=True)
         assert server.post.got == []
-        assert mail(server, a_letter(attempt=6)) == Sent(f"{TO[0]}: 450 busy")
+        assert mail(server, a_letter(attempt=6)) == Delivered(f"{TO[0]}: 450 busy")
         assert [each.sent_to for each in server.post.got] == [[TO[1]]]
 
 
 def test_one_who_is_refused_for_good_keeps_it_from_nobody_else():
     with a_post() as server:
         server.post.refused = {TO[0]: "550 unknown"}
-        assert mail(server) == Sent(f"{TO[0]}: 550 unknown")
+        assert mail(server) == Delivered(f"{TO[0]}: 550 unknown")
         assert [each.sent_to for each in server.post.got] == [[TO[1]]]
         server.post.refused |= {TO[1]: "550 unknown"}
-        assert mail(server) == Refused(f"SMTP 550: {TO[0]}: unknown", again=False)
+        assert mail(server) == DeliveryRefused(f"SMTP 550: {TO[0]}: unknown", again=False)
 
 
 def test_a_server_that_is_not_there_has_surely_not_got_it():
@@ -145,7 +145,7 @@ def test_a_server_that_is_not_there_has_surely_not_got_it():
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         port = taken.getsockname()[1]
         delivery = mail(SimpleNamespace(port=port))
-    assert delivery == Refused(f"127.0.0.1:{port}: Connection refused")
+    assert delivery == DeliveryRefused(f"127.0.0.1:{port}: Connection refused")
 
 
 def test_one_that_hangs_up_after_the_message_may_have_it():
@@ -157,7 +157,7 @@ def test_one_that_hangs_up_after_the_message_may_have_it():
         server.post.answers = [hang_up]
         delivery = mail(server)
         assert len(server.post.got) == 1
-    assert isinstance(delivery, Unknown)
+    assert isinstance(delivery, DeliveryUnknown)
 
 
 def test_one_that_never_answers_after_the_message_may_have_it():
@@ -168,7 +168,7 @@ def test_one_that_never_answers_after_the_message_may_have_it():
     with a_post() as server:
         server.post.answers = [hang]
         delivery = mail(server, longest=0.2)
-    assert isinstance(delivery, Unknown)
+    assert isinstance(delivery, DeliveryUnknown)
 
 
 def test_giving_up_before_anything_was_sent_is_a_surely_not():
@@ -185,7 +185,7 @@ def test_giving_up_before_anything_was_sent_is_a_surely_not():
             return await sending
 
         began = time.monotonic()
-        assert asyncio.run(story()) == Refused("it was given up before it was sent")
+        assert asyncio.run(story()) == DeliveryRefused("it was given up before it was sent")
         assert time.monotonic() - began < 2
 
 
@@ -211,10 +211,13 @@ def test_a_thread_that_was_given_up_sends_nothing_later():
         return delivery, server.post.got
 
     with a_post() as server:
-        assert asyncio.run(story(server)) == (Refused("it was given up before it was sent"), [])
+        assert asyncio.run(story(server)) == (
+            DeliveryRefused("it was given up before it was sent"),
+            [],
+        )
 
 
 def test_it_is_encrypted_from_the_start_if_the_address_says_so(certificate):
     with a_post(ssl_context=certificate) as server:
-        assert mail(server, scheme="smtps") == Sent()
+        assert mail(server, scheme="smtps") == Delivered()
         assert len(server.post.got) == 1

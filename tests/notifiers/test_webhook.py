@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from onbeat.core.notices import Refused, Sent, Unknown
+from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.notifiers.webhook import WebhookNotifier
 from tests.notifiers.servers import a_channel, a_hook, a_letter, hang, hang_up
 
@@ -30,7 +30,7 @@ def sent(*answers, longest=5.0, letter=None, **fields):
 
 def test_a_message_is_one_post_with_its_key():
     delivery, got = sent(204, headers={"X-Team": "ops"})
-    assert delivery == Sent()
+    assert delivery == Delivered()
     ((headers, body),) = got
     assert headers["Idempotency-Key"] == body["key"] == "k" * 64
     assert headers["Content-Type"] == "application/json"
@@ -47,20 +47,20 @@ def test_the_example_of_the_page_is_what_is_sent():
 @pytest.mark.parametrize("status", [500, 502, 503, 408, 425, 429])
 def test_what_is_refused_for_now_may_come_again(status):
     delivery, _ = sent(status)
-    assert delivery == Refused(f"HTTP {status}", again=True)
+    assert delivery == DeliveryRefused(f"HTTP {status}", again=True)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 413, 422])
 def test_what_is_refused_for_good_may_not(status):
     delivery, _ = sent(status)
-    assert delivery == Refused(f"HTTP {status}", again=False)
+    assert delivery == DeliveryRefused(f"HTTP {status}", again=False)
 
 
 def test_a_target_says_when_to_come_again():
     async def busy(_):
         return web.Response(status=429, headers={"Retry-After": "90"})
 
-    assert sent(busy)[0] == Refused("HTTP 429", again=True, wait=90_000)
+    assert sent(busy)[0] == DeliveryRefused("HTTP 429", again=True, wait=90_000)
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
@@ -69,7 +69,7 @@ def test_a_redirect_leads_nowhere(status):
         return web.Response(status=status, headers={"Location": f"http://{request.host}/other"})
 
     delivery, got = sent(away, 200)
-    assert delivery == Refused(f"HTTP {status}: redirects are not followed", again=False)
+    assert delivery == DeliveryRefused(f"HTTP {status}: redirects are not followed", again=False)
     assert len(got) == 1
 
 
@@ -79,14 +79,14 @@ def test_a_target_that_is_not_there_has_surely_not_got_it():
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         notifier = WebhookNotifier(a_channel(webhook=f"http://{address}/s3cret"))
         delivery = asyncio.run(notifier.send(a_letter()))
-    assert delivery == Refused(f"{address} cannot be reached: Connection refused")
+    assert delivery == DeliveryRefused(f"{address} cannot be reached: Connection refused")
 
 
 @pytest.mark.parametrize("host", ["a" * 64, "a..b", "127.0.0.1:99999"])
 def test_an_address_that_can_never_be_asked_is_not_tried_again(host):
     notifier = WebhookNotifier(a_channel(webhook=f"http://{host}/s3cret"))
     delivery = asyncio.run(notifier.send(a_letter()))
-    assert delivery == Refused("its address is no URL that can be asked", again=False)
+    assert delivery == DeliveryRefused("its address is no URL that can be asked", again=False)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_an_address_that_can_never_be_asked_is_not_tried_again(host):
 )
 def test_one_that_was_sent_and_not_answered_may_have_arrived(answer, told):
     delivery, got = sent(answer, longest=0.2)
-    assert delivery == Unknown(told)
+    assert delivery == DeliveryUnknown(told)
     assert len(got) == 1
 
 
@@ -116,7 +116,7 @@ def test_one_that_never_got_a_connection_has_surely_not_arrived():
                 each.close()
 
     delivery = asyncio.run(story())
-    assert delivery == Refused("never connected: no answer after 0.2 s")
+    assert delivery == DeliveryRefused("never connected: no answer after 0.2 s")
 
 
 def test_giving_up_tells_what_is_known():
@@ -129,7 +129,7 @@ def test_giving_up_tells_what_is_known():
             sending.cancel()
             return await sending
 
-    assert asyncio.run(story()) == Unknown("it was given up before there was an answer")
+    assert asyncio.run(story()) == DeliveryUnknown("it was given up before there was an answer")
 
 
 def test_an_endless_answer_is_not_read():
@@ -140,7 +140,7 @@ def test_an_endless_answer_is_not_read():
             await answer.write(b"x" * 65_536)
 
     delivery, _ = sent(endless)
-    assert delivery == Sent()
+    assert delivery == Delivered()
 
 
 def test_what_is_told_of_a_failure_never_holds_the_address():

@@ -17,7 +17,7 @@ import urllib.request
 from pathlib import Path
 
 from onbeat import Onbeat
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
 from onbeat.testing import a_schedule
 
 PANEL, APP, RAY = "http://127.0.0.1:23370", "http://127.0.0.1:8125", "127.0.0.1:26379"

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.core.runs import Failed, Succeeded
-from onbeat.core.schedules import read_schedule
+from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.core.schedule import read_schedule
 from tests.policies.world import HOUR, World, awaited
 
 HOURLY = {"every": "1h"}

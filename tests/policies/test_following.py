@@ -3,7 +3,7 @@
 import pytest
 
 from onbeat import InvalidSchedule, every, startup
-from onbeat.core.runs import Busy, Failed, Succeeded
+from onbeat.core.runs.run import Busy, Failed, Succeeded
 from onbeat.testing import ManualClock
 from tests.policies.world import GOES_ON, HOUR, MINUTE, World, at, awaited
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from onbeat.core.runs import Accepted, Succeeded
+from onbeat.core.runs.run import Accepted, Succeeded
 from onbeat.testing import ManualClock, RecordingLauncher
 from tests.policies.world import World, awaited
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from aiohttp import web
 
 from onbeat import Onbeat, every
-from onbeat.core.runs import Succeeded
-from onbeat.core.schedules import read_schedule
+from onbeat.core.runs.run import Succeeded
+from onbeat.core.schedule import read_schedule
 from onbeat.testing import ManualClock
 from tests.policies.world import SOON, awaited
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onbeat.core.runs import Accepted, Busy, Failed, Gone, Succeeded
+from onbeat.core.runs.run import Accepted, Busy, Failed, Gone, Succeeded
 from onbeat.errors import NoSuchRun, RunIsOver
 from tests.policies.world import HOUR, MINUTE, SECOND, awaited
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from onbeat import InvalidSchedule, every
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.runs.run import Failed, Succeeded
 from tests.policies.world import GOES_ON, SOON, at, awaited
 
 LONG = {"every": "1h", "timeout": "12h"}  # what was accepted is in flight for as long as that

@@ -3,7 +3,7 @@
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import RunIsOver
 from tests.policies.world import GOES_ON, HOUR, MINUTE, awaited
 

@@ -3,7 +3,7 @@
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.core.runs import Accepted, Failed, Succeeded
+from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from tests.policies.world import GOES_ON, HOUR, MINUTE, at, awaited
 
 HOURLY = {"every": "1h"}
@@ -165,9 +165,9 @@ async def test_canceled_and_skipped_runs_neither_count_nor_make_up_for_a_failure
     world.tell("report", BROKEN, GOES_ON, BROKEN)
     await world.define(report=HOURLY | {"pause_after": 2, "timeout": "12h"})
     await world.passes("1h", "1h")
-    _, goes_on = await world.runs()
+    _, detached = await world.runs()
     await world.passes("1h")
-    await world.beat.cancel(goes_on.run_id)
+    await world.beat.cancel(detached.run_id)
     assert not (await world.schedule("report")).paused
     await world.passes("1h")
     assert await world.told("status") == ["FAILED", "CANCELED", "SKIPPED", "FAILED"]

@@ -4,9 +4,9 @@ import asyncio
 import functools
 
 from onbeat import Onbeat
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Accepted, Succeeded
-from onbeat.core.schedules import read_schedule
+from onbeat.core.runs.run import Accepted, Succeeded
+from onbeat.core.schedule import read_schedule
+from onbeat.core.time.instants import parse_instant
 from onbeat.testing import ManualClock, RecordingLauncher
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onbeat import Onbeat
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent
 OBJECTS = 80 * 2**20  # bytes of an object store

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from onbeat.launchers.ray.dag import read_dag
+from onbeat.systems.ray.dag import read_dag
 
 NODES = [
     {"id": "join", "python": "tests.ray.work:join", "after": ["count", "longest"]},

@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.instants import rfc3339
-from onbeat.core.schedules import read_schedule
+from onbeat.core.schedule import read_schedule
+from onbeat.core.time.instants import rfc3339
 from tests.ray.conftest import OBJECTS, World, on_ray, start_cluster
 from tests.ray.test_launcher import play
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.schedules import read_schedule
-from onbeat.launchers.process import output_path
+from onbeat.core.schedule import read_schedule
+from onbeat.launchers.command import output_path
 from tests.ray.conftest import on_ray
 
 

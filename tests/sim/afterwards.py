@@ -3,7 +3,7 @@
 from collections import Counter
 from hashlib import sha256
 
-from onbeat.core.schedules import from_definition
+from onbeat.core.schedule import from_definition
 from onbeat.errors import OnbeatError, RunIsOver
 
 LEASE = 5.0

@@ -8,7 +8,7 @@ name of its invariant.
 
 import apsw
 
-from onbeat.core.schedules import from_definition
+from onbeat.core.schedule import from_definition
 from onbeat.errors import OnbeatError
 from onbeat.events import RunEnqueued, decode_events
 from tests.sim.afterwards import Afterwards

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import islice
 
-from onbeat.core.model import NO_PAST
+from onbeat.core.triggers.past import NO_PAST
 from tests.sim.model import RunModel
 
 MOST_WAITING = 100

@@ -1,7 +1,7 @@
 """Definitions, drawn at random: every trigger and every policy, and mostly the plain ones."""
 
-from onbeat.core.instants import rfc3339
-from onbeat.core.schedules import read_schedule
+from onbeat.core.schedule import read_schedule
+from onbeat.core.time.instants import rfc3339
 
 OVERLAPS = ["skip", "queue", "allow", "replace"]
 CATCHUPS = ["once", "none", "all", "spread"]

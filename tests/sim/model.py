@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from onbeat.core.model import Happened, Past
-from onbeat.core.schedules import from_definition
+from onbeat.core.schedule import from_definition
+from onbeat.core.triggers.past import Past, TriggerCause
 
 ENDINGS = {"SUCCESS": ("success", "completion"), "FAILED": ("failure", "completion")}
 OVER = ("SUCCESS", "FAILED", "CANCELED", "SKIPPED")
@@ -32,7 +32,7 @@ class Model:
     spread_until: int = 0  # missed ticks are being spread
     turn_at: int = 0  # of the next of them
     failures: int = 0  # in a row
-    happened: dict[str, Happened] = field(default_factory=dict)  # what ticks follow, by cause
+    happened: dict[str, TriggerCause] = field(default_factory=dict)  # what ticks follow, by cause
     taken_at: int = 0  # when the last of those came
     began: list[int] = field(default_factory=list)  # when it was decided to start a tick
     rated_from: int = 0  # those of them that the present rate has seen
@@ -96,10 +96,10 @@ class Model:
             self.taken_at = now
             before = self.happened.get(cause)
             if before is not None and self._is_to_come(before.at + int(delay)):
-                kept[cause] = Happened(before.at, before.count + 1)
+                kept[cause] = TriggerCause(before.at, before.count + 1)
                 joined += 1
             else:  # its tick is later than what is decided
-                kept[cause] = Happened(max(now // 1000, self.position + 1 - int(delay)))
+                kept[cause] = TriggerCause(max(now // 1000, self.position + 1 - int(delay)))
         self.happened = kept
         return joined
 

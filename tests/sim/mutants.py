@@ -82,16 +82,16 @@ MUTANTS = [
         "(run_at,) = set_positions(tx, [(schedule, known.state, until)], are_due=False)",
     ),
     Mutant(
-        "an edit forgets what was due", "core/edits.py",
+        "an edit forgets what was due", "core/decide/edits.py",
         "    decisions = decide_edit(old, run_at, found.unfinished, found.past, now=now)\n",
         "    decisions = ()\n",
     ),
     Mutant(
-        "an edit without a node gives its runs no limit", "core/edits.py",
+        "an edit without a node gives its runs no limit", "core/decide/edits.py",
         "    if not found.is_down:\n", "    if True:\n",
     ),
     Mutant(
-        "an edit without a node limits only what is not queued", "core/edits.py",
+        "an edit without a node limits only what is not queued", "core/decide/edits.py",
         "(isinstance(each, Queue) and each.behind not in started)", "False",
         is_out_of_reach=True,  # few queues are edited after a node has stopped in good order
     ),
@@ -138,29 +138,29 @@ MUTANTS = [
         "s.paused = 0 OR r.request_id", "1 = 1 OR r.request_id",
     ),
     Mutant(
-        "a retry under a new key", "core/runs.py",
+        "a retry under a new key", "core/runs/run.py",
         'else f"{schedule_id}:{run_at}"', 'else f"{schedule_id}:{run_at + 1}"',
     ),
     Mutant(
-        "a retry that comes too soon", "core/endings.py",
+        "a retry that comes too soon", "core/decide/outcomes.py",
         "return Retry(now + delays[tries - 1] + vary, outcome.reason)",
         "return Retry(now, outcome.reason)",
     ),
     Mutant(
-        "a signal is retried", "core/endings.py",
+        "a signal is retried", "core/decide/outcomes.py",
         "if outcome.retryable and not is_last", "if not is_last",
     ),
     Mutant(
-        "a lost run is tried again unasked", "core/endings.py",
+        "a lost run is tried again unasked", "core/decide/outcomes.py",
         'wanted = policy.on_lost == "retry" or run.is_found_again', "wanted = True",
     ),
     Mutant(
-        "a skip without a blocker", "core/deciding.py",
+        "a skip without a blocker", "core/decide/overlap.py",
         "                self._retries.append(run)\n",
         "                self._flying.append(run)\n",
     ),
     Mutant(
-        "a manual run stands in the way", "core/runs.py",
+        "a manual run stands in the way", "core/runs/run.py",
         "if self.request_id or self.blocked_by is not None or self.awaits_retry:",
         "if self.blocked_by is not None or self.awaits_retry:",
     ),
@@ -172,40 +172,40 @@ MUTANTS = [
         "           'WHERE schedule_id = ?1', (schedule_id,))",
     ),
     Mutant(
-        "early jitter", "core/plan.py",
+        "early jitter", "core/decide/plan.py",
         'return begin + share(f"jitter:', 'return begin - share(f"jitter:',
     ),
     Mutant(
-        "jitter that is not the tick's own", "core/plan.py",
+        "jitter that is not the tick's own", "core/decide/plan.py",
         'f"jitter:{schedule.schedule_id}:{run_at}"', 'f"jitter:{schedule.schedule_id}"',
     ),
     Mutant(
-        "missed ticks are counted one too few", "core/plan.py",
+        "missed ticks are counted one too few", "core/decide/plan.py",
         "1 + schedule.trigger.count(first + 1, last + 1, past)",
         "schedule.trigger.count(first + 1, last + 1, past)",
     ),
     Mutant(
-        "missed ticks vanish", "core/plan.py",
+        "missed ticks vanish", "core/decide/plan.py",
         '    deciding.skip(_ticks(schedule, run_at, missed, past), "missed", rule)\n'
         "    return _next_planned(deciding, missed)\n",
         "    return _next_planned(deciding, missed)\n",
     ),
     Mutant(
-        "grace is not kept", "core/plan.py",
+        "grace is not kept", "core/decide/plan.py",
         "    is_missed = due_at(schedule, run_at, past) < now - policy.lateness\n",
         "    is_missed = False\n",
     ),
     Mutant(
-        "queued runs are released last first", "core/endings.py",
+        "queued runs are released last first", "core/decide/outcomes.py",
         "first = min(waiting, key=lambda run: (run.is_backfill, run.run_at), default=None)",
         "first = max(waiting, key=lambda run: (not run.is_backfill, run.run_at), default=None)",
     ),
     Mutant(
-        "the queue is never released", "core/endings.py",
+        "the queue is never released", "core/decide/outcomes.py",
         "    waiting = [run for run in runs if run.blocked_by is not None]\n", "    waiting = []\n",
     ),
     Mutant(
-        "a fresh tick leaves the retry in place", "core/deciding.py",
+        "a fresh tick leaves the retry in place", "core/decide/overlap.py",
         "        self.decisions += (Drop(run, newer=tick.run_at) for run in self._retries)\n", "",
     ),
     Mutant(
@@ -240,21 +240,21 @@ MUTANTS = [
         "    put_to_rest(tx, schedule_id, note=note or known.pause_note, until=until)\n", "",
     ),
     Mutant(
-        "an edit calls what is on time missed", "core/plan.py",
+        "an edit calls what is on time missed", "core/decide/plan.py",
         "    trigger, limit = schedule.trigger, now - schedule.policy.lateness\n    late, end",
         "    trigger, limit = schedule.trigger, now + 1\n    late, end",
     ),
     Mutant(
-        "an edit catches up", "core/plan.py",
+        "an edit catches up", "core/decide/plan.py",
         '        deciding.skip(_ticks(schedule, first, late, past), "edited")\n',
         '        deciding.decide(_ticks(schedule, first, late, past), "catchup")\n',
     ),
     Mutant(
-        "an edit leaves the catch-up to the new definition", "core/edits.py",
+        "an edit leaves the catch-up to the new definition", "core/decide/edits.py",
         "    return old is None or not new.is_timed_like(old)\n", "    return old is None\n",
     ),
     Mutant(
-        "an edit records the policy's reason", "core/plan.py",
+        "an edit records the policy's reason", "core/decide/plan.py",
         'late, past), "edited")', 'late, past), "missed")',
     ),
     Mutant(
@@ -289,7 +289,7 @@ MUTANTS = [
         "AND status = 'ENQUEUED' AND leased_by IS NULL\n", "AND status = 'ENQUEUED'\n",
     ),
     Mutant(
-        "a queue of one", "core/deciding.py",
+        "a queue of one", "core/decide/overlap.py",
         "self._waiting >= policy.queue_limit:\n", "self._waiting >= 1:\n",
     ),
     Mutant(
@@ -305,21 +305,21 @@ MUTANTS = [
         "    if known.text != text:\n", "    if True:\n",
     ),
     Mutant(
-        "of all missed ticks only one runs", "core/plan.py",
+        "of all missed ticks only one runs", "core/decide/plan.py",
         '    if is_missed and policy.catchup == "once":\n',
         '    if is_missed and policy.catchup in ("once", "all"):\n',
     ),
     Mutant(
-        "what is spread goes on beyond the next tick", "core/plan.py",
+        "what is spread goes on beyond the next tick", "core/decide/plan.py",
         "            until = min(until, due_at(schedule, following, deciding.past))\n",
         "            until = now + deciding.lookahead // 6\n",
     ),
     Mutant(
-        "what is spread starts at once", "core/plan.py",
+        "what is spread starts at once", "core/decide/plan.py",
         "at_once = min(max(1, count * STEP // (until - now)), MOST_DECISIONS)", "at_once = count",
     ),
     Mutant(
-        "what is spread starts too soon", "core/plan.py",
+        "what is spread starts too soon", "core/decide/plan.py",
         "deciding.rest_at = now + at_once * (until - now) // count",
         "deciding.rest_at = now + at_once * (until - now) // count // 2",
     ),
@@ -334,32 +334,32 @@ MUTANTS = [
     ),
     # -- overlap: replace, queue_limit, max_active
     Mutant(
-        "what is replaced is not asked to end", "core/endings.py",
+        "what is replaced is not asked to end", "core/decide/outcomes.py",
         "            decisions.append(AskToEnd(run))\n", "            pass\n",
     ),
     Mutant(
-        "what is replaced is not waited for", "core/endings.py",
+        "what is replaced is not waited for", "core/decide/outcomes.py",
         "        left = run\n", "        left = None\n",
     ),
     Mutant(
-        "older ticks of a plan run beside the newest", "core/deciding.py",
+        "older ticks of a plan run beside the newest", "core/decide/overlap.py",
         '            self._unmake(place, "superseded", tick)\n', "            pass\n",
     ),
     Mutant(
-        "what waits is not replaced", "core/deciding.py",
+        "what waits is not replaced", "core/decide/overlap.py",
         "make_way((*self._flying, *self._queue_only()), newer", "make_way(self._flying, newer",
     ),
     Mutant(
-        "a run that was asked to end is tried again", "core/endings.py",
+        "a run that was asked to end is tried again", "core/decide/outcomes.py",
         "is_last = superseded or run.ending is not None or schedule is None",
         "is_last = superseded or schedule is None",
     ),
     Mutant(
-        "a node does not hear that a run is to end", "engine/loop.py",
+        "a node does not hear that a run is to end", "engine/node.py",
         "            self._asked = self._asked or changed or blind\n", "",
     ),
     Mutant(
-        "a node forgets a run that it is to end", "engine/loop.py",
+        "a node forgets a run that it is to end", "engine/node.py",
         "self._asked = self._asked or not self.dispatcher.end(asked)", "self.dispatcher.end(asked)",
         is_out_of_reach=True,  # by the time it looks, a run has begun
     ),
@@ -374,7 +374,7 @@ MUTANTS = [
         "SET deferrals = r.deferrals,",
     ),
     Mutant(
-        "a run that was handed back is no more in the way", "core/runs.py",
+        "a run that was handed back is no more in the way", "core/runs/run.py",
         "return self.attempt > 0 and not self.was_handed_back",
         "return self.attempt > 0",
     ),
@@ -384,31 +384,31 @@ MUTANTS = [
         is_out_of_reach=True,  # that it comes too late to be launched is rare enough
     ),
     Mutant(
-        "a queue that keeps the latest keeps the first", "core/deciding.py",
+        "a queue that keeps the latest keeps the first", "core/decide/overlap.py",
         '            if policy.queue_keep == "first":\n', "            if True:\n",
     ),
     Mutant(
-        "a queue that keeps the latest drops the last", "core/deciding.py",
+        "a queue that keeps the latest drops the last", "core/decide/overlap.py",
         'self.decisions.append(Drop(waiting[0], "queue_full", tick.run_at))\n'
         "            self._queue.remove(waiting[0])\n",
         'self.decisions.append(Drop(waiting[-1], "queue_full", tick.run_at))\n'
         "            self._queue.remove(waiting[-1])\n",
     ),
     Mutant(
-        "backfilled runs count for the limit of a queue", "core/deciding.py",
+        "backfilled runs count for the limit of a queue", "core/decide/overlap.py",
         "sum(not run.is_backfill for run in self._queue)", "len(self._queue)",
     ),
     Mutant(
-        "one more is active than allowed", "core/deciding.py",
+        "one more is active than allowed", "core/decide/overlap.py",
         "flying < policy.max_active:", "flying <= policy.max_active:",
     ),
     Mutant(
-        "what is judged again may be one too many", "core/endings.py",
+        "what is judged again may be one too many", "core/decide/outcomes.py",
         "len(others) < most:", "len(others) <= most:",
     ),
     # -- rate, disabled, pauses
     Mutant(
-        "one more than the rate", "core/deciding.py",
+        "one more than the rate", "core/decide/overlap.py",
         "for at in past.rated) >= rate.most", "for at in past.rated) > rate.most",
     ),
     Mutant(
@@ -416,26 +416,26 @@ MUTANTS = [
         "        if rate is not None and begun:\n", "        if rate is not None and begun > 1:\n",
     ),
     Mutant(
-        "an edit does not look at the rate", "core/plan.py",
+        "an edit does not look at the rate", "core/decide/plan.py",
         'return Skip(tick, "rate") if is_rated(schedule.policy, past, now) else Launch(tick)',
         "return Launch(tick)",
     ),
     Mutant(
-        "what the rate leaves out supersedes a retry", "core/deciding.py",
+        "what the rate leaves out supersedes a retry", "core/decide/overlap.py",
         '            self.decisions.append(Skip(tick, "rate"))\n',
         "            self.decisions += map(Drop, self._retries)\n"
         '            self._retries.clear()\n            self.decisions.append(Skip(tick, "rate"))\n',
     ),
     Mutant(
-        "what is disabled starts", "core/plan.py",
+        "what is disabled starts", "core/decide/plan.py",
         "    if not schedule.policy.enabled:\n", "    if False:\n",
     ),
     Mutant(
-        "a disabled target is started", "core/plan.py",
+        "a disabled target is started", "core/decide/plan.py",
         'return None if schedule.target.is_enabled else "disabled_target"', "return None",
     ),
     Mutant(
-        "what is disabled is left out one by one", "core/plan.py",
+        "what is disabled is left out one by one", "core/decide/plan.py",
         "    last = _last_due_before(schedule, run_at, past, now + 1)\n"
         "    found = Skip(_ticks(",
         "    last = run_at\n    found = Skip(_ticks(",
@@ -492,7 +492,7 @@ MUTANTS = [
         "leased_by IS NOT NULL",
     ),
     Mutant(
-        "a run of a group is announced directly", "core/policies.py",
+        "a run of a group is announced directly", "core/policy.py",
         "waits = self.group or self.priority", "waits = self.priority",
     ),
     Mutant(
@@ -537,7 +537,7 @@ MUTANTS = [
         "            if answer is False:\n", "            if answer is None:\n",
     ),
     Mutant(
-        "a condition without an answer holds", "core/endings.py",
+        "a condition without an answer holds", "core/decide/outcomes.py",
         "        case _:\n            return None\n", "        case _:\n            return True\n",
     ),
     Mutant(
@@ -547,7 +547,7 @@ MUTANTS = [
         is_out_of_reach=True,  # it takes a pause in just that moment
     ),
     Mutant(
-        "a run with a condition is announced directly", "core/schedules.py",
+        "a run with a condition is announced directly", "core/schedule.py",
         "self.target.starts_directly and self.when is None", "self.target.starts_directly",
     ),
     # -- what targets say, and users of runs
@@ -561,7 +561,7 @@ MUTANTS = [
         "            found = Await(until, found.external_id)\n",
     ),
     Mutant(
-        "an accepted run has an hour, whatever its timeout is", "core/endings.py",
+        "an accepted run has an hour, whatever its timeout is", "core/decide/outcomes.py",
         "    if policy.timeout is not None:\n        return policy.timeout\n", "",
     ),
     Mutant(
@@ -573,26 +573,26 @@ MUTANTS = [
         'Failed(UNREPORTED, "timeout", retryable=False)', 'Failed(UNREPORTED, "timeout")',
     ),
     Mutant(
-        "a run that was asked to end is accepted", "core/endings.py",
+        "a run that was asked to end is accepted", "core/decide/outcomes.py",
         "            if run.ending is not None:\n                return Ended(Status.CANCELED",
         "            if False:\n                return Ended(Status.CANCELED",
     ),
     Mutant(
-        "a target that is busy uses up a retry", "core/endings.py",
+        "a target that is busy uses up a retry", "core/decide/outcomes.py",
         "delays, tries = policy.retry.delays, run.attempt - run.deferrals",
         "delays, tries = policy.retry.delays, run.attempt",
     ),
     Mutant(
-        "a target that is busy is asked at once", "core/endings.py",
+        "a target that is busy is asked at once", "core/decide/outcomes.py",
         'Retry(now + outcome.retry_in, "busy", is_deferral=True)', 'Retry(now, "busy", is_deferral=True)',
     ),
     Mutant(
-        "what is gone is tried again", "core/endings.py",
+        "what is gone is tried again", "core/decide/outcomes.py",
         '            return Ended(Status.FAILED, "invalid_target", release)\n',
         '            return Retry(now + 1000, "invalid_target")\n',
     ),
     Mutant(
-        "a retry varies by more than its jitter", "core/endings.py",
+        "a retry varies by more than its jitter", "core/decide/outcomes.py",
         "policy.retry.jitter + 1)", "2 * policy.retry.jitter + 1)",
     ),
     Mutant(
@@ -616,21 +616,21 @@ MUTANTS = [
         "    if due is not None and known.run_at is None:\n",
     ),
     Mutant(
-        "an event moves the tick of another", "core/causes.py",
+        "an event moves the tick of another", "core/decide/follow.py",
         "found[cause] = Happened(past.happened[cause].at, past.happened[cause].count + 1)",
         "found[cause] = Happened(max(now // 1000, until + 1), past.happened[cause].count + 1)",
     ),
     Mutant(
-        "an event is not counted that joins another", "core/causes.py",
+        "an event is not counted that joins another", "core/decide/follow.py",
         "past.happened[cause].count + 1)", "past.happened[cause].count)",
     ),
     Mutant(
-        "an event undoes a tick that was decided", "core/causes.py",
+        "an event undoes a tick that was decided", "core/decide/follow.py",
         "        if tick is not None and tick > until and trigger.has(tick, past):\n",
         "        if tick is not None:\n",
     ),
     Mutant(
-        "a failure is followed as a success is", "core/causes.py",
+        "a failure is followed as a success is", "core/decide/follow.py",
         '    Status.FAILED: ("failure", "completion"),\n',
         '    Status.FAILED: ("success", "failure", "completion"),\n',
     ),
@@ -643,7 +643,7 @@ MUTANTS = [
         "    if is_start:\n        cause_startup(tx)\n", "",
     ),
     Mutant(
-        "an event counts from what is decided, whatever its delay", "core/causes.py",
+        "an event counts from what is decided, whatever its delay", "core/decide/follow.py",
         "until + 1 - delay", "until + 1",
     ),
     Mutant(
@@ -657,20 +657,20 @@ MUTANTS = [
     ),
     # -- jitter around, backfills
     Mutant(
-        "jitter around a tick is after it", "core/plan.py",
+        "jitter around a tick is after it", "core/decide/plan.py",
         "    begin = at - jitter if around else at\n", "    begin = at\n",
     ),
     Mutant(
-        "a backfill runs what ran", "core/backfill.py",
+        "a backfill runs what ran", "core/decide/backfill.py",
         "        case Status.SUCCESS | Status.FAILED:\n            return Refuse(",
         "        case Status.SUCCESS | Status.FAILED:\n            return None\n            return Refuse(",
     ),
     Mutant(
-        "a backfill runs what a run stood for", "core/backfill.py",
+        "a backfill runs what a run stood for", "core/decide/backfill.py",
         "            refused = _refused(tick, shared)\n", "            refused = None\n",
     ),
     Mutant(
-        "a backfill runs what is undecided", "core/backfill.py",
+        "a backfill runs what is undecided", "core/decide/backfill.py",
         "        if tick > until:\n", "        if tick > until + 60:\n",
     ),
     Mutant(
@@ -682,21 +682,21 @@ MUTANTS = [
         "                self._keep_rest(row, own, left)\n", "                pass\n",
     ),
     Mutant(
-        "a backfilled run stands in the way of ticks", "core/runs.py",
+        "a backfilled run stands in the way of ticks", "core/runs/run.py",
         "        if self.is_backfill and self.status is Status.ENQUEUED and not self.leased:\n",
         "        if False:\n",
     ),
     Mutant(
-        "a fresh tick ends what was backfilled", "core/deciding.py",
+        "a fresh tick ends what was backfilled", "core/decide/overlap.py",
         "if run.awaits_retry and not run.is_asked_for:", "if run.awaits_retry and not run.request_id:",
     ),
     Mutant(
-        "backfilled runs are released first", "core/endings.py",
+        "backfilled runs are released first", "core/decide/outcomes.py",
         "first = min(waiting, key=lambda run: (run.is_backfill, run.run_at), default=None)",
         "first = min(waiting, key=lambda run: run.run_at, default=None)",
     ),
     Mutant(
-        "a backfilled run is not judged", "core/runs.py",
+        "a backfilled run is not judged", "core/runs/run.py",
         "self.due_at > self.created_at or self.is_backfill", "self.due_at > self.created_at",
     ),
     Mutant(

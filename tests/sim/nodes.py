@@ -4,12 +4,12 @@ import asyncio
 import os
 from unittest.mock import patch
 
-from onbeat.engine.loop import Engine
+from onbeat.engine.node import Engine
 from onbeat.errors import StoreFailed
-from onbeat.ports import Node, Rescued
-from onbeat.stores.sql import nodes, zones
+from onbeat.ports.store import Node, RescueResult
+from onbeat.stores.sql import nodes, zone_data
 from onbeat.stores.sql.rows import KEEP
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.stores.sqlite.store import SqliteStore
 from tests.sim.clockwork import Clock
 from tests.sim.faults import Crash, Faults
 from tests.sim.targets import Targets
@@ -70,9 +70,9 @@ class SimNode:
                 moved = (run_at + by, due_at + by * 1000, schedule_id)
                 tx.run("UPDATE due SET run_at = ?1, due_at = ?2 WHERE schedule_id = ?3", moved)
                 self.world.seen["a due row of older zone data"] += by != 0
-            return nodes.register(tx, node, Rescued())
+            return nodes.register(tx, node, RescueResult())
 
-        with patch.object(zones, "AT_ONCE", 1), patch.object(zones, "MOST_SOON", 1):
+        with patch.object(zone_data, "AT_ONCE", 1), patch.object(zone_data, "MOST_SOON", 1):
             return await self.store._worker.write(call)
 
     @property

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from onbeat.core.runs import Accepted, Busy, Canceled, Failed, Gone, Succeeded
+from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Gone, Succeeded
 from tests.sim.clockwork import WitnessClock
 
 SAID = [

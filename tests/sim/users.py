@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from onbeat.core.policies import POLICIES, Policy
-from onbeat.core.runs import Failed, Succeeded
-from onbeat.core.schedules import definition, read_schedule
+from onbeat.core.policy import POLICIES, Policy
+from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.core.schedule import definition, read_schedule
 from onbeat.errors import InvalidSchedule, OnbeatError
-from onbeat.ports import Beginning
+from onbeat.ports.store import InitialPosition
 from tests.sim.drawing import GROUPS, JITTER, Drawing
 
 QUEUE_LIMIT = Policy().queue_limit
@@ -136,7 +136,7 @@ class Users:
         named = self._may_update()
         if self._rng.random() < 0.2:
             past = self._now() - self._rng.choice([0, 5, 60, 4000]) * 1000
-            named["beginnings"] = {name: Beginning(ticked_at=past)}
+            named["beginnings"] = {name: InitialPosition(ticked_at=past)}
         answer = await self._call("upsert", [schedule], **named)
         if answer and answer[0].change == "created" and answer[0].revision > 1:
             self._world.seen["recreated"] += 1

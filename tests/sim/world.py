@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 
 from onbeat.errors import StoreFailed
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.stores.sqlite.store import SqliteStore
 from tests.sim.clockwork import Clock, VirtualLoop
 from tests.sim.faults import Crash, Faults
 from tests.sim.nodes import LEASE, SimNode

@@ -14,11 +14,11 @@ import apsw
 import httpx
 
 from onbeat import Onbeat
-from onbeat.core.schedules import Schedule
+from onbeat.app.settings import Settings
+from onbeat.core.schedule import Schedule
 from onbeat.events import RunFailed, RunSucceeded
-from onbeat.settings import Settings
 from onbeat.testing import ManualClock, a_schedule
-from onbeat.web.front import Front
+from onbeat.web.api_server import ApiServer
 
 STEPS, WARM = 10, 2  # measurements, and by which of them what is kept once is there
 SCHEDULES = {"function": 500, "thread": 500, "fails": 500, "command": 60, "leaks": 500}
@@ -56,7 +56,7 @@ async def live(
         listen="127.0.0.1:0",
         lease=A_DAY,  # of a clock that is turned
     )
-    front = Front(settings) if api else None
+    front = ApiServer(settings) if api else None
     clock = ManualClock("2026-01-01T00:00:00Z")
     beat = Onbeat(settings=settings if front is None else front.settings, clock=clock)
     _offer(beat)
@@ -117,7 +117,7 @@ def _measure(runs: int, *, with_types: bool) -> Measured:
 
 
 @asynccontextmanager
-async def _served(front: Front | None, beat: Onbeat) -> AsyncIterator[None]:
+async def _served(front: ApiServer | None, beat: Onbeat) -> AsyncIterator[None]:
     """Have the API there, somebody who listens to all that happens, and another who asks."""
     if front is None:
         yield

@@ -3,8 +3,8 @@
 import pytest
 
 from onbeat.errors import InvalidFile
-from onbeat.sources.fields import FieldsFile, read_fields
-from onbeat.sources.localzone import local_zone
+from onbeat.sources.local_zone import local_zone
+from onbeat.sources.plain_files import FieldsFile, read_fields
 
 SAME = {
     "yaml": "timers: [{id: a, on_calendar: {hour: [3, 4]}}]\non: true\n",

@@ -6,8 +6,8 @@ import tracemalloc
 import pytest
 import yaml
 
-from onbeat.sources import marked
-from onbeat.sources.marked import MOST_MISTAKES, read_yaml
+from onbeat.sources import yaml_positions
+from onbeat.sources.yaml_positions import MOST_MISTAKES, read_yaml
 
 PARSERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if yaml.__with_libyaml__ else [])]
 
@@ -15,7 +15,7 @@ PARSERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if yaml.__with_libyaml__ else [
 @pytest.fixture(params=PARSERS, ids=lambda parser: parser.__name__, autouse=True)
 def parser(request, monkeypatch):
     """Both parsers there are: what is read does not depend on which of them is installed."""
-    monkeypatch.setattr(marked, "PARSER", request.param)
+    monkeypatch.setattr(yaml_positions, "PARSER", request.param)
 
 
 def value_of(text):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onbeat.sources.watching import Watched, watch
+from onbeat.sources.watch import Watched, watch
 
 
 class Over(Exception):  # noqa: N818 - it is none

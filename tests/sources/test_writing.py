@@ -8,11 +8,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.core.schedules import definition, read_schedule
-from onbeat.opened import check_target
-from onbeat.sources.marked import read_yaml
-from onbeat.sources.writing import write_yaml
+from onbeat.app.opened import check_target
+from onbeat.core.schedule import definition, read_schedule
+from onbeat.sources.write_yaml import write_yaml
 from onbeat.sources.yaml import read_file
+from onbeat.sources.yaml_positions import read_yaml
 from onbeat.testing import a_schedule
 from tests.core.test_schema import FIELDS, accepted
 

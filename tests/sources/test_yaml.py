@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from onbeat import InvalidSchedule, cron, daily, every
-from onbeat.core.instants import parse_instant, rfc3339
+from onbeat.app.opened import check_target
+from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.errors import InvalidFile
-from onbeat.opened import check_target
 from onbeat.sources.yaml import read_definitions, read_file
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "onbeat.yaml"

@@ -11,12 +11,12 @@ import apsw
 import psycopg
 import pytest
 
-from onbeat.core.plan import plan
-from onbeat.core.runs import Succeeded
-from onbeat.ports import Finished, Node
-from onbeat.records import WhichRuns
-from onbeat.stores.postgres import PostgresStore
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.core.decide.plan import plan
+from onbeat.core.runs.run import Succeeded
+from onbeat.ports.rows import RunFilter
+from onbeat.ports.store import Finished, Node
+from onbeat.stores.postgres.store import PostgresStore
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
 from tests.postgres import shared_server
 
@@ -184,7 +184,7 @@ class World:
 
     async def rows(self, schedule_id=None):
         """Return runs, the first first."""
-        return (await self.store.runs(WhichRuns(schedule_id), limit=100_000))[::-1]
+        return (await self.store.runs(RunFilter(schedule_id), limit=100_000))[::-1]
 
     async def row(self):
         """Return the only run there is."""

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import ChangedSince, NoSuchRun, NoSuchSchedule, NotAllowed
-from onbeat.records import Which, WhichRuns
+from onbeat.ports.rows import RunFilter, ScheduleFilter
 from onbeat.testing import a_schedule
 
 
@@ -23,7 +23,7 @@ async def share(world):
 
 class TestBy:
     async def test_every_change_tells_who_had_it_made(self, world):
-        ann = world.store.asked_by("ann")
+        ann = world.store.as_caller("ann")
         await ann.upsert([a_schedule("report")])
         await ann.upsert([a_schedule("report", every="2h")])
         await ann.pause("report", note="holiday")
@@ -49,7 +49,7 @@ class TestBy:
         assert await world.store.audit() == []
 
     async def test_the_audit_goes_back_page_by_page_and_can_be_of_one_schedule(self, world):
-        ann = world.store.asked_by("ann")
+        ann = world.store.as_caller("ann")
         for n in range(5):
             await ann.upsert([a_schedule(f"s{n}")])
         newest, *_ = first = await world.store.audit(limit=2)
@@ -61,7 +61,7 @@ class TestBy:
         assert newest.event_id == await world.store.newest_event()
 
     async def test_a_page_may_end_in_the_middle_of_what_was_done_at_once(self, world):
-        await world.store.asked_by("ann").upsert([a_schedule(f"s{n}") for n in range(5)])
+        await world.store.as_caller("ann").upsert([a_schedule(f"s{n}") for n in range(5)])
         found, before = [], None
         while page := await world.store.audit(before=before, limit=2):
             found += [row.event.schedule_id for row in page]
@@ -72,13 +72,13 @@ class TestBy:
 class TestOwners:
     async def test_an_owner_sees_their_own_and_nothing_else(self, world):
         await share(world)
-        ann = world.store.asked_by("ann", only_of="ann")
+        ann = world.store.as_caller("ann", only_of="ann")
         (run,), (foreign,) = await world.rows("ann/1"), await world.rows("bob/1")
         assert ids(await ann.schedules()) == ids(await ann.runs()) == ["ann/1"]
         assert await ann.schedule("bob/1") is None
         assert (await ann.run(run.run_id)).run_id == run.run_id
         assert await ann.run(foreign.run_id) is None
-        assert await ann.runs(WhichRuns("bob/1")) == []
+        assert await ann.runs(RunFilter("bob/1")) == []
         seen = await ann.overview()
         assert (seen.schedules, seen.runs, seen.nodes) == (1, {"ENQUEUED": 1}, [])
         about = {getattr(row.event, "schedule_id", "") for row in await ann.events()}
@@ -88,7 +88,7 @@ class TestOwners:
 
     async def test_an_owner_touches_nothing_that_is_not_theirs(self, world):
         await share(world)
-        ann = world.store.asked_by("ann", only_of="ann")
+        ann = world.store.as_caller("ann", only_of="ann")
         (foreign,) = await world.rows("bob/1")
         before = await world.store.schedules(), await world.rows(), await world.store.events()
         for refused in (
@@ -113,7 +113,7 @@ class TestOwners:
     async def test_what_was_another_owners_is_not_made_anew_by_an_owner(self, world):
         await share(world)
         await world.store.delete("bob/1")
-        ann = world.store.asked_by("ann", only_of="ann")
+        ann = world.store.as_caller("ann", only_of="ann")
         with pytest.raises(NotAllowed):
             await ann.upsert([a_schedule("bob/1")], user_id="ann")
 
@@ -183,7 +183,7 @@ class TestWhich:
         await world.store.pause("b/two")
 
         async def found(**which):
-            return ids(await world.store.schedules(Which(**which)))
+            return ids(await world.store.schedules(ScheduleFilter(**which)))
 
         assert await found(source="x.yaml") == ["a/one", "b/two"]
         assert await found(owner="ann") == ["c_3"]
@@ -200,8 +200,8 @@ class TestWhich:
         attempt = await world.going()
         await world.store.upsert([a_schedule("fine")])
         await world.end(attempt, Failed("broken"))
-        assert ids(await world.store.schedules(Which(failing=True))) == ["report"]
-        assert ids(await world.store.schedules(Which(failing=False))) == ["fine"]
+        assert ids(await world.store.schedules(ScheduleFilter(failing=True))) == ["report"]
+        assert ids(await world.store.schedules(ScheduleFilter(failing=False))) == ["fine"]
 
     async def test_pages_go_on_after_the_last_id(self, world):
         await world.store.upsert([a_schedule(f"s{n}") for n in range(5)])
@@ -215,7 +215,7 @@ class TestWhich:
         await world.store.enqueue("report", request_id="1")
 
         async def found(**which):
-            return [row.run_id for row in await world.store.runs(WhichRuns(**which))]
+            return [row.run_id for row in await world.store.runs(RunFilter(**which))]
 
         first, skipped, manual = (row.run_id for row in await world.rows())
         assert await found(status="STARTED") == [first] == [attempt.run_id]
@@ -273,12 +273,12 @@ class TestRuns:
         await world.store.delete("bob/1")
         users = {row.schedule_id: row.user for row in await world.store.runs()}
         assert users == {"ann/1": "ann", "bob/1": "bob", "nobody/1": ""}
-        (row,) = await world.store.runs(WhichRuns("ann/1"))
+        (row,) = await world.store.runs(RunFilter("ann/1"))
         assert (await world.store.run(row.run_id)).user == "ann"
 
     async def test_runs_can_be_of_the_schedules_of_one_source(self, world):
         await world.store.upsert([a_schedule("a")], source="flows")
         await world.store.upsert([a_schedule("b")], source="other")
         await world.tick()
-        assert ids(await world.store.runs(WhichRuns(source="flows"))) == ["a"]
-        assert ids(await world.store.runs(WhichRuns(source="nobody"))) == []
+        assert ids(await world.store.runs(RunFilter(source="flows"))) == ["a"]
+        assert ids(await world.store.runs(RunFilter(source="nobody"))) == []

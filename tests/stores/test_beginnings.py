@@ -1,8 +1,8 @@
 """What every store promises of schedules that were kept elsewhere before."""
 
-from onbeat.core.runs import Failed
-from onbeat.core.why import explain
-from onbeat.ports import Beginning
+from onbeat.core.explain.why import explain
+from onbeat.core.runs.run import Failed
+from onbeat.ports.store import InitialPosition
 from onbeat.testing import a_schedule
 
 HOUR = 3_600_000
@@ -10,7 +10,7 @@ HOUR = 3_600_000
 
 async def test_a_new_schedule_goes_on_after_the_last_tick_that_was_another_s(world):
     now = world.clock.now()
-    before = Beginning(ticked_at=now - 3 * HOUR, last_run_at=now - 3 * HOUR, last_exit=7)
+    before = InitialPosition(ticked_at=now - 3 * HOUR, last_run_at=now - 3 * HOUR, last_exit=7)
     await world.store.upsert([a_schedule("a", every="1h")], beginnings={"a": before})
     row = await world.store.schedule("a")
     assert row.next_run_at * 1000 == now - 2 * HOUR
@@ -22,7 +22,7 @@ async def test_a_new_schedule_goes_on_after_the_last_tick_that_was_another_s(wor
 
 async def test_every_tick_since_then_is_told_of(world):
     now = world.clock.now()
-    before = Beginning(ticked_at=now - 3 * HOUR)
+    before = InitialPosition(ticked_at=now - 3 * HOUR)
     schedule = a_schedule("a", every="1h", catchup_window="90m")
     await world.store.upsert([schedule], beginnings={"a": before})
     await world.plan()
@@ -44,7 +44,7 @@ async def test_what_was_before_a_deletion_was_decided_then(world):
     await world.store.delete("a")
     world.clock.advance("30m")
     schedule = a_schedule("a", every="20m", catchup="all")
-    await world.store.upsert([schedule], beginnings={"a": Beginning(ticked_at=began)})
+    await world.store.upsert([schedule], beginnings={"a": InitialPosition(ticked_at=began)})
     await world.plan()
     runs = await world.store.runs()
     assert sorted(run.run_at - began // 1000 for run in runs) == [40 * 60, 60 * 60]
@@ -53,14 +53,16 @@ async def test_what_was_before_a_deletion_was_decided_then(world):
 async def test_what_follows_a_success_follows_the_one_that_was_before(world):
     now = world.clock.now()
     schedule = a_schedule("a", after={"success": "2h"})
-    await world.store.upsert([schedule], beginnings={"a": Beginning(last_success_at=now - HOUR)})
+    await world.store.upsert(
+        [schedule], beginnings={"a": InitialPosition(last_success_at=now - HOUR)}
+    )
     assert (await world.store.schedule("a")).next_run_at * 1000 == now + HOUR
 
 
 async def test_one_that_is_there_goes_on_as_it_was(world):
     await world.store.upsert([a_schedule("a", every="1h")])
     first = (await world.store.schedule("a")).next_run_at
-    before = Beginning(ticked_at=world.clock.now() - 3 * HOUR, paused=True)
+    before = InitialPosition(ticked_at=world.clock.now() - 3 * HOUR, paused=True)
     await world.store.upsert([a_schedule("a", every="1h")], beginnings={"a": before})
     row = await world.store.schedule("a")
     assert (row.next_run_at, row.paused) == (first, False)
@@ -72,7 +74,7 @@ async def test_no_tick_that_has_its_row_is_planned_again(world):
     await world.plan()
     ran = (await world.store.schedule("a")).next_run_at
     await world.store.delete("a")
-    before = Beginning(ticked_at=world.clock.now() - 5 * HOUR)
+    before = InitialPosition(ticked_at=world.clock.now() - 5 * HOUR)
     await world.store.upsert([a_schedule("a", every="1h")], beginnings={"a": before})
     assert (await world.store.schedule("a")).next_run_at == ran
 
@@ -80,7 +82,7 @@ async def test_no_tick_that_has_its_row_is_planned_again(world):
 async def test_one_that_has_come_to_rest_follows_its_last_success_again(world):
     now, schedule = world.clock.now(), a_schedule("a", after={"success": "2h"})
     await world.store.upsert([schedule])
-    before = {"a": Beginning(last_success_at=now - HOUR)}
+    before = {"a": InitialPosition(last_success_at=now - HOUR)}
     await world.store.upsert([schedule], beginnings=before)
     assert (await world.store.schedule("a")).next_run_at * 1000 == now + HOUR
     assert await world.names_told() == ["schedule.created", "schedule.armed"]
@@ -92,13 +94,16 @@ async def test_what_should_have_followed_by_now_is_due_at_once(world):
     now, schedule = world.clock.now(), a_schedule("a", after={"success": "2h"}, catchup="none")
     await world.store.upsert([schedule])
     await world.store.upsert(
-        [schedule], beginnings={"a": Beginning(last_success_at=now - 9 * HOUR)}
+        [schedule], beginnings={"a": InitialPosition(last_success_at=now - 9 * HOUR)}
     )
     assert (await world.store.schedule("a")).next_run_at * 1000 == now + 1000
 
 
 async def test_what_is_paused_or_runs_is_not_armed(world):
-    schedule, before = a_schedule("a", after={"success": "2h"}), {"a": Beginning(last_success_at=0)}
+    schedule, before = (
+        a_schedule("a", after={"success": "2h"}),
+        {"a": InitialPosition(last_success_at=0)},
+    )
     await world.store.upsert([schedule])
     await world.store.enqueue("a", request_id="me")
     await world.store.upsert([schedule], beginnings=before)
@@ -110,7 +115,7 @@ async def test_what_is_paused_or_runs_is_not_armed(world):
 
 async def test_one_can_begin_paused(world):
     schedule = a_schedule("a", every="1h")
-    await world.store.upsert([schedule], beginnings={"a": Beginning(paused=True)})
+    await world.store.upsert([schedule], beginnings={"a": InitialPosition(paused=True)})
     row = await world.store.schedule("a")
     assert (row.paused, row.next_run_at) == (True, None)
     assert await world.names_told() == ["schedule.created", "schedule.paused"]

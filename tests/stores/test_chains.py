@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from onbeat.core.schedules import read_schedule
+from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSchedule
-from onbeat.stores.sql.causing import keep_follows
+from onbeat.stores.sql.followers import keep_follows
 
 RUN = {"run": {"command": ["true"]}}
 

@@ -13,12 +13,12 @@ from itertools import pairwise
 
 import pytest
 
-from onbeat.core.instants import parse_instant
-from onbeat.core.model import NO_PAST
-from onbeat.core.plan import MOST_ON_TIME, due_at
-from onbeat.core.policies import Policy
-from onbeat.core.runs import Accepted, Canceled, Failed, Succeeded, run_key
-from onbeat.core.schedules import Schedule, Target, from_definition
+from onbeat.core.decide.plan import MOST_ON_TIME, due_at
+from onbeat.core.policy import Policy
+from onbeat.core.runs.run import Accepted, Canceled, Failed, Succeeded, run_key
+from onbeat.core.schedule import Schedule, Target, from_definition
+from onbeat.core.time.instants import parse_instant
+from onbeat.core.triggers.past import NO_PAST
 from onbeat.errors import NoSuchSchedule, StoreHeld
 from onbeat.events import (
     NodeLost,
@@ -32,8 +32,8 @@ from onbeat.events import (
     ScheduleCreated,
     ScheduleParked,
 )
-from onbeat.ports import Beat, Finished
-from onbeat.records import Which, WhichRuns
+from onbeat.ports.rows import RunFilter, ScheduleFilter
+from onbeat.ports.store import Finished, HeartbeatResult
 from onbeat.testing import a_schedule
 from tests.stores.conftest import Sqlite, a_node, planned
 
@@ -99,7 +99,8 @@ class TestDefining:
         await world.store.upsert([a_schedule("c")], source="other.yaml")
         await world.store.delete("b")
         assert [
-            row.schedule_id for row in await world.store.schedules(Which(source="one.yaml"))
+            row.schedule_id
+            for row in await world.store.schedules(ScheduleFilter(source="one.yaml"))
         ] == ["a"]
         assert [row.schedule_id for row in await world.store.schedules()] == ["a", "c"]
 
@@ -1563,7 +1564,7 @@ class TestStartingAfterACrash:
     async def test_a_node_is_alive_for_a_lease_after_each_heartbeat(self, world):
         started = world.clock.now()
         world.clock.advance("1m")
-        assert await world.store.heartbeat(world.node) == Beat(is_known=True)
+        assert await world.store.heartbeat(world.node) == HeartbeatResult(is_known=True)
         (row,) = await world.store.nodes()
         assert (row.node_id, row.name, row.started_at) == (world.node.node_id, "here", started)
         assert row.alive_until == world.clock.now() + world.node.lease
@@ -1592,7 +1593,7 @@ class TestReading:
         for _ in range(5):
             await world.tick("1h")
         pages, before = [], None
-        while page := await world.store.runs(WhichRuns(before=before), limit=2):
+        while page := await world.store.runs(RunFilter(before=before), limit=2):
             pages.append([row.run_at - at("12:00") for row in page])
             before = page[-1].run_id
         assert pages == [[5 * 3600, 4 * 3600], [3 * 3600, 2 * 3600], [3600]]
@@ -1601,7 +1602,7 @@ class TestReading:
         await world.store.upsert([a_schedule("a"), a_schedule("b")])
         await world.tick("1h")
         await world.tick("1h")
-        (found,) = await world.store.runs(WhichRuns("a", "SKIPPED"))
+        (found,) = await world.store.runs(RunFilter("a", "SKIPPED"))
         assert (found.schedule_id, found.run_at) == ("a", at("14:00"))
         assert await world.store.run(found.run_id) == found
         assert await world.store.run(found.run_id + 100) is None
@@ -1781,7 +1782,7 @@ class Walk:
         steps = [self.wait] * 3 + [self.plan, self.start] * 4 + [self.end] * 3
         steps += [self.abandon, self.restart, self.pause, self.resume, self.gate, self.edit]
         await self.chance.choice(steps)()
-        started = await self.world.store.runs(WhichRuns(status="STARTED"))
+        started = await self.world.store.runs(RunFilter(status="STARTED"))
         assert len(started) <= 1, "a schedule that does not allow overlap has one run going"
 
     async def wait(self):

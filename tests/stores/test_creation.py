@@ -2,11 +2,11 @@
 
 import pytest
 
-from onbeat.core.instants import parse_instant
+from onbeat.core.time.instants import parse_instant
 from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed
 from onbeat.events import RunSkipped, ScheduleChanged, ScheduleCreated
-from onbeat.ports import Beginning
-from onbeat.stores.sql import creation, transaction
+from onbeat.ports.store import InitialPosition
+from onbeat.stores.sql import bulk_create, transaction
 from onbeat.testing import a_schedule
 
 KINDS = [
@@ -44,7 +44,7 @@ async def test_schedule_is_the_same_defined_with_others_or_alone(world):
     for n, fields in enumerate(KINDS):
         # With a beginning, even an empty one, it is defined by itself.
         name = f"alone/{n:02}"
-        begin = {name: Beginning()}
+        begin = {name: InitialPosition()}
         await world.store.upsert(
             [a_schedule(name, **fields)], source="file.yaml", user_id="ada", beginnings=begin
         )
@@ -75,7 +75,7 @@ async def test_new_changed_and_unchanged_schedules_are_told_apart(world):
 
 
 async def test_id_that_is_given_twice_is_created_and_then_edited(world, monkeypatch):
-    monkeypatch.setattr(creation, "AT_ONCE", 2)
+    monkeypatch.setattr(bulk_create, "AT_ONCE", 2)
     given = [a_schedule(name, every=every) for name, every in
              [("a", "1h"), ("b", "1h"), ("c", "1h"), ("a", "2h")]]  # fmt: skip
     done = await world.store.upsert(given)
@@ -107,7 +107,7 @@ async def test_nothing_is_defined_if_one_cannot_be(world):
 
 async def test_schedule_of_another_owner_is_refused_among_new_ones(world):
     await world.store.upsert([a_schedule("a")], user_id="ada")
-    store = world.store.asked_by("bob", only_of="bob")
+    store = world.store.as_caller("bob", only_of="bob")
     with pytest.raises(NotAllowed, match="a is another owner's"):
         await store.upsert([a_schedule("b"), a_schedule("a")], user_id="bob")
     assert await world.schedule("b") is None

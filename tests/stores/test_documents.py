@@ -38,7 +38,7 @@ async def test_whoever_follows_a_kind_asks_for_what_was_kept_since(world):
     assert await world.store.kept_all("dag", since=since + 1) == []
     found = await world.store.kept_all("dag", since=since, but=["edited", "old"])
     assert [row.name for row in found] == ["new"]
-    bobs = world.store.asked_by("token:bob", only_of="bob")
+    bobs = world.store.as_caller("token:bob", only_of="bob")
     assert await bobs.kept_all("dag", since=since) == []
 
 
@@ -57,7 +57,7 @@ async def test_keeping_the_same_again_writes_nothing(world):
 
 async def test_to_an_owner_there_is_nothing_but_their_own(world):
     await world.store.keep("dag", "report", 1, user_id="ada")
-    bobs = world.store.asked_by("token:bob", only_of="bob")
+    bobs = world.store.as_caller("token:bob", only_of="bob")
     assert await bobs.kept("dag", "report") is None
     assert await bobs.kept_all("dag") == []
     assert not await bobs.forget("dag", "report")

@@ -7,11 +7,17 @@ from random import Random
 
 import pytest
 
-from onbeat.core.edits import Foreseen, Record, foresee, foreseen_words, is_retimed
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Accepted, Busy, Failed, Succeeded
-from onbeat.core.schedules import Schedule, definition
-from onbeat.core.why import explain
+from onbeat.core.decide.edits import (
+    EditForecast,
+    PlannedRecord,
+    foresee,
+    foreseen_words,
+    is_retimed,
+)
+from onbeat.core.explain.why import explain
+from onbeat.core.runs.run import Accepted, Busy, Failed, Succeeded
+from onbeat.core.schedule import Schedule, definition
+from onbeat.core.time.instants import parse_instant
 from onbeat.errors import InvalidSchedule
 from onbeat.events import RunMoved
 from onbeat.testing import a_schedule
@@ -464,7 +470,7 @@ class TestForeseeing:
         await world.define(run=OLD)
         world.clock.advance("3h30m")
         found = await self.foreseen(world, a_schedule("report", every="1d"))
-        assert found.records == [Record("edited", 3, at("13:00"), at("15:00"))]
+        assert found.records == [PlannedRecord("edited", 3, at("13:00"), at("15:00"))]
         assert (found.starts, found.keeps, found.by_planner) == ([], {}, False)
 
     async def test_what_is_kept_waiting_and_what_would_be_canceled_is_foreseen(self, world):
@@ -574,10 +580,10 @@ class TestPlanAndApplyAgree:
         kept = [row for row in waited if row.status == "ENQUEUED"]
         moved = [row for row in kept if row.revision != before[row.run_id].revision]
         assert {row.revision for row in started} <= {said.revision}
-        return Foreseen(
+        return EditForecast(
             [row.run_at for row in started],
             said.revision,
-            [Record(row.reason, row.tick_count, row.first_run_at or row.run_at, row.run_at)
+            [PlannedRecord(row.reason, row.tick_count, row.first_run_at or row.run_at, row.run_at)
              for row in skipped],
             dict(Counter(row.revision for row in kept if row not in moved)),
             dict(Counter(before[row.run_id].revision for row in moved)),

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from onbeat.events import NodeLost, encode_events
-from onbeat.stores.postgres import PostgresStore
+from onbeat.stores.postgres.store import PostgresStore
 from onbeat.web import live
 from tests.postgres import shared_server
 
@@ -19,7 +19,7 @@ class Followed:
     is_shared = True
 
     def __init__(self, store):
-        self.clock, self.store, self.live = store.clock, store, live.Live()
+        self.clock, self.store, self.live = store.clock, store, live.EventStreams()
         self.newest_event, self.events, self.looks, self.sent = (
             store.newest_event,
             self.look,

@@ -1,6 +1,6 @@
 """What metrics read of a store, and what a listener is told with it: the same on every database."""
 
-from onbeat.core.runs import Failed
+from onbeat.core.runs.run import Failed
 from onbeat.events import RunStarted
 
 

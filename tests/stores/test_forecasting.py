@@ -3,10 +3,10 @@
 It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
 """
 
-from onbeat.core.decisions import Due
-from onbeat.core.runs import Failed, Status, Succeeded
-from onbeat.simulate import Simulation
-from onbeat.stores.sql import forecasting
+from onbeat.core.runs.decisions import Due
+from onbeat.core.runs.run import Failed, Status, Succeeded
+from onbeat.simulate.simulation import Simulation
+from onbeat.stores.sql import snapshot
 from onbeat.testing import a_schedule
 
 MINUTE, HOUR = 60_000, 3_600_000
@@ -83,8 +83,8 @@ async def test_groups_the_gate_and_who_is_up_are_told_with_it(world):
 async def test_to_an_owner_there_are_no_schedules_of_others(world):
     await world.define("a")
     await world.define("b")
-    assert (await world.store.asked_by("me", only_of="me").standings()).standings == ()
-    assert (await world.store.asked_by("all", only_of="").standings()).standings != ()
+    assert (await world.store.as_caller("me", only_of="me").standings()).standings == ()
+    assert (await world.store.as_caller("all", only_of="").standings()).standings != ()
 
 
 async def test_what_cannot_be_read_is_named_and_left_out(world):
@@ -120,15 +120,15 @@ async def test_of_runs_only_those_of_the_owner_who_asks_are_read(world, monkeypa
         read.extend(row[0] for row in rows)
         return grouped(rows)
 
-    grouped = forecasting._by_schedule
-    monkeypatch.setattr(forecasting, "_by_schedule", by_schedule)
+    grouped = snapshot._by_schedule
+    monkeypatch.setattr(snapshot, "_by_schedule", by_schedule)
     for owner in ("ann", "bob"):
         await world.store.upsert([a_schedule(owner)], user_id=owner)
     await world.tick()
     for attempt in await world.start():
         await world.end(attempt, Succeeded())
     await world.tick()
-    found = await world.store.asked_by("ann", only_of="ann").standings()
+    found = await world.store.as_caller("ann", only_of="ann").standings()
     assert [each.schedule.schedule_id for each in found.standings] == ["ann"]
     assert len(found.standings[0].unfinished) == 1
     assert found.standings[0].length is not None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onbeat.core.runs import Canceled, Failed, Lost, Succeeded
+from onbeat.core.runs.run import Canceled, Failed, Lost, Succeeded
 from tests.stores.conftest import a_node
 
 ON_RAY = {"run": {"python": "reports:build", "on": "ray"}}

@@ -5,9 +5,15 @@ from contextlib import suppress
 
 import pytest
 
-from onbeat.core.notices import BACKOFF, Bundle, Notice, Settled, bundle
-from onbeat.core.runs import Failed, Succeeded
-from onbeat.engine.notifier import notice_of
+from onbeat.core.notify.notifications import (
+    BACKOFF,
+    DeliveryResult,
+    MessageContent,
+    Notification,
+    compose_message,
+)
+from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.engine.outbox import notice_of
 
 MINUTE, HOUR = 60_000, 3_600_000
 
@@ -19,7 +25,7 @@ def to_ops(happened):
 
 def to(names, happened, *, every=0):
     notices = [each for each in map(notice_of, happened) if each is not None]
-    return [(name, bundle(notices), every) for name in names] if notices else []
+    return [(name, compose_message(notices), every) for name in names] if notices else []
 
 
 async def fail(world, schedule_id="backup", error="it broke"):
@@ -58,10 +64,10 @@ async def test_what_failed_becomes_a_message_with_all_that_is_known(world):
     assert (found.has_marks, found.channels) == (False, {"ops"})
     letter = await world.store.take_letter("ops")
     (row,) = await world.rows()
-    expected = Notice(
+    expected = Notification(
         "failure", "backup", world.clock.now(), row.run_id, row.run_at, "error", "disk full", 1
     )  # fmt: skip
-    assert (letter.bundle, letter.attempt) == (Bundle((expected,)), 1)
+    assert (letter.bundle, letter.attempt) == (MessageContent((expected,)), 1)
 
 
 async def test_what_is_ordinary_is_not_looked_at(world):
@@ -151,7 +157,7 @@ async def test_between_two_messages_of_a_channel_lies_the_time_it_asks_for(world
         await collect(world, lambda found: to(("ops",), found, every=MINUTE))
 
     await fail_and_collect("a")
-    await world.store.settle_letter(await world.store.take_letter("ops"), Settled("sent"))
+    await world.store.settle_letter(await world.store.take_letter("ops"), DeliveryResult("sent"))
     world.clock.advance(10_000)
     for name in "bc":
         await fail_and_collect(name)
@@ -161,7 +167,7 @@ async def test_between_two_messages_of_a_channel_lies_the_time_it_asks_for(world
 
 
 async def test_a_clock_that_was_set_back_holds_no_message_up_for_longer(world):
-    await world.store.settle_letter(await a_letter(world), Settled("sent"))
+    await world.store.settle_letter(await a_letter(world), DeliveryResult("sent"))
     world.clock.step(-24 * HOUR)
     await fail(world)
     await collect(world, lambda found: to(("ops",), found, every=MINUTE))
@@ -188,7 +194,7 @@ async def test_each_channel_has_its_own_messages(world):
 
 async def test_a_message_that_was_refused_comes_again_under_the_same_key(world):
     letter = await a_letter(world)
-    await world.store.settle_letter(letter, Settled("waiting", "busy", BACKOFF[0]))
+    await world.store.settle_letter(letter, DeliveryResult("waiting", "busy", BACKOFF[0]))
     assert await world.store.take_letter("ops") is None
     world.clock.advance(BACKOFF[0])
     again = await world.store.take_letter("ops")
@@ -198,9 +204,9 @@ async def test_a_message_that_was_refused_comes_again_under_the_same_key(world):
 @pytest.mark.parametrize(
     ("settled", "event"),
     [
-        (Settled("sent"), "notice.sent"),
-        (Settled("failed", "HTTP 404"), "notice.failed"),
-        (Settled("in_doubt", "no answer"), "notice.in_doubt"),
+        (DeliveryResult("sent"), "notice.sent"),
+        (DeliveryResult("failed", "HTTP 404"), "notice.failed"),
+        (DeliveryResult("in_doubt", "no answer"), "notice.in_doubt"),
     ],
 )
 async def test_what_became_of_a_message_is_told_and_is_no_notice_itself(world, settled, event):
@@ -236,22 +242,22 @@ async def test_a_sender_that_comes_back_late_says_what_became_of_it(world):
     letter = await a_letter(world)
     world.clock.advance(3 * MINUTE)
     await world.store.doubt_letters()
-    assert await world.store.settle_letter(letter, Settled("sent"))
+    assert await world.store.settle_letter(letter, DeliveryResult("sent"))
     assert await states(world) == {"ops": {"sent": 1}}
-    assert not await world.store.settle_letter(letter, Settled("waiting"))
+    assert not await world.store.settle_letter(letter, DeliveryResult("waiting"))
 
 
 async def test_an_answer_to_an_earlier_attempt_changes_nothing(world):
     letter = await a_letter(world)
-    await world.store.settle_letter(letter, Settled("waiting"))
+    await world.store.settle_letter(letter, DeliveryResult("waiting"))
     await world.store.take_letter("ops")
-    assert not await world.store.settle_letter(letter, Settled("sent"))
+    assert not await world.store.settle_letter(letter, DeliveryResult("sent"))
     assert await states(world) == {"ops": {"sending": 1}}
 
 
 async def test_messages_go_with_the_history_but_for_those_on_their_way(world):
     sent = await a_letter(world)
-    await world.store.settle_letter(sent, Settled("sent"))
+    await world.store.settle_letter(sent, DeliveryResult("sent"))
     await a_letter(world)
     await fail(world)
     await collect(world, lambda found: to(("nobody",), found))
@@ -270,6 +276,6 @@ async def test_a_database_that_was_put_back_gives_no_key_twice(world):
 
 
 async def test_the_last_error_of_a_channel_is_kept(world):
-    await world.store.settle_letter(await a_letter(world), Settled("failed", "HTTP 404"))
+    await world.store.settle_letter(await a_letter(world), DeliveryResult("failed", "HTTP 404"))
     (row,) = await world.store.channels()
     assert (row.channel, row.error, row.sent_at) == ("ops", "HTTP 404", None)

@@ -6,14 +6,14 @@ It is noon on New Year's Day; schedules are hourly and called `report` unless a 
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.core.backfill import Add, Refuse, Revive
-from onbeat.core.channels import BEGINNING
-from onbeat.core.endings import UNREPORTED
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded, run_key
-from onbeat.core.why import explain
+from onbeat.core.decide.backfill import Add, Refuse, Revive
+from onbeat.core.decide.outcomes import UNREPORTED
+from onbeat.core.explain.why import explain
+from onbeat.core.notify.channels import BEGINNING
+from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded, run_key
+from onbeat.core.time.instants import parse_instant
 from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
-from onbeat.ports import Attempt, Finished
+from onbeat.ports.store import Attempt, Finished
 from onbeat.testing import a_schedule
 from tests.stores.conftest import a_node
 
@@ -561,14 +561,14 @@ class TestConditions:
         await world.waiting(when={"command": ["false"]})
         (claimed,) = await world.claim()
         assert claimed.when.fields == {"command": ["false"]}
-        await world.store.decline([claimed])
+        await world.store.skip_condition([claimed])
         assert await world.runs("status reason") == [("SKIPPED", "condition")]
 
     async def test_what_is_not_the_nodes_any_more_is_left_alone(self, world):
         await world.waiting(when={"command": ["false"]})
         (claimed,) = await world.claim()
         await world.store.hand_back([claimed])
-        await world.store.decline([claimed])
+        await world.store.skip_condition([claimed])
         assert (await world.row()).status == "ENQUEUED"
 
 

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from onbeat.core.runs import Succeeded
-from onbeat.ports import Finished
-from onbeat.stores.postgres import PostgresStore
+from onbeat.core.runs.run import Succeeded
+from onbeat.ports.store import Finished
+from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import ManualClock, a_schedule
 from tests.postgres import shared_server
 from tests.stores.conftest import Postgres, World, a_node, planned

@@ -10,14 +10,15 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from onbeat.core.runs import Succeeded
+from onbeat.core.runs.run import Succeeded
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
 from onbeat.events import NodeLost
-from onbeat.ports import Rescued
-from onbeat.stores.postgres import PostgresStore, database, tables, transaction
-from onbeat.stores.postgres.database import Address
-from onbeat.stores.postgres.listening import Ear
+from onbeat.ports.store import RescueResult
+from onbeat.stores.postgres import database, tables, transaction
+from onbeat.stores.postgres.database import ServerAddress
 from onbeat.stores.postgres.migrations import MIGRATIONS
+from onbeat.stores.postgres.notify import NotifyListener
+from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import a_schedule
 from tests.postgres import Server, new_folder
 from tests.stores.conftest import Postgres, a_node, planned
@@ -53,7 +54,7 @@ async def inside_a_batch(store, **given):
 async def test_any_number_of_nodes_may_join(world):
     beside = await world.second()
     other = a_node("other", roles=frozenset({"plan"}))
-    assert await beside.register(other) == Rescued()
+    assert await beside.register(other) == RescueResult()
     rows = await world.store.nodes()
     assert [(row.node_id, row.roles) for row in rows] == [("node-1", {"plan", "run"}), ("other", {"plan"})]  # fmt: skip
 
@@ -202,7 +203,7 @@ async def silent_holder(world, **fields):
 async def test_runs_of_a_silent_node_are_decided_by_another(world):
     gone, attempt = await silent_holder(world)
     await world.told()
-    assert await world.store.rescue(world.node) == Rescued(lost=1)
+    assert await world.store.rescue(world.node) == RescueResult(lost=1)
     assert await world.store.rescue(world.node) is None
     assert await world.runs("status reason") == [("FAILED", "lost")]
     assert NodeLost("gone", "here", lost=1) in await world.told()
@@ -243,7 +244,7 @@ async def test_a_rescue_waits_for_nobody_and_loses_nothing(world):
     assert await world.store.rescue(world.node) is None
     held.may_go.set()
     assert len((await planning).attempts) == 1
-    assert await world.store.rescue(world.node) == Rescued(lost=2)
+    assert await world.store.rescue(world.node) == RescueResult(lost=2)
     assert await world.runs("status") == ["FAILED", "FAILED"]
 
 
@@ -256,8 +257,10 @@ async def test_what_a_node_knows_nothing_of_is_freed(world):
     found = await world.store.plan_due(planned, limit=100, node=node, slots=10)
     known = {(a.run_id, a.fence) for a in found.attempts if a.schedule_id == "known"}
     now = world.clock.now()
-    assert await world.store.disown(node, known, before=now) == 0, "it may still be launched"
-    assert await world.store.disown(node, known, before=now + 1) == 1
+    assert await world.store.release_unknown(node, known, before=now) == 0, (
+        "it may still be launched"
+    )
+    assert await world.store.release_unknown(node, known, before=now + 1) == 1
     rows = {row.schedule_id: (row.status, row.attempt, row.leased_by) for row in await world.rows()}
     assert rows == {"known": ("STARTED", 1, "node"), "unknown": ("ENQUEUED", 1, None)}
 
@@ -276,18 +279,18 @@ async def test_a_node_that_leaves_waits_for_its_own_calls(world):
     held.may_go.set()
     assert len((await planning).attempts) == 1
     await gone
-    assert await world.store.rescue(world.node) == Rescued(lost=1)
+    assert await world.store.rescue(world.node) == RescueResult(lost=1)
     assert await world.runs("status reason") == [("FAILED", "lost")]
 
 
 async def test_runs_of_a_node_that_nobody_knows_are_decided_by_whoever_joins(world):
     await world.going()
     world.database.tamper("DELETE FROM nodes")
-    assert await world.store.register(a_node("next")) == Rescued(lost=1)
+    assert await world.store.register(a_node("next")) == RescueResult(lost=1)
 
 
 async def test_a_server_that_breaks_off_right_after_it_let_us_in_fails_the_call(world, monkeypatch):
-    monkeypatch.setattr(database.Cursor, "execute", broken_connection)
+    monkeypatch.setattr(database.DeadlineCursor, "execute", broken_connection)
     with pytest.raises(StoreFailed, match="does not answer"):
         await PostgresStore.open(world.database.url)
 
@@ -320,7 +323,7 @@ async def test_whatever_the_database_has_set_tables_are_made_once_and_commits_la
 
 async def test_definitions_are_remembered_by_several_threads(world, monkeypatch):
     """One forgets them all while another waits for those that it did not know."""
-    known = transaction.Known()
+    known = transaction.TransactionCache()
     monkeypatch.setattr(transaction, "MOST_KNOWN", 0)
 
     class Slow:
@@ -369,7 +372,7 @@ async def test_a_connection_that_breaks_in_the_middle_fails_the_call_alone(world
 async def test_hints_come_again_after_a_connection_broke_and_nothing_is_left_of_it(
     world, monkeypatch
 ):
-    monkeypatch.setattr(Ear, "AGAIN", 0.01)
+    monkeypatch.setattr(NotifyListener, "AGAIN", 0.01)
     listens, beside = await world.second(), world.store
     await listens.register(a_node("listens"))
     await world.define()
@@ -409,7 +412,7 @@ async def test_a_server_that_is_away_fails_calls_until_it_is_back(world):
 
 async def test_a_server_that_does_not_answer_is_given_up(world, monkeypatch):
     monkeypatch.setattr(database, "ANSWER_LIMIT", 0.3)
-    monkeypatch.setattr(database.Watch, "EVERY", 0.05)
+    monkeypatch.setattr(database.DeadlineWatch, "EVERY", 0.05)
     store = await PostgresStore.open(world.database.url, clock=world.clock)
     began = time.monotonic()
     with pytest.raises(StoreFailed):
@@ -421,7 +424,7 @@ async def test_a_server_that_does_not_answer_is_given_up(world, monkeypatch):
 
 async def test_an_unanswered_commit_is_told_as_one(world, monkeypatch):
     """The connection breaks when the commit is on its way: it happened, or it did not."""
-    execute = database.Cursor.execute
+    execute = database.DeadlineCursor.execute
 
     def cut_at_commit(self, query, params=None, **options):
         if query == "COMMIT":
@@ -429,7 +432,7 @@ async def test_an_unanswered_commit_is_told_as_one(world, monkeypatch):
             self.connection.cut()
         return execute(self, query, params, **options)
 
-    monkeypatch.setattr(database.Cursor, "execute", cut_at_commit)
+    monkeypatch.setattr(database.DeadlineCursor, "execute", cut_at_commit)
     with pytest.raises(StoreInDoubt):
         await world.define()
     monkeypatch.undo()
@@ -524,7 +527,7 @@ async def test_nobody_listens_at_a_port(world):
         with pytest.raises(StoreFailed, match=r"cannot be reached: .*refused") as refused:
             await PostgresStore.open(url)
     assert "s3cret" not in str(refused.value)
-    assert Address(url).shown == f"postgresql://127.0.0.1:{taken and url.rsplit(':', maxsplit=1)[-1].split('/', maxsplit=1)[0]}/onbeat"  # fmt: skip
+    assert ServerAddress(url).shown == f"postgresql://127.0.0.1:{taken and url.rsplit(':', maxsplit=1)[-1].split('/', maxsplit=1)[0]}/onbeat"  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import random
 import apsw
 import pytest
 
-from onbeat.core.plan import plan
-from onbeat.core.runs import Failed, Succeeded
+from onbeat.core.decide.plan import plan
+from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import StoreFailed
-from onbeat.ports import Finished, Node
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.ports.store import Finished, Node
 from onbeat.stores.sqlite import database as sqlite_database
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
 
 BELOW = "unix"  # the file system that really keeps the files
@@ -189,7 +189,7 @@ def test_less_than_full_would_lose_it(disk, tmp_path, monkeypatch):
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
 
-    monkeypatch.setattr("onbeat.stores.sqlite.connect", carelessly)
+    monkeypatch.setattr("onbeat.stores.sqlite.store.connect", carelessly)
     lost = 0
     for seed in range(20):
         _, noted, found, _ = played(_life_and_death(disk, tmp_path, seed))

@@ -2,13 +2,14 @@
 
 import pytest
 
-from onbeat.core.model import Past
-from onbeat.core.plan import due_at
-from onbeat.core.runs import Accepted, Failed, Succeeded
-from onbeat.core.why import RESTORED, explain
+from onbeat.core.decide.plan import due_at
+from onbeat.core.explain.reasons import RESTORED
+from onbeat.core.explain.why import explain
+from onbeat.core.runs.run import Accepted, Failed, Succeeded
+from onbeat.core.triggers.past import Past
 from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import NodeStarted, RunSkipped, StoreRestored
-from onbeat.stores.sql.restoring import AT_ONCE, IDS_LEFT_OUT
+from onbeat.stores.sql.restored import AT_ONCE, IDS_LEFT_OUT
 from onbeat.testing import a_schedule
 from tests.stores.conftest import Postgres, a_node
 
@@ -263,7 +264,7 @@ async def test_notices_of_the_backup_are_in_doubt_and_not_sent_again(world):
 
 
 async def test_a_great_many_schedules_are_done_in_steps(world, monkeypatch):
-    monkeypatch.setattr("onbeat.stores.sql.restoring.AT_ONCE", 2)
+    monkeypatch.setattr("onbeat.stores.sql.restored.AT_ONCE", 2)
     for name in "abcde":
         await world.define(name)
     world.clock.advance("1h")
@@ -278,7 +279,7 @@ async def test_a_great_many_schedules_are_done_in_steps(world, monkeypatch):
 
 
 async def test_a_node_does_not_join_while_only_a_part_is_recorded(world, monkeypatch):
-    monkeypatch.setattr("onbeat.stores.sql.restoring.AT_ONCE", 2)
+    monkeypatch.setattr("onbeat.stores.sql.restored.AT_ONCE", 2)
     for name in "abc":
         await world.define(name)
     world.clock.advance("1h")

@@ -8,17 +8,17 @@ from types import MappingProxyType
 import apsw
 import pytest
 
-from onbeat.core.instants import parse_instant
-from onbeat.core.plan import plan
-from onbeat.core.runs import Succeeded
-from onbeat.core.schedules import definition
+from onbeat.core.decide.plan import plan
+from onbeat.core.runs.run import Succeeded
+from onbeat.core.schedule import definition
+from onbeat.core.time.instants import parse_instant
 from onbeat.errors import NoSuchSchedule, StoreFailed, StoreHeld, StoreUnusable
-from onbeat.ports import Finished, Node, Rescued
-from onbeat.records import WhichRuns
+from onbeat.ports.rows import RunFilter
+from onbeat.ports.store import Finished, Node, RescueResult
 from onbeat.stores.sql import nodes
-from onbeat.stores.sqlite import SqliteStore, who_holds
 from onbeat.stores.sqlite.database import APPLICATION
 from onbeat.stores.sqlite.migrations import MIGRATIONS
+from onbeat.stores.sqlite.store import SqliteStore, who_holds
 from onbeat.testing import ManualClock, a_schedule
 
 NODE = Node("node-1", "here", frozenset({"command"}))
@@ -330,7 +330,7 @@ class TestZoneData:
             store = await opened(path, clock, inline=True)
             await store.register(NODE)
             await store.plan_due(planned, limit=9)
-            runs = await store.runs(WhichRuns("zoned"))
+            runs = await store.runs(RunFilter("zoned"))
             await store.close()
             return [(run.run_at, run.triggered_by) for run in runs]
 
@@ -386,7 +386,7 @@ def test_reasons_of_a_dead_node_are_told(path):
         clock.advance("1h")
         await store.plan_due(planned, limit=9, node=NODE, slots=9)
         found = await store._worker.write(
-            lambda tx: nodes.register(tx, Node("node-2", "here", NODE.offers), Rescued())
+            lambda tx: nodes.register(tx, Node("node-2", "here", NODE.offers), RescueResult())
         )
         (run,) = await store.runs()
         await store.close()

@@ -5,11 +5,11 @@ It is noon on New Year's Day; schedules are hourly and called `report` unless a 
 
 import asyncio
 
-from onbeat.core.runs import Failed, Succeeded
-from onbeat.core.stuck import ENOUGH, LEAST
-from onbeat.core.why import explain
+from onbeat.core.explain.why import explain
+from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.core.runs.stuck import ENOUGH, LEAST
 from onbeat.events import RunSkipped, RunStuck
-from onbeat.records import WhichRuns
+from onbeat.ports.rows import RunFilter
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 
@@ -48,7 +48,7 @@ async def test_a_run_longer_than_three_times_its_p99_is_stuck(world):
     assert found.lasts == 3 * MINUTE + 1
     assert (await world.store.run(attempt.run_id)).stuck_at == world.clock.now()
     assert (await world.store.overview()).stuck == 1
-    stuck = await world.store.runs(WhichRuns(is_stuck=True), limit=10)
+    stuck = await world.store.runs(RunFilter(is_stuck=True), limit=10)
     assert [run.run_id for run in stuck] == [attempt.run_id]
 
 
@@ -70,7 +70,7 @@ async def test_a_run_that_ended_is_no_longer_counted(world):
     await world.store.mark_stuck()
     await world.end(attempt, Succeeded())
     assert (await world.store.overview()).stuck == 0
-    assert await world.store.runs(WhichRuns(is_stuck=True), limit=10) == []
+    assert await world.store.runs(RunFilter(is_stuck=True), limit=10) == []
     assert (await world.store.run(attempt.run_id)).stuck_at is not None
 
 
@@ -80,10 +80,10 @@ async def test_a_run_that_awaits_its_retry_is_not_in_flight_and_not_counted(worl
     world.clock.advance(2 * MINUTE)
     await world.store.mark_stuck()
     await world.end(attempt, Failed("no", retryable=True))
-    (run,) = await world.store.runs(WhichRuns(), limit=10)
+    (run,) = await world.store.runs(RunFilter(), limit=10)
     assert (run.status, run.stuck_at is None) == ("ENQUEUED", False)
     assert (await world.store.overview()).stuck == 0
-    assert await world.store.runs(WhichRuns(is_stuck=True), limit=10) == []
+    assert await world.store.runs(RunFilter(is_stuck=True), limit=10) == []
     world.clock.advance(10 * MINUTE)
     (again,) = await world.start()
     told = explain(await world.store.facts("report", again.run_at)).sentences

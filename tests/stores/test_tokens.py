@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from onbeat.events import SessionOpened, TokenCreated, TokenRevoked
-from onbeat.records import TokenRow
+from onbeat.ports.rows import TokenRow
 
 MINUTE = 60_000
 
@@ -103,7 +103,7 @@ async def test_links_and_sessions_that_have_expired_are_forgotten(world):
 
 
 async def test_events_tell_who_gave_what_and_never_a_secret(world):
-    store, until = world.store.asked_by("cli:me"), world.clock.now() + MINUTE
+    store, until = world.store.as_caller("cli:me"), world.clock.now() + MINUTE
     await store.add_token(a_token(owner="ann"), "digest-of-token")
     await store.add_token(a_link(world), "digest-of-link")
     await open_session(store, "digest-of-link", "digest-of-session")
@@ -120,7 +120,7 @@ async def test_events_tell_who_gave_what_and_never_a_secret(world):
 
 async def test_the_owner_of_some_schedules_hears_nothing_of_tokens(world):
     await world.store.add_token(a_token(owner="ann"), "digest")
-    assert await world.store.asked_by("", only_of="ann").events() == []
+    assert await world.store.as_caller("", only_of="ann").events() == []
 
 
 async def test_everybody_signs_with_one_key(world):

@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from onbeat.core.instants import parse_instant
-from onbeat.core.zones import VERSION, digests
-from onbeat.stores.sql import rows, zones
+from onbeat.core.time.instants import parse_instant
+from onbeat.core.time.zones import VERSION, digests
+from onbeat.stores.sql import rows, zone_data
 from onbeat.testing import a_schedule
 from tests.stores.conftest import planned
 
@@ -26,8 +26,8 @@ def at(text, day=1):
 @pytest.fixture
 def small_batches(monkeypatch):
     """Nothing is followed before a node plans, but for one schedule."""
-    monkeypatch.setattr(zones, "AT_ONCE", 1)
-    monkeypatch.setattr(zones, "MOST_SOON", 0)
+    monkeypatch.setattr(zone_data, "AT_ONCE", 1)
+    monkeypatch.setattr(zone_data, "MOST_SOON", 0)
 
 
 async def with_older_data(world, moved, *, digests_of=None, restart=True):
@@ -36,7 +36,7 @@ async def with_older_data(world, moved, *, digests_of=None, restart=True):
     world.database.tamper("UPDATE meta SET value = '1999a' WHERE name = 'tz'")
     world.database.tamper("DELETE FROM meta WHERE name = 'tz_zones'")
     if digests_of is not None:
-        text = zones.as_json(digests_of)
+        text = zone_data.as_json(digests_of)
         world.database.tamper("INSERT INTO meta (name, value) VALUES ('tz_zones', ?)", (text,))
     for schedule_id, run_at in moved.items():
         values = (run_at, run_at * 1000, schedule_id)
@@ -87,7 +87,7 @@ async def test_tick_that_moves_to_an_earlier_time_is_followed_in_time(world, sma
 
 
 async def test_what_is_due_soon_is_followed_before_the_node_plans(world, monkeypatch):
-    monkeypatch.setattr(zones, "AT_ONCE", 1)
+    monkeypatch.setattr(zone_data, "AT_ONCE", 1)
     for name in ("a", "b", "c"):
         await world.define(name)
     await world.define("soon", **BERLIN)
@@ -96,7 +96,7 @@ async def test_what_is_due_soon_is_followed_before_the_node_plans(world, monkeyp
     found = await next_ticks(world)
     assert (found["soon"], found["tokyo"]) == (at("13:30"), at("20:00"))
     assert (await world.store.overview()).following.done == 1
-    of_ann = world.store.asked_by("ann", only_of="ann")
+    of_ann = world.store.as_caller("ann", only_of="ann")
     assert (await of_ann.overview()).following is None, "it counts the schedules of all owners"
 
 
@@ -122,7 +122,7 @@ async def test_batch_that_is_broken_off_moves_no_due_row(world, small_batches, m
     names = [f"s-{n}" for n in range(6)]
     await world.store.upsert([a_schedule(name, **BERLIN) for name in names])
     await with_older_data(world, dict.fromkeys(names, at("15:30")))
-    before, computed = await next_ticks(world), zones.next_due
+    before, computed = await next_ticks(world), zone_data.next_due
 
     def crash_in_the_middle(schedule, *given):
         if schedule.schedule_id == "s-3":
@@ -130,7 +130,7 @@ async def test_batch_that_is_broken_off_moves_no_due_row(world, small_batches, m
         return computed(schedule, *given)
 
     with monkeypatch.context() as broken:
-        broken.setattr(zones, "next_due", crash_in_the_middle)
+        broken.setattr(zone_data, "next_due", crash_in_the_middle)
         with pytest.raises(Crash):
             await world.store.follow_zones(limit=5)
     assert await next_ticks(world) == before

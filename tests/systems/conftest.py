@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.runs import Failed, Succeeded
-from onbeat.launchers.process import ProcessLauncher
+from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.launchers.command import ProcessLauncher
 from onbeat.testing import ManualClock, RecordingLauncher
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from onbeat.app import Onbeat
-from onbeat.settings import Settings
-from onbeat.web.front import Front
+from onbeat.app.onbeat import Onbeat
+from onbeat.app.settings import Settings
+from onbeat.web.api_server import ApiServer
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Api:
     """An API that is up, and how to ask it."""
 
     beat: Onbeat
-    front: Front
+    front: ApiServer
     loop: asyncio.AbstractEventLoop
     admin: str  # the secret of a token with every right
     client: httpx.Client
@@ -83,7 +83,7 @@ def serving(folder, *, node=True, **settings):
     held = {}
 
     async def live():
-        front = Front(given)
+        front = ApiServer(given)
         beat = Onbeat(settings=front.settings, address=front.settings.api_url)
         await beat.open()
         try:

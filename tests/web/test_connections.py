@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
 from onbeat.web import server
-from onbeat.web.door import ssl_context
-from onbeat.web.server import Server, bind, most_connections
+from onbeat.web.security.tls import ssl_context
+from onbeat.web.server import HttpServer, bind, most_connections
 from tests.web.door.test_tls import Authority
 
 ASKED = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -37,7 +37,7 @@ async def listening(tls=None, most=None, **limits):
     """Serve that; yield where."""
     bound = bind("127.0.0.1", 0, most=most)
     there = bound.getsockname()
-    serving = Server(hello, bound, tls, **limits)
+    serving = HttpServer(hello, bound, tls, **limits)
     await serving.start()
     try:
         yield there

@@ -70,14 +70,14 @@ def attack(api, count, caplog, seed=1):
     refused = Counter(answer.status for _, answer in sent)
     assert refused.keys() > {400, 401, 403, 404, 405, 409, 415, 421, 422, 431}, refused
     assert threading.active_count() <= threads + 10, "a pool may have been filled, no more"
-    goes_on(api)
+    detached(api)
     broken = [
         each.getMessage() for each in caplog.records if each.exc_info or each.levelname == "ERROR"
     ]
     assert not broken
 
 
-def goes_on(api):
+def detached(api):
     """See that those who ask rightly get what they ask for."""
     assert api.put("/gate", {"gate": "open"}).json() == {"gate": "open"}
     made = api.put("/schedules/after-all", HOURLY)

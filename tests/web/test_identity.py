@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from onbeat.signing import Signer
+from onbeat.service.signed_tokens import Signer
 from onbeat.web.identity import WHERE, not_certified, not_served
 from tests.web.door.test_tls import Authority
 from tests.web.serving import serving

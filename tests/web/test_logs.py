@@ -8,8 +8,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from onbeat.app import Onbeat
-from onbeat.settings import Settings
+from onbeat.app.onbeat import Onbeat
+from onbeat.app.settings import Settings
 from tests.web.serving import serving
 from tests.web.test_schedules import problem
 from tests.web.waiting import eventually

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
-from onbeat.access import Caller
-from onbeat.core.schedules import read_schedule
+from onbeat.core.schedule import read_schedule
 from onbeat.errors import NotAllowed
+from onbeat.service.access import Caller
 from tests.web.serving import serving
 
 SCOPES = ["read", "operate", "define", "admin"]
@@ -291,7 +291,7 @@ def test_why_says_that_others_are_in_a_group_and_not_who(shared):
     assert run["status"] == "ENQUEUED"
 
     async def facts(only_of):
-        store = shared.beat.service._all.asked_by("x", only_of=only_of)
+        store = shared.beat.service._all.as_caller("x", only_of=only_of)
         return (await store.facts("ann/long", None)).group
 
     own, all_of_them = shared.do(facts("ann")), shared.do(facts(None))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import ignored_auth, positive_data_acceptance
 
-from onbeat.core.schedules import read_schedule
+from onbeat.core.schedule import read_schedule
 from tests.web.serving import serving
 
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "6"))

@@ -9,9 +9,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from onbeat.records import NodeRow, RunRow
+from onbeat.ports.rows import NodeRow, RunRow
 from onbeat.web import live, output
-from onbeat.web.live import Live
+from onbeat.web.live import EventStreams
 from onbeat.web.output import Output
 from tests.web.serving import serving
 from tests.web.test_schedules import problem
@@ -98,7 +98,7 @@ def test_a_stream_ends_with_its_session(api, name):
 
 
 def test_that_is_looked_at_often_enough():
-    from onbeat.tokens import REMEMBERED  # noqa: PLC0415 - what was looked up may be as old
+    from onbeat.service.tokens import REMEMBERED  # noqa: PLC0415 - what was looked up may be as old
 
     assert live.WELCOME_EVERY + REMEMBERED <= 5
 
@@ -188,7 +188,7 @@ class Elsewhere:
             return "secret"
 
         found = Output(
-            Live(),
+            EventStreams(),
             path_of=lambda run: self.folder / str(run.attempt),
             nodes=nodes,
             node_token=node_token,

@@ -6,14 +6,14 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat.cli import main
-from onbeat.engine import loop
+from onbeat.engine import node
 from tests.web.serving import serving
 from tests.web.waiting import eventually
 
 
 @pytest.fixture
 def api(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "STUCK_EVERY", 0.1)
+    monkeypatch.setattr(node, "STUCK_EVERY", 0.1)
     with serving(tmp_path) as found:
         yield found
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from onbeat.web.turns import AT_ONCE, in_turns
+from onbeat.web.concurrency_limit import AT_ONCE, limit_concurrency
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 
@@ -41,7 +41,7 @@ async def crowd(app: Callable, n=AT_ONCE * 3, path="/api/v1/schedules"):
 def test_only_a_few_are_worked_on_at_the_same_time_and_all_have_their_turn():
     async def story():
         working = Working()
-        tasks = await crowd(in_turns(working))
+        tasks = await crowd(limit_concurrency(working))
         before = working.begun
         working.go_on.set()
         await asyncio.gather(*tasks)
@@ -53,7 +53,7 @@ def test_only_a_few_are_worked_on_at_the_same_time_and_all_have_their_turn():
 def test_what_streams_gives_its_turn_back_when_it_begins():
     async def story():
         working = Working(streams=True)
-        tasks = await crowd(in_turns(working))
+        tasks = await crowd(limit_concurrency(working))
         begun = working.begun
         working.go_on.set()
         await asyncio.gather(*tasks)
@@ -67,10 +67,10 @@ def test_what_breaks_or_is_broken_off_gives_its_turn_back():
         raise OSError
 
     async def story():
-        app = in_turns(broken)
+        app = limit_concurrency(broken)
         failed = await asyncio.gather(*await crowd(app), return_exceptions=True)
         working = Working()
-        turning = in_turns(working)
+        turning = limit_concurrency(working)
         for task in await crowd(turning, AT_ONCE):
             task.cancel()
         await asyncio.sleep(0)
@@ -83,7 +83,7 @@ def test_what_breaks_or_is_broken_off_gives_its_turn_back():
 def test_that_it_is_alive_is_told_while_all_others_wait():
     async def story():
         working = Working()
-        app = in_turns(working)
+        app = limit_concurrency(working)
         waiting = await crowd(app)
         alive = await crowd(app, 1, "/healthz")
         begun = working.begun

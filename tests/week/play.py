@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import apsw
 
 from onbeat import Onbeat
-from onbeat.core.runs import Accepted, Busy, Failed, Succeeded
-from onbeat.records import WhichRuns
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
+from onbeat.core.runs.run import Accepted, Busy, Failed, Succeeded
+from onbeat.ports.rows import RunFilter
 from onbeat.testing import ManualClock, a_schedule
 from tests.week.script import Does
 
@@ -180,10 +180,10 @@ class Play:
             await self._until_all_wait()
             asked = [
                 row
-                for row in await runs(WhichRuns(status="STARTED"))
+                for row in await runs(RunFilter(status="STARTED"))
                 if row.end_asked_at is not None
             ]
-            waiting = await runs(WhichRuns(status="ENQUEUED"))
+            waiting = await runs(RunFilter(status="ENQUEUED"))
             if self.targets.going.keys() & {row.run_id for row in asked}:
                 await asyncio.sleep(0.01)  # the engine looks for those every 200 ms
             elif looks > 1 or not any(map(self._may_start, waiting)):

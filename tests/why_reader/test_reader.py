@@ -15,7 +15,7 @@ import msgspec
 import psycopg
 import pytest
 
-from onbeat.telling import why_fields
+from onbeat.service.serialize import why_fields
 from tests.postgres import shared_server
 from tests.why_reader.checks import Checker
 from tests.why_reader.reader import Reader

@@ -20,10 +20,10 @@ from pydantic import BaseModel
 
 from onbeat import Onbeat
 from onbeat.agents import Orchestrator
-from onbeat.core.runs import Succeeded
+from onbeat.app.settings import Settings
+from onbeat.core.runs.run import Succeeded
 from onbeat.errors import OnbeatError
-from onbeat.settings import Settings
-from onbeat.systems.sessions.definitions import Refused
+from onbeat.systems.sessions.definitions import PromptRefused
 from tests.week.play import LOOPS, Play, Targets
 from tests.week.script import DAY, HOUR, MINUTE, Act, Does
 
@@ -387,7 +387,7 @@ class Sessions(Week):
 
     async def put(self, slug, **schedule):
         given = {"prompt": f"{slug}!", "enabled": True, "schedule": schedule}
-        with suppress(Refused):
+        with suppress(PromptRefused):
             await self.beat.systems.sessions.put(self.beat.service, slug, given)
 
     async def define(self):

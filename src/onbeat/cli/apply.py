@@ -10,19 +10,19 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from onbeat.changes import Change, Changes, change_fields, compare
+from onbeat.app.opened import SystemClock, check_target
+from onbeat.app.settings import Settings
 from onbeat.cli import DIFFERENT
 from onbeat.cli.session import JSON, ask, with_settings, write_json
-from onbeat.core.edits import foreseen_words
-from onbeat.core.effect import LEFT_OUT, WEEK, Effect
-from onbeat.core.instants import rfc3339
+from onbeat.core.decide.edits import foreseen_words
+from onbeat.core.explain.tick_diff import LEFT_OUT, WEEK, Effect
 from onbeat.core.schema import schema_of_file, schema_of_schedule
+from onbeat.core.time.instants import rfc3339
 from onbeat.errors import ChangedSince, shown
-from onbeat.opened import SystemClock, check_target
-from onbeat.records import Which
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.sources.writing import Parts
+from onbeat.ports.rows import ScheduleFilter
+from onbeat.service.apply_plan import ApplyPlan, ScheduleChange, change_fields, compare
+from onbeat.service.service import Service
+from onbeat.sources.write_yaml import Parts
 from onbeat.sources.yaml import File, read_file
 
 FILE = Path("onbeat.yaml")
@@ -43,7 +43,7 @@ class Wish(NamedTuple):
         """Return what the schedules of a file are known by."""
         return self.source or source_of(file.path, None)
 
-    async def plan(self, service: Service, file: File, *, horizon: int = WEEK) -> Changes:
+    async def plan(self, service: Service, file: File, *, horizon: int = WEEK) -> ApplyPlan:
         """Return what applying a file would do."""
         return await service.plan_changes(
             file.schedules,
@@ -156,7 +156,7 @@ def apply_(
         click.echo(f"{file} defines no schedules")
 
 
-def _planned(settings: Settings, file: File, wish: Wish) -> Changes:
+def _planned(settings: Settings, file: File, wish: Wish) -> ApplyPlan:
     """Return what applying a file would do, also to a database that is not there yet."""
     path = settings.database_path
     if path is not None and not (path.exists() and path.stat().st_size):
@@ -207,7 +207,7 @@ def tell_of_names(file: File) -> None:
             click.echo(f"{told} (module:function is imported)", err=True)
 
 
-def write_changes(changes: Changes, *, as_json: bool) -> None:
+def write_changes(changes: ApplyPlan, *, as_json: bool) -> None:
     """Write what would be done: what matters of each schedule, and how many of each kind."""
     if as_json:
         told = [change_fields(each) for each in changes.changes]
@@ -237,7 +237,7 @@ def counted_runs(n: int) -> str:
     return f"{n} waiting run{'s' * (n != 1)}"
 
 
-def _details(change: Change) -> Iterator[str]:
+def _details(change: ScheduleChange) -> Iterator[str]:
     for field, old, new in change.fields:
         edited = f", as {change.edited_by} had" if change.edited_by else ""
         note = f" (edited since{edited}: overwritten)" if field in change.overwritten else ""
@@ -287,7 +287,7 @@ def export(settings: Settings, names: tuple[str, ...], source: str | None, as_js
     if source is not None and Path(source).exists():
         source = source_of(Path(source), settings.database_path)
 
-    which = Which(source=source, ids=names or None)
+    which = ScheduleFilter(source=source, ids=names or None)
 
     async def write(service: Service) -> None:
         for name in names:

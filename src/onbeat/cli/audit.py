@@ -3,12 +3,12 @@
 import click
 import msgspec
 
+from onbeat.app.settings import Settings
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment
-from onbeat.records import EventRow
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.telling import event_fields
+from onbeat.ports.rows import EventRow
+from onbeat.service.serialize import event_fields
+from onbeat.service.service import Service
 
 UNTOLD = {"schedule_id", "definition"}  # it has a column of its own; it is too long for a line
 

@@ -6,16 +6,16 @@ import sys
 
 import click
 
+from onbeat.app.opened import holder
+from onbeat.app.settings import Settings
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
-from onbeat.core.backfill import TELLS, Add, Choice, Refuse
-from onbeat.core.instants import read_typed, rfc3339
-from onbeat.core.runs import run_key
-from onbeat.core.schedules import from_definition
-from onbeat.core.zones import Zone, zone
+from onbeat.core.decide.backfill import TELLS, Add, Choice, Refuse
+from onbeat.core.runs.run import run_key
+from onbeat.core.schedule import from_definition
+from onbeat.core.time.instants import read_typed, rfc3339
+from onbeat.core.time.zones import Zone, zone
 from onbeat.errors import InvalidSchedule, InvalidSettings
-from onbeat.opened import holder
-from onbeat.service import Service
-from onbeat.settings import Settings
+from onbeat.service.service import Service
 
 SHOWN = 20  # ticks of a preview, in words
 LOOK_EVERY = 0.2

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict
 
+from onbeat.app.settings import Settings
 from onbeat.cli import FAILED
 from onbeat.cli.session import (
     JSON,
@@ -17,12 +18,11 @@ from onbeat.cli.session import (
     write_table,
 )
 from onbeat.cli.times import length, moment, took
-from onbeat.core.preview import NO_MORE
-from onbeat.core.runs import Status
-from onbeat.records import Overview, RunRow, ScheduleRow, WhichRuns
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.telling import idle_words, run_fields, schedule_fields, words_of
+from onbeat.core.explain.preview import NO_MORE
+from onbeat.core.runs.run import Status
+from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleRow
+from onbeat.service.serialize import idle_words, run_fields, schedule_fields, words_of
+from onbeat.service.service import Service
 
 FILE = Path("onbeat.yaml")
 
@@ -97,7 +97,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
 
     async def look(service: Service) -> tuple[ScheduleRow, list[RunRow], Overview]:
         row = await service.schedule(name)
-        runs = await service.runs(WhichRuns(name), limit=5)
+        runs = await service.runs(RunFilter(name), limit=5)
         return row, runs, await service.overview()
 
     row, runs, overview = ask(settings, look)

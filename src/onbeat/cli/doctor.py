@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from onbeat.app.opened import SystemClock
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, settings_or_refusal, write_json
-from onbeat.doctor import Finding, judge, look
-from onbeat.opened import SystemClock
+from onbeat.doctor.diagnose import judge, look
+from onbeat.doctor.findings import Finding
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 

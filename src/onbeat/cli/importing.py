@@ -6,14 +6,15 @@ from pathlib import Path
 import click
 import msgspec
 
+from onbeat.app.settings import Settings
 from onbeat.cli import INVALID_DEFINITION
 from onbeat.cli.session import JSON, with_settings, write_json
 from onbeat.errors import InvalidFile, InvalidSettings, Mistake
-from onbeat.regular import read_regular
-from onbeat.settings import Settings
-from onbeat.sources.writing import write_fields
-from onbeat.systems.services import LONGEST_LISP, import_elisp, import_state
-from onbeat.systems.whole import replace_file
+from onbeat.files.atomic import replace_file
+from onbeat.files.regular import read_regular
+from onbeat.sources.write_yaml import write_fields
+from onbeat.systems.services.import_elisp import import_elisp, import_state
+from onbeat.systems.services.lisp import LONGEST
 
 HEAD = "# Services and timers, as onbeat import elisp read them from %s.\n"
 STATE = "timer-state.json"
@@ -86,7 +87,7 @@ def _write(output: Path, text: bytes, kept: bytes | None, *, force: bool) -> Non
 def _read(path: Path) -> str:
     """Return the text of a regular file, as far as a reader takes it."""
     try:
-        return read_regular(path, most=4 * LONGEST_LISP).decode()
+        return read_regular(path, most=4 * LONGEST).decode()
     except UnicodeDecodeError:
         raise InvalidFile(str(path), [Mistake(None, "", "it is not UTF-8")]) from None
     except OSError as broken:

@@ -8,15 +8,15 @@ import click
 import msgspec
 
 from onbeat.cli import INVALID_DEFINITION
-from onbeat.core.codec import decode
-from onbeat.core.instants import canonical_time, parse_instant, resolve, rfc3339, whole_second
-from onbeat.core.model import Past
-from onbeat.core.preview import awaited, preview
-from onbeat.core.ticks import Trigger
-from onbeat.core.words import WEEKDAYS, words
-from onbeat.core.zones import DAY, Zone, zone
+from onbeat.core.explain.describe import WEEKDAYS, describe
+from onbeat.core.explain.preview import awaited, preview
+from onbeat.core.time.instants import canonical_time, parse_instant, resolve, rfc3339, whole_second
+from onbeat.core.time.zones import DAY, Zone, zone
+from onbeat.core.triggers.base import Trigger
+from onbeat.core.triggers.codec import decode
+from onbeat.core.triggers.past import Past
 from onbeat.errors import InvalidFile, InvalidSchedule, naming
-from onbeat.sources.yaml import Definitions, read_definitions
+from onbeat.sources.yaml import FileDefinitions, read_definitions
 
 
 @click.command("next")
@@ -86,7 +86,9 @@ def _instant(text: str, tz: str | None) -> int:
         return parse_instant(text) if tz is None else resolve(canonical_time(text), zone(tz))
 
 
-def _show_all(definitions: Definitions, tz: str | None, t: int, n: int, *, as_json: bool) -> None:
+def _show_all(
+    definitions: FileDefinitions, tz: str | None, t: int, n: int, *, as_json: bool
+) -> None:
     """Show a line of each schedule; those that are refused are told of on stderr."""
     triggers: dict[str, Trigger] = {}
     for name in definitions.schedules:
@@ -106,7 +108,7 @@ def _show_all(definitions: Definitions, tz: str | None, t: int, n: int, *, as_js
             if ticks
             else awaited(trigger, t, Past(created_at=t)).ljust(30)
         )
-        click.echo(f"{name:{width}}  {moment}  {words(trigger)}")
+        click.echo(f"{name:{width}}  {moment}  {describe(trigger)}")
     if not definitions.schedules and not as_json:
         click.echo("no schedules")
     if len(triggers) < len(definitions.schedules):

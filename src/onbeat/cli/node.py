@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import asdict
 
-from onbeat import __version__, app, logs
-from onbeat.app import Onbeat
+from onbeat import __version__
+from onbeat.app import logs, onbeat
+from onbeat.app.onbeat import Onbeat
+from onbeat.app.opened import check_target, holder
+from onbeat.app.settings import Settings
 from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.apply import Wish, apply_definitions, source_of, with_wish
 from onbeat.cli.session import JSON, ask, caller, with_settings, write_json, write_table
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.times import moment
 from onbeat.cli.watch import kept_applied
-from onbeat.engine.patience import until_answered
+from onbeat.engine.store_retry import until_answered
 from onbeat.errors import (
     ApiUnavailable,
     InvalidSettings,
@@ -34,18 +37,16 @@ from onbeat.errors import (
     StoreFailed,
     StoreUnusable,
 )
-from onbeat.opened import check_target, holder
-from onbeat.records import NodeRow, Overview
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.sources.watching import Watched
+from onbeat.ports.rows import NodeRow, Overview
+from onbeat.service.serialize import node_fields, overview_fields
+from onbeat.service.service import Service
+from onbeat.service.wait_reasons import wait_reasons
+from onbeat.sources.watch import Watched
 from onbeat.sources.yaml import read_file
-from onbeat.telling import node_fields, overview_fields
-from onbeat.waits import waits
-from onbeat.web.door.first import link_of
+from onbeat.web.security.first_token import link_of
 
 if TYPE_CHECKING:
-    from onbeat.web.front import Front, Welcome
+    from onbeat.web.api_server import ApiAddress, ApiServer
 
 log = logging.getLogger("onbeat.doctor")
 
@@ -199,7 +200,7 @@ async def _warn_of(settings: Settings, beat: Onbeat) -> None:
 
     It runs beside the node, which neither waits for it nor fails because of it.
     """
-    from onbeat.doctor import look_at_start  # noqa: PLC0415 - it loads a client for each peer
+    from onbeat.doctor.diagnose import look_at_start  # noqa: PLC0415 - it loads a client for each peer
 
     try:
         for each in await look_at_start(settings, beat.service.clock):
@@ -222,7 +223,7 @@ def _unless_stopped(stopped: asyncio.Event) -> Iterator[None]:
 async def _say_up(
     settings: Settings,
     service: Service,
-    welcome: "Welcome | None",
+    welcome: "ApiAddress | None",
     found: Overview,
     *,
     as_json: bool,
@@ -240,13 +241,13 @@ async def _say_up(
     sys.stdout.flush()
 
 
-def _front(settings: Settings) -> "Front | None":
+def _front(settings: Settings) -> "ApiServer | None":
     """Return the API, bound; or say why there is none: schedules run without it, too."""
     refused: OnbeatError
     try:
-        from onbeat.web.front import Front  # noqa: PLC0415 - an extra, and half a second
+        from onbeat.web.api_server import ApiServer  # noqa: PLC0415 - an extra, and half a second
 
-        front = Front(settings)
+        front = ApiServer(settings)
     except ModuleNotFoundError as missing:
         refused = StoreUnusable(f"the API needs {missing.name} (pip install 'onbeat[server]')")
     except (ApiUnavailable, InvalidSettings) as wrong:
@@ -265,7 +266,7 @@ def _front(settings: Settings) -> "Front | None":
     return None
 
 
-async def _tell_of_api(welcome: "Welcome", service: Service) -> None:
+async def _tell_of_api(welcome: "ApiAddress", service: Service) -> None:
     """Say where the API is. A link that opens it is for a person, and for no log."""
     if welcome.token_file is not None:
         click.echo(f"token      {welcome.token_file} has the first, with every right")
@@ -421,7 +422,7 @@ def _wait_while(
 def status(settings: Settings, as_json: bool) -> None:
     """Show which nodes are up, what is due, what runs, and what waits for a peer or a node."""
     found = _overview(settings)
-    waiting = ask(settings, lambda service: waits(service, found))
+    waiting = ask(settings, lambda service: wait_reasons(service, found))
     if as_json:
         about = {"database": settings.database_shown, **asdict(overview_fields(found))}
         write_json({**about, "waiting": waiting})
@@ -520,7 +521,7 @@ def move(settings: Settings, to: str, as_json: bool) -> None:
     target, path = settings.at(to), settings.database_path
     if path is not None and not path.exists():
         raise StoreUnusable(f"{path} does not exist (--database names another)")
-    moved = asyncio.run(app.move(settings, target))
+    moved = asyncio.run(onbeat.move(settings, target))
     if as_json:
         write_json({"from": settings.database, "to": target.database_shown, "rows": moved})
         return

@@ -5,16 +5,16 @@ import sys
 
 import click
 
-from onbeat import notify as notices
+from onbeat.app import notifications as notices
+from onbeat.app.opened import SystemClock
+from onbeat.app.settings import Settings
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
-from onbeat.core.channels import Channel
-from onbeat.core.instants import rfc3339_ms
-from onbeat.core.notices import Refused, Sent, Unknown
+from onbeat.core.notify.channels import Channel
+from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
+from onbeat.core.time.instants import rfc3339_ms
 from onbeat.errors import StoreUnusable
-from onbeat.opened import SystemClock
-from onbeat.records import ChannelRow
-from onbeat.settings import Settings
+from onbeat.ports.rows import ChannelRow
 
 STATES = ("waiting", "sending", "sent", "failed", "in_doubt")
 
@@ -54,11 +54,11 @@ def test(settings: Settings, channel: str, as_json: bool) -> None:
     """Send a test by CHANNEL at once."""
     delivery = asyncio.run(notices.try_out(settings, channel, now=SystemClock().now()))
     match delivery:
-        case Sent(note):
+        case Delivered(note):
             state, told = "sent", note
-        case Refused(error):
+        case DeliveryRefused(error):
             state, told = "refused", error
-        case Unknown(error):
+        case DeliveryUnknown(error):
             state, told = "in_doubt", error
     if as_json:
         write_json({"channel": channel, "state": state, "error": told or None})

@@ -5,16 +5,16 @@ import sys
 import click
 import msgspec
 
+from onbeat.app.settings import Settings
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, ask, is_number, with_settings, write_json, write_table
-from onbeat.core.durations import parse_duration
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Failed, Status, Succeeded
+from onbeat.core.runs.run import Failed, Status, Succeeded
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.time.instants import parse_instant
 from onbeat.errors import InvalidSchedule, InvalidSettings, RunIsOver
-from onbeat.records import RunRow, WhichRuns
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.telling import run_fields
+from onbeat.ports.rows import RunFilter, RunRow
+from onbeat.service.serialize import run_fields
+from onbeat.service.service import Service
 
 MOST = 10_000  # unfinished runs of one schedule that are canceled at once
 
@@ -107,7 +107,7 @@ def cancel(settings: Settings, which: tuple[str, ...], note: str, as_json: bool)
 async def _unfinished(service: Service, name: str) -> list[RunRow]:
     await service.schedule(name)
     found = [
-        await service.runs(WhichRuns(name, status), limit=MOST)
+        await service.runs(RunFilter(name, status), limit=MOST)
         for status in (Status.ENQUEUED, Status.STARTED)
     ]
     return [run for runs in found for run in runs]

@@ -11,16 +11,16 @@ import click
 import msgspec
 from msgspec.structs import asdict
 
+from onbeat.app.opened import holder, output_file
+from onbeat.app.settings import Settings
 from onbeat.cli import FAILED
 from onbeat.cli.define import tell_if_closed, write_runs
 from onbeat.cli.session import JSON, ask, is_number, with_settings, write_json
-from onbeat.core.runs import Status
+from onbeat.core.runs.run import Status
 from onbeat.errors import InvalidSettings, NoSuchRun, shown
-from onbeat.opened import holder, output_file
-from onbeat.records import RunRow, WhichRuns
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.telling import run_fields
+from onbeat.ports.rows import RunFilter, RunRow
+from onbeat.service.serialize import run_fields
+from onbeat.service.service import Service
 
 LOOK_EVERY = 0.1
 
@@ -52,7 +52,7 @@ def runs(
 
     async def look(service: Service) -> tuple[list[RunRow], int]:
         found = await service.runs(
-            WhichRuns(name, status, before=before, is_stuck=stuck), limit=limit
+            RunFilter(name, status, before=before, is_stuck=stuck), limit=limit
         )
         return found, (await service.overview()).now
 
@@ -166,7 +166,7 @@ async def _find(service: Service, which: str, *, wait: bool = False) -> RunRow:
     if is_number(which):
         return await service.run(int(which))
     told = False
-    while not (found := await service.runs(WhichRuns(which), limit=100)):
+    while not (found := await service.runs(RunFilter(which), limit=100)):
         if not wait:
             raise NoSuchRun(which)
         if not told:
@@ -190,7 +190,7 @@ async def _until_ended(service: Service, run: RunRow) -> RunRow:
 async def _following(service: Service, run: RunRow) -> RunRow:
     """Wait for the next run of the same schedule that starts, and return it."""
     while True:
-        found = await service.runs(WhichRuns(run.schedule_id), limit=100)
+        found = await service.runs(RunFilter(run.schedule_id), limit=100)
         later = [other for other in found if other.run_id > run.run_id and other.attempt]
         if later:
             return later[-1]

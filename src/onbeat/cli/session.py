@@ -13,8 +13,8 @@ from typing import NoReturn, TypeVar
 import click
 import msgspec
 
-from onbeat.access import Caller
-from onbeat.app import client
+from onbeat.app.onbeat import client
+from onbeat.app.settings import CONFIG, FILE, Settings
 from onbeat.cli import FAILED, INVALID_DEFINITION, UNAVAILABLE, USAGE
 from onbeat.errors import (
     ApiUnavailable,
@@ -26,8 +26,8 @@ from onbeat.errors import (
     StoreHeld,
     StoreUnusable,
 )
-from onbeat.service import Service
-from onbeat.settings import CONFIG, FILE, Settings
+from onbeat.service.access import Caller
+from onbeat.service.service import Service
 
 T = TypeVar("T")
 

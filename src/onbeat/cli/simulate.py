@@ -7,25 +7,19 @@ from pathlib import Path
 
 import click
 
+from onbeat.app.opened import SystemClock, check_target
+from onbeat.app.settings import Settings
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import took
-from onbeat.core.durations import parse_duration
-from onbeat.core.instants import resolve, rfc3339
-from onbeat.core.runs import Reason
-from onbeat.core.standings import Standings, as_of, with_definitions, with_start
-from onbeat.core.zones import Zone, zone
+from onbeat.core.runs.run import Reason
+from onbeat.core.snapshot import Snapshot, as_of, with_definitions, with_start
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.time.instants import resolve, rfc3339
+from onbeat.core.time.zones import Zone, zone
 from onbeat.errors import InvalidSchedule, InvalidSettings, NoSuchSchedule
-from onbeat.opened import SystemClock, check_target
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.simulate import (
-    LONGEST,
-    RUN_LENGTH,
-    Forecast,
-    ScheduleForecast,
-    Simulation,
-    forecast_fields,
-)
+from onbeat.service.service import Service
+from onbeat.simulate.forecasts import Forecast, ScheduleForecast, forecast_fields
+from onbeat.simulate.simulation import LONGEST, RUN_LENGTH, Simulation
 from onbeat.sources.yaml import read_file
 
 WEEK = 7 * 86_400_000
@@ -100,16 +94,16 @@ def simulate(
         _show(forecast, where)
 
 
-def _standings(settings: Settings, file: Path | None) -> Standings:
+def _standings(settings: Settings, file: Path | None) -> Snapshot:
     """Return how things stand, or would if the file were applied; no database is none yet."""
     schedules = None if file is None else read_file(file, check_target).schedules
     path = settings.database_path
     is_there = path is None or (path.exists() and path.stat().st_size)
     if schedules is not None and (settings.is_in_memory or not is_there):
-        found = Standings(SystemClock().now(), is_up=False)
+        found = Snapshot(SystemClock().now(), is_up=False)
     else:
 
-        async def work(service: Service) -> Standings:
+        async def work(service: Service) -> Snapshot:
             return await service.standings()
 
         found = ask(settings, work)
@@ -127,7 +121,7 @@ def _run(simulation: Simulation) -> None:
             bar.update(max(round(done * 1000) - bar.pos, 0))
 
 
-def _tell_besides(found: Standings, forecast: Forecast, where: Zone) -> None:
+def _tell_besides(found: Snapshot, forecast: Forecast, where: Zone) -> None:
     """Say on stderr what a reader has to know besides."""
     if not found.gate_is_open:
         click.echo("the gate is CLOSED: this is what would happen if it were open", err=True)

@@ -8,22 +8,16 @@ import sys
 import click
 from msgspec.structs import asdict, replace
 
+from onbeat.app.opened import holder
+from onbeat.app.settings import Settings
 from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.apply import Wish
 from onbeat.cli.node import FILE, serve_here, start_in_background, stop_nodes
 from onbeat.cli.session import JSON, ask, with_settings, write_json
-from onbeat.opened import holder
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.systems.flows import (
-    META_TEMPLATE,
-    TIMER_NAME,
-    ScheduleStatus,
-    TimerStatus,
-    schedule_id_of,
-    schedules_of,
-    status_of,
-)
+from onbeat.service.service import Service
+from onbeat.systems.flows.config import TIMER_NAME, ScheduleStatus, TimerStatus, schedule_id_of
+from onbeat.systems.flows.system import schedules_of, status_of
+from onbeat.systems.flows.template import META_TEMPLATE
 
 EXPOSES = "./data/expose.db"  # where a panel has them
 NOBODY = TimerStatus(TIMER_NAME, None, False, 0, "", "", 0, 0, {})  # noqa: FBT003 - it is not up

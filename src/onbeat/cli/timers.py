@@ -8,14 +8,15 @@ from typing import TypeVar
 
 import click
 
-from onbeat.app import client
+from onbeat.app.onbeat import client
+from onbeat.app.settings import Settings
+from onbeat.app.systems import are_timers_on, timers_of
 from onbeat.cli import FAILED, INVALID_DEFINITION
 from onbeat.cli.session import JSON, ask, caller, with_settings, write_json
 from onbeat.errors import InvalidFile
-from onbeat.hosting import are_timers_on, timers_of
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.systems.services import DISABLED, HEADING, Listing, TimerSystem
+from onbeat.service.service import Service
+from onbeat.systems.services.system import TimerSystem
+from onbeat.systems.services.timer_list import DISABLED, HEADING, TimerList
 
 T = TypeVar("T")
 
@@ -136,7 +137,7 @@ def _tell_wrong(settings: Settings, refused: InvalidFile, *, as_json: bool) -> N
     click.echo(f"onbeat: {n} mistake{'s' * (n != 1)} in {refused.path}: {as_before}", err=True)
 
 
-def _write(found: Listing) -> None:
+def _write(found: TimerList) -> None:
     if not found.timers and not found.invalid:
         click.echo("No timers configured.")
         return

@@ -1,6 +1,6 @@
 """Instants and lengths as people read them in a table."""
 
-from onbeat.core.instants import rfc3339
+from onbeat.core.time.instants import rfc3339
 
 UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 

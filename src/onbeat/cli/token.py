@@ -9,21 +9,21 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict
 
-from onbeat.access import SCOPES, Scope
+from onbeat.app.opened import holder
+from onbeat.app.settings import Settings
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment
-from onbeat.core.durations import parse_duration
-from onbeat.core.instants import rfc3339_ms
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.time.instants import rfc3339_ms
 from onbeat.errors import ApiUnavailable, InvalidSchedule, InvalidSettings
-from onbeat.opened import holder
-from onbeat.records import Overview, TokenRow
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.signing import Signer
-from onbeat.telling import token_fields
-from onbeat.tokens import LINK_LASTS
-from onbeat.web.door.first import link_of
+from onbeat.ports.rows import Overview, TokenRow
+from onbeat.service.access import SCOPES, Scope
+from onbeat.service.serialize import token_fields
+from onbeat.service.service import Service
+from onbeat.service.signed_tokens import Signer
+from onbeat.service.tokens import LINK_LASTS
 from onbeat.web.identity import not_certified, not_served
+from onbeat.web.security.first_token import link_of
 
 
 @click.group()

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from onbeat.app.opened import check_target
 from onbeat.cli.apply import Wish
 from onbeat.errors import ChangedSince, InvalidFile, OnbeatError, StoreFailed
-from onbeat.opened import check_target
-from onbeat.service import Service
-from onbeat.sources.watching import A_MOMENT, Watched, watch
+from onbeat.service.service import Service
+from onbeat.sources.watch import A_MOMENT, Watched, watch
 from onbeat.sources.yaml import read_file
 
 log = logging.getLogger("onbeat.files")

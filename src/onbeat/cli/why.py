@@ -2,14 +2,14 @@
 
 import click
 
+from onbeat.app.settings import Settings
 from onbeat.cli.session import JSON, ask, with_settings, write_json
-from onbeat.core.instants import rfc3339
-from onbeat.core.why import Why
-from onbeat.core.zones import zone
+from onbeat.core.explain.why import Why
+from onbeat.core.time.instants import rfc3339
+from onbeat.core.time.zones import zone
 from onbeat.errors import InvalidSchedule, InvalidSettings
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.telling import why_fields
+from onbeat.service.serialize import why_fields
+from onbeat.service.service import Service
 
 
 @click.command()

@@ -5,11 +5,12 @@ from typing import TypeVar
 
 import click
 
+from onbeat.app.opened import workflow_store
+from onbeat.app.settings import Settings
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
-from onbeat.opened import workflow_store
-from onbeat.service import Service
-from onbeat.settings import Settings
-from onbeat.systems.workflows import Catalog, DatabaseStore
+from onbeat.service.service import Service
+from onbeat.systems.workflows.catalog import Catalog
+from onbeat.systems.workflows.store import DatabaseStore
 
 T = TypeVar("T")
 

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import get_args, get_type_hints
 
-from onbeat.core.build import LIMITS, MOST_VALUES
-from onbeat.core.calendars import MOST_HOURS, MOST_ITEMS
-from onbeat.core.codec import AROUND, KINDS
-from onbeat.core.cron import FIELDS, MACROS
-from onbeat.core.model import OUTCOMES
-from onbeat.core.policies import GROUP, LONGEST_RETRY, POLICIES, Policy, RetryOn, read_flag
-from onbeat.core.schedules import ID, TARGETS
-from onbeat.core.ticks import MOST_PARTS
-from onbeat.core.triggers import MOST_TIMES, Dst
-from onbeat.core.zones import names
+from onbeat.core.policy import GROUP, LONGEST_RETRY, POLICIES, Policy, RetryOn, read_flag
+from onbeat.core.schedule import ID, TARGETS
+from onbeat.core.time.cron import FIELDS, MACROS
+from onbeat.core.time.zones import names
+from onbeat.core.triggers.base import MOST_PARTS
+from onbeat.core.triggers.build import LIMITS, MOST_VALUES
+from onbeat.core.triggers.calendars import MOST_HOURS, MOST_ITEMS
+from onbeat.core.triggers.codec import AROUND, KINDS
+from onbeat.core.triggers.kinds import MOST_TIMES, Dst
+from onbeat.core.triggers.past import OUTCOMES
 
 Schema = dict[str, object]
 

@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from onbeat.core.durations import parse_duration
-from onbeat.core.instants import rfc3339, whole_second
-from onbeat.core.words import MONTHS, WEEKDAYS
-from onbeat.core.zones import DAY, zone
+from onbeat.core.explain.describe import MONTHS, WEEKDAYS
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.time.instants import rfc3339, whole_second
+from onbeat.core.time.zones import DAY, zone
 from onbeat.errors import InvalidSchedule, meant, naming, shown
 
 MOST_EXPRESSIONS = 100  # in one text, and in all texts of a value
@@ -124,7 +124,7 @@ def render_all(value: object, values: Values, *, native: bool = False) -> object
     return value
 
 
-class Ran(msgspec.Struct, frozen=True):
+class PreviousRun(msgspec.Struct, frozen=True):
     """What is known of the previous run that ended."""
 
     status: str
@@ -145,7 +145,7 @@ def values_of(
     iteration: int,
     tick_count: int,
     triggered_by: str,
-    last: Ran | None,
+    last: PreviousRun | None,
     ran_before: int | None = None,
 ) -> dict[str, object]:
     """Return what every name stands for in one run.

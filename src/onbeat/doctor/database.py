@@ -1,7 +1,7 @@
 """Checks of the database: whether it is there, whole, of this program's kind, and who has it."""
 
-from onbeat.doctor.seen import Check, Finding, Seen, fail, length, ok, size, warn
-from onbeat.records import NodeRow
+from onbeat.doctor.findings import Check, Finding, InstallationFacts, fail, length, ok, size, warn
+from onbeat.ports.rows import NodeRow
 
 LARGE_WAL = 256 * 2**20  # bytes
 OLDEST_POSTGRES = 13
@@ -9,7 +9,7 @@ FEW_CONNECTIONS = 10
 CLOCKS_APART = 1_000  # milliseconds
 
 
-def database(seen: Seen) -> Finding:
+def database(seen: InstallationFacts) -> Finding:
     """Judge whether the database can be used."""
     looked, address = seen.looked, seen.known.database_shown
     if looked.problem:
@@ -27,7 +27,7 @@ def database(seen: Seen) -> Finding:
     return ok("database", f"{address}, schema {looked.schema}{figures}")
 
 
-def integrity(seen: Seen) -> Finding | None:
+def integrity(seen: InstallationFacts) -> Finding | None:
     """Judge whether the file is whole, by SQLite's own check."""
     looked = seen.looked
     if looked.problem or seen.known.is_postgres or looked.is_checked is None:
@@ -41,7 +41,7 @@ def integrity(seen: Seen) -> Finding | None:
     return ok("integrity", "quick_check finds nothing wrong")
 
 
-def wal(seen: Seen) -> Finding | None:
+def wal(seen: InstallationFacts) -> Finding | None:
     """Judge how much waits to be put into the file."""
     if seen.looked.problem or seen.known.is_postgres:
         return None
@@ -51,7 +51,7 @@ def wal(seen: Seen) -> Finding | None:
     return ok("wal", told)
 
 
-def nodes(seen: Seen) -> Finding | None:
+def nodes(seen: InstallationFacts) -> Finding | None:
     """Judge whether anybody plans and runs."""
     standing = seen.looked.standing
     if standing is None:
@@ -67,7 +67,7 @@ def nodes(seen: Seen) -> Finding | None:
     return ok("nodes", f"{len(up)} up")
 
 
-def silent_nodes(seen: Seen) -> Finding | None:
+def silent_nodes(seen: InstallationFacts) -> Finding | None:
     """Judge whether nodes went without a word."""
     standing = seen.looked.standing
     if standing is None:
@@ -80,7 +80,7 @@ def silent_nodes(seen: Seen) -> Finding | None:
     return ok("silent nodes", "none")
 
 
-def stopping_nodes(seen: Seen) -> Finding | None:
+def stopping_nodes(seen: InstallationFacts) -> Finding | None:
     """Judge whether nodes have been asked to stop."""
     standing = seen.looked.standing
     asked = [row.name for row in standing.overview.nodes if row.is_stopping] if standing else []
@@ -89,7 +89,7 @@ def stopping_nodes(seen: Seen) -> Finding | None:
     return warn("stopping nodes", f"{', '.join(asked)} is to stop", "it waits for its runs to end")
 
 
-def is_up(seen: Seen, row: NodeRow) -> bool:
+def is_up(seen: InstallationFacts, row: NodeRow) -> bool:
     """Return whether a node is alive: of a file, its lock tells."""
     standing = seen.looked.standing
     if not seen.known.is_postgres:
@@ -97,7 +97,7 @@ def is_up(seen: Seen, row: NodeRow) -> bool:
     return standing is not None and row.alive_until > standing.overview.now
 
 
-def postgres_version(seen: Seen) -> Finding | None:
+def postgres_version(seen: InstallationFacts) -> Finding | None:
     """Judge the version of the server."""
     server = seen.looked.postgres
     if server is None:
@@ -108,7 +108,7 @@ def postgres_version(seen: Seen) -> Finding | None:
     return ok("postgresql", told)
 
 
-def postgres_rights(seen: Seen) -> Finding | None:
+def postgres_rights(seen: InstallationFacts) -> Finding | None:
     """Judge what the user may do."""
     server = seen.looked.postgres
     if server is None:
@@ -119,7 +119,7 @@ def postgres_rights(seen: Seen) -> Finding | None:
     return ok("rights", "the database user may do what it has to")
 
 
-def postgres_settings(seen: Seen) -> Finding | None:
+def postgres_settings(seen: InstallationFacts) -> Finding | None:
     """Judge the settings of the server that what is promised depends on."""
     server = seen.looked.postgres
     if server is None or not server.settings:
@@ -140,7 +140,7 @@ def postgres_settings(seen: Seen) -> Finding | None:
     return ok("server", "its settings keep what is committed")
 
 
-def postgres_connections(seen: Seen) -> Finding | None:
+def postgres_connections(seen: InstallationFacts) -> Finding | None:
     """Judge whether there is room for another node."""
     server = seen.looked.postgres
     if server is None or server.is_pooled:
@@ -152,7 +152,7 @@ def postgres_connections(seen: Seen) -> Finding | None:
     return ok("connections", told)
 
 
-def postgres_pooler(seen: Seen) -> Finding | None:
+def postgres_pooler(seen: InstallationFacts) -> Finding | None:
     """Judge what is between here and the server."""
     server = seen.looked.postgres
     if server is None or not server.is_pooled:
@@ -165,7 +165,7 @@ def postgres_pooler(seen: Seen) -> Finding | None:
     )
 
 
-def postgres_clock(seen: Seen) -> Finding | None:
+def postgres_clock(seen: InstallationFacts) -> Finding | None:
     """Judge how far the clocks are apart. The server's is the one that counts."""
     server = seen.looked.postgres
     if server is None:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import msgspec
 
-from onbeat.doctor.seen import Check, Finding, Seen, ok, warn
+from onbeat.app.opened import check_target
+from onbeat.app.settings import Settings
+from onbeat.app.systems import wrong_timers
+from onbeat.doctor.findings import Check, Finding, InstallationFacts, ok, warn
 from onbeat.errors import InvalidFile, InvalidSchedule
-from onbeat.hosting import wrong_timers
-from onbeat.opened import check_target
-from onbeat.settings import Settings
 from onbeat.sources.exposes import Exposes
 from onbeat.sources.yaml import read_file
-from onbeat.systems.flows import read_exposes
+from onbeat.systems.flows.exposes import read_exposes
 from onbeat.systems.workflows.store import check_dag
 
 FILE = Path("onbeat.yaml")  # which `onbeat up` applies, if it is there
@@ -20,7 +20,7 @@ LARGEST = 1024 * 1024  # bytes of a DAG
 MOST = 10_000  # files of a folder that are read
 
 
-def source_files(seen: Seen) -> Finding | None:
+def source_files(seen: InstallationFacts) -> Finding | None:
     """Judge whether the files of definitions can be read, and what is wrong in them."""
     if seen.is_refused:
         return None

@@ -8,9 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from onbeat.doctor.certificates import expires_at
-from onbeat.doctor.seen import Check, Finding, Seen, fail, length, names, ok, size, warn
+from onbeat.doctor.findings import (
+    Check,
+    Finding,
+    InstallationFacts,
+    fail,
+    length,
+    names,
+    ok,
+    size,
+    warn,
+)
 from onbeat.errors import InvalidSettings
-from onbeat.regular import read_regular
+from onbeat.files.regular import read_regular
 
 OLDEST_PYTHON = (3, 11)
 # A WAL file that is reset at the wrong moment damages the database: https://sqlite.org/wal.html
@@ -22,7 +32,7 @@ ANYBODY, GROUP = 0o007, 0o070
 PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@|password|secret|token", re.IGNORECASE)
 
 
-def python(seen: Seen) -> Finding:
+def python(seen: InstallationFacts) -> Finding:
     """Judge the interpreter."""
     told = ".".join(map(str, seen.python[:3]))
     if seen.python[:2] < OLDEST_PYTHON:
@@ -30,7 +40,7 @@ def python(seen: Seen) -> Finding:
     return ok("python", f"Python {told}")
 
 
-def sqlite(seen: Seen) -> Finding:
+def sqlite(seen: InstallationFacts) -> Finding:
     """Judge the SQLite library."""
     version, told = tuple(map(int, seen.sqlite.split("."))), f"SQLite {seen.sqlite}"
     first, last = DAMAGING
@@ -40,7 +50,7 @@ def sqlite(seen: Seen) -> Finding:
     return ok("sqlite", told)
 
 
-def zone_data(seen: Seen) -> Finding:
+def zone_data(seen: InstallationFacts) -> Finding:
     """Judge the zone data of this program, and that of the due rows and of the nodes."""
     year = datetime.fromtimestamp(seen.now / 1000, UTC).year
     standing, told = seen.looked.standing, f"time zone data {seen.tz}"
@@ -62,7 +72,7 @@ def zone_data(seen: Seen) -> Finding:
     return ok("zones", told)
 
 
-def settings(seen: Seen) -> Finding:
+def settings(seen: InstallationFacts) -> Finding:
     """Judge the settings."""
     if isinstance(seen.settings, InvalidSettings):
         refused = seen.settings
@@ -70,7 +80,7 @@ def settings(seen: Seen) -> Finding:
     return ok("settings", f"read from {seen.settings_file or 'the environment and defaults'}")
 
 
-def disk(seen: Seen) -> Finding | None:
+def disk(seen: InstallationFacts) -> Finding | None:
     """Judge the room that is left where the database is."""
     path = seen.known.database_path
     if seen.is_refused or path is None or not path.parent.is_dir():
@@ -82,7 +92,7 @@ def disk(seen: Seen) -> Finding | None:
     return warn("disk", told, hint) if free < LITTLE else ok("disk", told)
 
 
-def output(seen: Seen) -> Finding | None:
+def output(seen: InstallationFacts) -> Finding | None:
     """Judge the folder that output goes to."""
     folder = seen.known.output_folder
     if seen.is_refused or folder is None or not folder.exists():
@@ -92,7 +102,7 @@ def output(seen: Seen) -> Finding | None:
     return ok("output", f"in {folder}")
 
 
-def file_modes(seen: Seen) -> Finding | None:
+def file_modes(seen: InstallationFacts) -> Finding | None:
     """Judge who else may read what is not for everybody."""
     if seen.is_refused:
         return None
@@ -110,7 +120,7 @@ def file_modes(seen: Seen) -> Finding | None:
     return ok("files", "nobody else may read the database and its keys")
 
 
-def secrets(seen: Seen) -> Finding | None:
+def secrets(seen: InstallationFacts) -> Finding | None:
     """Judge the folder of secrets."""
     folder = _named(seen.known.secrets)
     if folder is None:
@@ -124,7 +134,7 @@ def secrets(seen: Seen) -> Finding | None:
     return ok("secrets", f"only for this user: {folder}")
 
 
-def certificate(seen: Seen) -> Finding | None:
+def certificate(seen: InstallationFacts) -> Finding | None:
     """Judge how long the certificate is good for."""
     path = _named(seen.known.tls_cert)
     if path is None:

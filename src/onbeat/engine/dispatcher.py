@@ -15,13 +15,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from onbeat.core.endings import holds
-from onbeat.core.runs import Accepted, Canceled, Failed, Lost, Outcome
-from onbeat.core.schedules import Target
-from onbeat.engine.leases import Lease
-from onbeat.engine.patience import Backoff, until_answered
+from onbeat.core.decide.outcomes import holds
+from onbeat.core.runs.run import Accepted, Canceled, Failed, Lost, Outcome
+from onbeat.core.schedule import Target
+from onbeat.engine.lease import Lease
+from onbeat.engine.store_retry import Backoff, until_answered
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
-from onbeat.ports import Attempt, Clock, FindsAgain, Finished, Launchers, Node, Store
+from onbeat.ports.outside import Launchers, Reattaches
+from onbeat.ports.store import Attempt, Clock, Finished, Node, Store
 
 BATCH = 250  # runs claimed at once
 CLAIM_EVERY = 0.05  # seconds at most between two looks at what waits, while runs end
@@ -202,7 +203,7 @@ class Dispatcher:
             answer = holds(condition, outcome)
             sent = self._clock.monotonic()
             if answer is False:
-                await self._surely(partial(self._store.decline, [attempt]))
+                await self._surely(partial(self._store.skip_condition, [attempt]))
             elif answer:
                 await self._announce([attempt], sent)
             else:
@@ -331,7 +332,7 @@ class Dispatcher:
         for task, attempt in list(self._running.values()):
             launcher, held = self._launchers[attempt.target.kind], (attempt.run_id, attempt.fence)
             begun = getcoroutinestate(task.get_coro()) != CORO_CREATED  # type: ignore[arg-type]
-            if not begun or held in self._asked or not isinstance(launcher, FindsAgain):
+            if not begun or held in self._asked or not isinstance(launcher, Reattaches):
                 continue
             if launcher.leave([attempt.run_id]):
                 self._given_up.add(held)
@@ -369,7 +370,7 @@ class Dispatcher:
         if isinstance(broken, StoreInDoubt):
             self.in_doubt_since = self._clock.monotonic()
 
-    async def disown(self) -> None:
+    async def release_unknown(self) -> None:
         """Free what this node holds, by the books, and knows nothing of."""
         since, before = self.in_doubt_since, self._clock.now() - self._node.lease * 2 // 3
         unfinished = [
@@ -379,7 +380,7 @@ class Dispatcher:
             *self._unlaunched,
         ]
         known = {(attempt.run_id, attempt.fence) for attempt in unfinished}
-        freed = await self._store.disown(self._node, known, before=before)
+        freed = await self._store.release_unknown(self._node, known, before=before)
         if freed:
             log.warning("%d runs were claimed in a call that was not answered: freed", freed)
         if self.in_doubt_since == since:

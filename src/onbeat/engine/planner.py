@@ -6,18 +6,18 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from onbeat.core.deciding import LOOKAHEAD
-from onbeat.core.decisions import Plan
-from onbeat.core.model import Past
-from onbeat.core.plan import is_plain, plan
-from onbeat.core.policies import Policy
-from onbeat.core.runs import Run
-from onbeat.core.schedules import Schedule
-from onbeat.core.ticks import Trigger
+from onbeat.core.decide.overlap import LOOKAHEAD
+from onbeat.core.decide.plan import is_plain, plan
+from onbeat.core.policy import Policy
+from onbeat.core.runs.decisions import Plan
+from onbeat.core.runs.run import Run
+from onbeat.core.schedule import Schedule
+from onbeat.core.triggers.base import Trigger
+from onbeat.core.triggers.past import Past
 from onbeat.engine.dispatcher import Dispatcher
-from onbeat.engine.patience import Backoff
+from onbeat.engine.store_retry import Backoff
 from onbeat.errors import StoreFailed
-from onbeat.ports import Clock, Node, Planned, Store
+from onbeat.ports.store import Clock, Node, PlanResult, Store
 
 BATCH, FEW = 500, 64  # due rows in one transaction: at most, and too few to be worth one
 LONGEST_SLEEP = 3600.0
@@ -74,7 +74,7 @@ class Planner:
             self._wake.clear()
             before = self._clock.now()
             try:
-                planned = await self.plan_once() if "plan" in self._node.roles else Planned(0)
+                planned = await self.plan_once() if "plan" in self._node.roles else PlanResult(0)
                 if planned.enqueued or not planned.ticks:  # or a waiting run has become due
                     self._dispatcher.wake()
                 else:
@@ -91,7 +91,7 @@ class Planner:
             was_due = self.next_due is not None and self.next_due <= before
             await self._sleep(LOOK_AGAIN if was_due and not planned.ticks else 0.0)
 
-    async def plan_once(self) -> Planned:
+    async def plan_once(self) -> PlanResult:
         """Decide one batch of what is due, and have it launched."""
         most = min(BATCH, self._dispatcher.concurrency)
         if self._is_behind:  # what ends as soon as it is launched gives its place back first

@@ -8,8 +8,16 @@ import asyncio
 import threading
 from contextlib import suppress
 
-from onbeat.core.channels import Channel
-from onbeat.core.notices import Delivery, Letter, Refused, Sent, Unknown, subject, text
+from onbeat.core.notify.channels import Channel
+from onbeat.core.notify.notifications import (
+    Delivered,
+    Delivery,
+    DeliveryRefused,
+    DeliveryUnknown,
+    OutgoingMessage,
+    subject,
+    text,
+)
 
 
 class AppriseNotifier:
@@ -18,7 +26,7 @@ class AppriseNotifier:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def send(self, letter: Letter) -> Delivery:
+    async def send(self, letter: OutgoingMessage) -> Delivery:
         """Send it from a thread of its own, which nothing has to wait for."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Delivery] = loop.create_future()
@@ -32,25 +40,31 @@ class AppriseNotifier:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
-            return Unknown("it was given up before there was an answer")
+            return DeliveryUnknown("it was given up before there was an answer")
 
-    def _deliver(self, letter: Letter) -> Delivery:
+    def _deliver(self, letter: OutgoingMessage) -> Delivery:
         try:
             import apprise  # noqa: PLC0415 - an extra, and slow to import
 
             box = apprise.Apprise()
             is_known = box.add(self._channel.address)
         except ModuleNotFoundError:
-            return Refused("apprise is not installed (pip install 'onbeat[notify]')", again=False)
+            return DeliveryRefused(
+                "apprise is not installed (pip install 'onbeat[notify]')", again=False
+            )
         except Exception as broken:  # noqa: BLE001 - whoever waits for the thread is to hear of it
-            return Refused(f"apprise failed: {type(broken).__name__}", again=False)
+            return DeliveryRefused(f"apprise failed: {type(broken).__name__}", again=False)
         if not is_known:
-            return Refused("apprise does not know such an address", again=False)
+            return DeliveryRefused("apprise does not know such an address", again=False)
         try:
             is_sent = box.notify(body=text(letter.bundle), title=subject(letter.bundle))
         except Exception as broken:  # noqa: BLE001 - a plugin may raise anything
-            return Unknown(f"apprise failed: {type(broken).__name__}")
-        return Sent() if is_sent else Unknown("apprise says that it was not delivered, not why")
+            return DeliveryUnknown(f"apprise failed: {type(broken).__name__}")
+        return (
+            Delivered()
+            if is_sent
+            else DeliveryUnknown("apprise says that it was not delivered, not why")
+        )
 
 
 def _resolve(done: "asyncio.Future[Delivery]", delivery: Delivery) -> None:

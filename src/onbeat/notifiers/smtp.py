@@ -16,13 +16,13 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 
-from onbeat.core.channels import Channel, Server
-from onbeat.core.notices import (
+from onbeat.core.notify.channels import Channel, MailServer
+from onbeat.core.notify.notifications import (
+    Delivered,
     Delivery,
-    Letter,
-    Refused,
-    Sent,
-    Unknown,
+    DeliveryRefused,
+    DeliveryUnknown,
+    OutgoingMessage,
     first_line,
     subject,
     text,
@@ -35,9 +35,13 @@ class SmtpNotifier:
     """Sends messages to some addresses, by one server."""
 
     def __init__(self, channel: Channel, *, longest: float = LONGEST) -> None:
-        self._channel, self._server, self._longest = channel, Server.of(channel.address), longest
+        self._channel, self._server, self._longest = (
+            channel,
+            MailServer.of(channel.address),
+            longest,
+        )
 
-    async def send(self, letter: Letter) -> Delivery:
+    async def send(self, letter: OutgoingMessage) -> Delivery:
         """Send it from a thread of its own, which nothing has to wait for."""
         return await self._in_thread(_Post(self._channel, self._server, letter, self._longest))
 
@@ -70,7 +74,7 @@ class _Post:
     """One message on its way to a server; without a letter, the way alone."""
 
     def __init__(
-        self, channel: Channel, server: Server, letter: Letter | None, longest: float
+        self, channel: Channel, server: MailServer, letter: OutgoingMessage | None, longest: float
     ) -> None:
         self._channel, self._server = channel, server
         self._letter, self._longest = letter, longest
@@ -83,11 +87,11 @@ class _Post:
         """Hand it over, and return what is known."""
         try:
             with _leaving(self._connect()) as smtp:
-                return Sent() if self._letter is None else self._hand_over(smtp, self._letter)
+                return Delivered() if self._letter is None else self._hand_over(smtp, self._letter)
         except smtplib.SMTPResponseException as refused:
             return _refused(refused.smtp_code, refused.smtp_error)
         except _GivenUp:
-            return Refused("it was given up before it was sent")
+            return DeliveryRefused("it was given up before it was sent")
         except ssl.SSLError as broken:
             told = getattr(broken, "verify_message", "") or broken.reason or "TLS failed"
             return self._lost(f"TLS: {told}")
@@ -105,8 +109,8 @@ class _Post:
             with suppress(OSError):
                 smtp.sock.shutdown(2)  # whoever waits for an answer need not
         if is_sent:
-            return Unknown("it was given up before there was an answer")
-        return Refused("it was given up before it was sent")
+            return DeliveryUnknown("it was given up before there was an answer")
+        return DeliveryRefused("it was given up before it was sent")
 
     def _connect(self) -> smtplib.SMTP:
         server, tls = self._server, ssl.create_default_context()
@@ -144,7 +148,7 @@ class _Post:
             raise smtplib.SMTPResponseException(530, problem)
         smtp.login(self._server.user, self._channel.password)
 
-    def _hand_over(self, smtp: smtplib.SMTP, letter: Letter) -> Delivery:
+    def _hand_over(self, smtp: smtplib.SMTP, letter: OutgoingMessage) -> Delivery:
         _expect(smtp.mail(self._channel.sender))
         refused: list[tuple[str, int, str]] = []
         for address in self._channel.to:
@@ -168,9 +172,9 @@ class _Post:
         code, said = smtp.getreply()
         if not 200 <= code < 300:
             return _refused(code, said)
-        return Sent(", ".join(f"{address}: {code} {said}" for address, code, said in refused))
+        return Delivered(", ".join(f"{address}: {code} {said}" for address, code, said in refused))
 
-    def _mail(self, letter: Letter) -> EmailMessage:
+    def _mail(self, letter: OutgoingMessage) -> EmailMessage:
         """Return it as mail. A header that could hold another is refused by `EmailMessage`."""
         channel, mail = self._channel, EmailMessage(policy=SMTP)
         mail["From"], mail["To"] = channel.sender, ", ".join(channel.to)
@@ -185,7 +189,11 @@ class _Post:
         with self._lock:
             is_sent = self._is_sent
         where = f"{self._server.host}:{self._server.port}"
-        return Unknown(f"{where}: {problem}") if is_sent else Refused(f"{where}: {problem}")
+        return (
+            DeliveryUnknown(f"{where}: {problem}")
+            if is_sent
+            else DeliveryRefused(f"{where}: {problem}")
+        )
 
 
 @contextmanager
@@ -208,9 +216,9 @@ def _expect(answer: tuple[int, bytes]) -> None:
         raise smtplib.SMTPResponseException(*answer)
 
 
-def _refused(code: int, said: bytes | str) -> Refused:
+def _refused(code: int, said: bytes | str) -> DeliveryRefused:
     """Return what a server's refusal means: from 500 on it is for good."""
-    return Refused(f"SMTP {code}: {_text(said)}", again=code < 500)
+    return DeliveryRefused(f"SMTP {code}: {_text(said)}", again=code < 500)
 
 
 def _text(said: bytes | str) -> str:

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from onbeat.core.channels import Channel
-from onbeat.core.notices import Delivery, Letter, Refused, Sent, Unknown, fields
+from onbeat.core.notify.channels import Channel
+from onbeat.core.notify.notifications import (
+    Delivered,
+    Delivery,
+    DeliveryRefused,
+    DeliveryUnknown,
+    OutgoingMessage,
+    fields,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -26,7 +33,7 @@ class WebhookNotifier:
     def __init__(self, channel: Channel, *, longest: float = LONGEST) -> None:
         self._channel, self._longest = channel, longest
 
-    async def send(self, letter: Letter) -> Delivery:
+    async def send(self, letter: OutgoingMessage) -> Delivery:
         import aiohttp  # noqa: PLC0415 - a tenth of a second, for those who send
 
         is_connected = False
@@ -41,20 +48,22 @@ class WebhookNotifier:
             async with asyncio.timeout(self._longest):
                 return await self._post(letter, trace)
         except ValueError:  # also of a name that cannot be looked up
-            return Refused("its address is no URL that can be asked", again=False)
+            return DeliveryRefused("its address is no URL that can be asked", again=False)
         except aiohttp.ClientConnectorError as broken:
             number = broken.os_error.errno or 0
             why = os.strerror(number) if number > 0 else broken.os_error.strerror
-            return Refused(f"{broken.host}:{broken.port} cannot be reached: {why}")
+            return DeliveryRefused(f"{broken.host}:{broken.port} cannot be reached: {why}")
         except (aiohttp.ClientError, OSError, asyncio.CancelledError) as broken:
             # What aiohttp says can quote the address, and so a secret.
             late = isinstance(broken, TimeoutError)
             why = f"no answer after {self._longest:g} s" if late else "the connection was lost"
             if isinstance(broken, asyncio.CancelledError):
                 why = "it was given up before there was an answer"
-            return Unknown(why) if is_connected else Refused(f"never connected: {why}")
+            return (
+                DeliveryUnknown(why) if is_connected else DeliveryRefused(f"never connected: {why}")
+            )
 
-    async def _post(self, letter: Letter, trace: "aiohttp.TraceConfig") -> Delivery:
+    async def _post(self, letter: OutgoingMessage, trace: "aiohttp.TraceConfig") -> Delivery:
         import aiohttp  # noqa: PLC0415
 
         told = {"channel": letter.channel, "key": letter.key, **fields(letter.bundle)}
@@ -85,10 +94,12 @@ class WebhookNotifier:
 def _meaning(status: int, retry_after: str) -> Delivery:
     """Return what an answer means."""
     if 200 <= status < 300:
-        return Sent()
+        return Delivered()
     if 300 <= status < 400:
-        return Refused(f"HTTP {status}: redirects are not followed", again=False)
+        return DeliveryRefused(f"HTTP {status}: redirects are not followed", again=False)
     again = status >= 500 or status in AGAIN
     asked = retry_after.strip()
     is_number = asked.isascii() and asked.isdigit() and len(asked) < 7
-    return Refused(f"HTTP {status}", again=again, wait=int(asked) * 1000 if is_number else 0)
+    return DeliveryRefused(
+        f"HTTP {status}", again=again, wait=int(asked) * 1000 if is_number else 0
+    )

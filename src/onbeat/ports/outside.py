@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from onbeat.core.notices import Delivery, Letter
-from onbeat.core.runs import Failed, Outcome
-from onbeat.core.schedules import Schedule, Target
+from onbeat.core.notify.notifications import Delivery, OutgoingMessage
+from onbeat.core.runs.run import Failed, Outcome
+from onbeat.core.schedule import Schedule, Target
 from onbeat.errors import InvalidSchedule, naming
 from onbeat.events import Event
 from onbeat.ports.store import Attempt
@@ -43,7 +43,7 @@ class Launcher(Protocol):
 
 
 @runtime_checkable
-class FindsAgain(Launcher, Protocol):
+class Reattaches(Launcher, Protocol):
     """A launcher whose targets go on without their node, and are found again by the run's key.
 
     Launched again after an attempt that may still run (`may_run`), it finds that one. It starts
@@ -55,7 +55,7 @@ class FindsAgain(Launcher, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What a server answered: what its body says as JSON, or else its text."""
 
     status: int
@@ -68,7 +68,7 @@ class Answer:
         return f"HTTP {self.status}: {self.phrase}" if self.phrase else f"HTTP {self.status}"
 
 
-class Ask(Protocol):
+class SendRequest(Protocol):
     """How a launcher sends one request, whatever the server then answers."""
 
     async def __call__(
@@ -81,7 +81,7 @@ class Ask(Protocol):
         timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as a policy has them
         public_only: bool = False,
         secrets: Mapping[str, str] = NO_HEADERS,
-    ) -> Answer | Failed:
+    ) -> HttpResponse | Failed:
         """Return the answer, or why there is none. A body goes as JSON; no redirect is followed.
 
         Headers may name secrets, and so may `secrets`, which are further fields of the body:
@@ -92,7 +92,7 @@ class Ask(Protocol):
 class Notifier(Protocol):
     """The adapter that delivers the messages of one channel."""
 
-    async def send(self, letter: Letter) -> Delivery:
+    async def send(self, letter: OutgoingMessage) -> Delivery:
         """Send a message, once, and return what is known of it. It raises nothing of its own.
 
         Cancelling the call gives up: it then returns at once whether anything was sent.

@@ -6,12 +6,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from onbeat.core.backfill import Choice
-from onbeat.core.decisions import Plan
-from onbeat.core.edits import BeforeEdit
-from onbeat.core.model import Past
-from onbeat.core.notices import Bundle, Letter, Settled
-from onbeat.core.runs import (
+from onbeat.core.decide.backfill import Choice
+from onbeat.core.decide.edits import EditContext
+from onbeat.core.explain.facts import Facts
+from onbeat.core.notify.notifications import DeliveryResult, MessageContent, OutgoingMessage
+from onbeat.core.runs.decisions import Plan
+from onbeat.core.runs.run import (
     Accepted,
     Failed,
     Outcome,
@@ -21,37 +21,37 @@ from onbeat.core.runs import (
     TriggeredBy,
     run_key,
 )
-from onbeat.core.schedules import Schedule, Target, read_inputs
-from onbeat.core.standings import Standings
-from onbeat.core.why import Facts
-from onbeat.records import (
-    Backfilled,
+from onbeat.core.schedule import Schedule, Target, read_inputs
+from onbeat.core.snapshot import Snapshot
+from onbeat.core.triggers.past import Past
+from onbeat.ports.rows import (
+    BackfillStep,
     ChannelRow,
-    Collected,
     DocumentRow,
     EventRow,
-    Figures,
-    Following,
     GroupRow,
-    Happened,
     NodeRow,
+    OutboxStep,
+    OutboxWork,
     Overview,
+    RunFilter,
     RunRow,
+    ScheduleFilter,
     ScheduleRow,
+    StoredEvent,
+    StoreFigures,
     TokenRow,
-    ToSend,
-    Which,
-    WhichRuns,
+    ZoneDataProgress,
 )
 
-ALL, ALL_RUNS = Which(), WhichRuns()
+ALL, ALL_RUNS = ScheduleFilter(), RunFilter()
 NOTHING_EXPECTED: Mapping[str, int | None] = {}
 
 # Called with an id and the definition that is there, or None if that cannot be read.
 CheckChange = Callable[[str, Schedule | None], None]
 PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
 """`(schedule, run_at, unfinished, past, now) -> Plan`: pure, called inside a transaction."""
-Compose = Callable[[Sequence[Happened]], Sequence[tuple[str, Bundle, int]]]
+Compose = Callable[[Sequence[StoredEvent]], Sequence[tuple[str, MessageContent, int]]]
 """What each channel hears of what happened, and the milliseconds that lie between two messages."""
 
 
@@ -132,7 +132,7 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     log_tail: str = ""
 
 
-class Planned(msgspec.Struct, frozen=True, gc=False):
+class PlanResult(msgspec.Struct, frozen=True, gc=False):
     """What one call of `plan_due` did."""
 
     ticks: int  # how many due rows were taken
@@ -145,7 +145,7 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class InitialPosition:
     """Where a schedule begins that was kept elsewhere before. Instants are milliseconds.
 
     It is taken for created at `ticked_at`, up to which its ticks were somebody else's: later ones
@@ -162,7 +162,7 @@ class Beginning:
     paused: bool = False
 
 
-NO_BEGINNINGS: Mapping[str, Beginning] = {}
+NO_POSITIONS: Mapping[str, InitialPosition] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,18 +176,18 @@ class Upserted:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescued:
+class RescueResult:
     """What became of the runs of nodes that are no more."""
 
     lost: int = 0
     handed_back: int = 0
 
-    def __add__(self, other: "Rescued") -> "Rescued":
-        return Rescued(self.lost + other.lost, self.handed_back + other.handed_back)
+    def __add__(self, other: "RescueResult") -> "RescueResult":
+        return RescueResult(self.lost + other.lost, self.handed_back + other.handed_back)
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class HeartbeatResult:
     """What a node hears when it says that it is alive."""
 
     is_known: bool  # else others have taken it for dead, and decided its runs
@@ -206,7 +206,7 @@ class Store(Protocol):
     is_shared: bool  # whether several nodes may plan and run on it
     marks_successes: bool  # whether somebody here wants to hear of every run that succeeds
 
-    def asked_by(
+    def as_caller(
         self, who: str, *, only_of: str | None = None, check_change: CheckChange | None = None
     ) -> "Store":
         """Return the same store, whose events tell who asked for what they tell of.
@@ -226,7 +226,7 @@ class Store(Protocol):
         user_id: str = "",
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
-        beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
+        beginnings: Mapping[str, InitialPosition] = NO_POSITIONS,
         update_waiting: bool = False,
     ) -> list[Upserted]:
         """Define schedules and delete others, all or none. What changes nothing writes nothing.
@@ -246,7 +246,7 @@ class Store(Protocol):
         that has come to rest, and has no tick, is armed anew by its last success.
         """
 
-    async def before_edits(self, schedule_ids: Sequence[str]) -> Mapping[str, BeforeEdit]:
+    async def before_edits(self, schedule_ids: Sequence[str]) -> Mapping[str, EditContext]:
         """Return what edits of these schedules would find now, of those that are there."""
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
@@ -302,7 +302,9 @@ class Store(Protocol):
     ) -> list[Choice]:
         """Return what a backfill would do with up to `limit` ticks from `first` to `last`."""
 
-    async def backfill(self, schedule_id: str, *, first: int, last: int, limit: int) -> Backfilled:
+    async def backfill(
+        self, schedule_id: str, *, first: int, last: int, limit: int
+    ) -> BackfillStep:
         """Run ticks of the past after all, each once: those from `first` to `last`, up to `limit`.
 
         What was skipped keeps its row and key; what had no row gets one. What ran, waits or is not
@@ -327,22 +329,24 @@ class Store(Protocol):
         with StoreHeld while another node is up; and until all of it is done no node may join.
         """
 
-    async def register(self, node: Node) -> Rescued:
+    async def register(self, node: Node) -> RescueResult:
         """Hold the store, enter a node, and decide the runs that dead ones left behind.
 
         A claimed run is free again; an announced one is lost.
         """
 
-    async def heartbeat(self, node: Node) -> Beat:
+    async def heartbeat(self, node: Node) -> HeartbeatResult:
         """Say that a node is alive: it keeps its runs for as long as its lease is."""
 
-    async def rescue(self, node: Node) -> Rescued | None:
+    async def rescue(self, node: Node) -> RescueResult | None:
         """Decide runs of one node that has fallen silent, or return None if there is none.
 
         That node then is off the list, unless it had more runs than are decided at once.
         """
 
-    async def disown(self, node: Node, known: Collection[tuple[int, int]], *, before: int) -> int:
+    async def release_unknown(
+        self, node: Node, known: Collection[tuple[int, int]], *, before: int
+    ) -> int:
         """Free what a node holds, by the books, and does not know of; return how many runs.
 
         That can be after a call whose answer did not come. `known` has the ids and fences of the
@@ -358,7 +362,7 @@ class Store(Protocol):
 
     async def plan_due(
         self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
-    ) -> Planned:
+    ) -> PlanResult:
         """Decide up to `limit` due ticks in time order.
 
         1. Each tick gets its run row and each schedule its next due row, or nothing changed.
@@ -369,7 +373,7 @@ class Store(Protocol):
            no due row that older data has computed: it is computed anew first.
         """
 
-    async def follow_zones(self, *, limit: int = 1000) -> Following | None:
+    async def follow_zones(self, *, limit: int = 1000) -> ZoneDataProgress | None:
         """Compute the due rows of up to `limit` schedules anew, after newer zone data began.
 
         Returns how far that is by now, or None: nothing is left to do. Until it is done, whoever
@@ -387,7 +391,7 @@ class Store(Protocol):
     async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Mark claimed runs as started; return those that still are the node's to launch."""
 
-    async def decline(self, attempts: Sequence[Attempt]) -> None:
+    async def skip_condition(self, attempts: Sequence[Attempt]) -> None:
         """Skip runs that were claimed and not announced: their condition does not hold."""
 
     async def to_end(self, node: Node) -> list[tuple[int, int]]:
@@ -423,14 +427,14 @@ class Store(Protocol):
     # -- reading: changes nothing
 
     async def schedules(
-        self, which: Which = ALL, *, after: str = "", limit: int | None = None
+        self, which: ScheduleFilter = ALL, *, after: str = "", limit: int | None = None
     ) -> list[ScheduleRow]:
         """Return schedules by id: those with an id later than `after`, up to `limit`."""
 
     async def schedule(self, schedule_id: str) -> ScheduleRow | None:
         """Return one schedule."""
 
-    async def runs(self, which: WhichRuns = ALL_RUNS, *, limit: int = 50) -> list[RunRow]:
+    async def runs(self, which: RunFilter = ALL_RUNS, *, limit: int = 50) -> list[RunRow]:
         """Return runs, latest first."""
 
     async def run(self, run_id: int) -> RunRow | None:
@@ -467,7 +471,7 @@ class Store(Protocol):
     async def overview(self) -> Overview:
         """Return what `status` tells."""
 
-    async def figures(self) -> Figures:
+    async def figures(self) -> StoreFigures:
         """Return what metrics tell besides."""
 
     async def nodes(self) -> list[NodeRow]:
@@ -476,7 +480,7 @@ class Store(Protocol):
     async def groups(self) -> list[GroupRow]:
         """Return the groups there are, by name."""
 
-    async def standings(self) -> Standings:
+    async def standings(self) -> Snapshot:
         """Return how things stand: all that a forecast begins with, of one moment."""
 
     async def mark_stuck(self, *, after: int = 0, limit: int = 500) -> int | None:
@@ -520,19 +524,19 @@ class Store(Protocol):
 
     # -- who is told
 
-    async def to_send(self, channels: Collection[str]) -> ToSend:
+    async def to_send(self, channels: Collection[str]) -> OutboxWork:
         """Return what there is to be done for these channels: it changes nothing."""
 
-    async def collect_notices(self, compose: Compose, *, limit: int) -> Collected:
+    async def collect_notices(self, compose: Compose, *, limit: int) -> OutboxStep:
         """Look at up to `limit` marked event rows, the oldest first, and write messages of them.
 
         Each is looked at once, among all nodes. What is older than an hour is not told.
         """
 
-    async def take_letter(self, channel: str) -> Letter | None:
+    async def take_letter(self, channel: str) -> OutgoingMessage | None:
         """Take a message that is due for a channel, to be sent at once by the caller alone."""
 
-    async def settle_letter(self, letter: Letter, settled: Settled) -> bool:
+    async def settle_letter(self, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
         """Keep what came of sending it; return False if others have decided about it since."""
 
     async def doubt_letters(self) -> int:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onbeat.core.instants import rfc3339_ms
-from onbeat.core.runs import Reason
+from onbeat.core.runs.run import Reason
+from onbeat.core.time.instants import rfc3339_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 import apsw
 
 from onbeat.errors import InvalidSchedule, Mistake, shown
-from onbeat.sources.files import read_text
-from onbeat.sources.marked import read_yaml
+from onbeat.sources.text_files import read_text
+from onbeat.sources.yaml_positions import read_yaml
 
 BUSY_LIMIT = 500  # milliseconds that a reader waits for whoever writes
 MOST = 10_000  # exposes: of more than these nobody could say which are gone

@@ -4,11 +4,11 @@ import re
 from datetime import date, timedelta
 from pathlib import Path
 
-from onbeat.core.durations import parse_duration
-from onbeat.core.instants import canonical_time, resolve, rfc3339
-from onbeat.core.zones import DAY, zone
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.time.instants import canonical_time, resolve, rfc3339
+from onbeat.core.time.zones import DAY, zone
 from onbeat.errors import InvalidSchedule, naming, shown
-from onbeat.sources.files import read_text
+from onbeat.sources.text_files import read_text
 
 Event = dict[str, tuple[str, str]]  # the parameters and the value of each line, by its name
 

@@ -1,7 +1,7 @@
 """Definitions in a YAML file: `timezone`, `calendars` and `schedules`.
 
 A file that is wrong is refused whole, and every mistake in it is told with its line: see
-`InvalidFile`. `sources/marked.py` has the rules of the YAML itself, `sources/refusals.py` finds
+`InvalidFile`. `sources/yaml_positions.py` has the rules of the YAML itself, `sources/all_errors.py` finds
 all that is wrong with one schedule.
 """
 
@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from onbeat.core.calendars import Calendars, Exclude
-from onbeat.core.codec import decode
-from onbeat.core.schedules import Schedule, read_schedule, split_timing
-from onbeat.core.ticks import Trigger
-from onbeat.core.zones import zone
+from onbeat.core.schedule import Schedule, read_schedule, split_timing
+from onbeat.core.time.zones import zone
+from onbeat.core.triggers.base import Trigger
+from onbeat.core.triggers.calendars import Calendars, Exclude
+from onbeat.core.triggers.codec import decode
 from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, meant, naming, shown
-from onbeat.sources.files import read_text
+from onbeat.sources.all_errors import UNKNOWN, fields_of, refusals_of
 from onbeat.sources.holidays import holiday_items
 from onbeat.sources.ics import ics_items
-from onbeat.sources.marked import MOST_MISTAKES, Place, read_yaml
-from onbeat.sources.refusals import UNKNOWN, fields_of, refusals_of
+from onbeat.sources.text_files import read_text
+from onbeat.sources.yaml_positions import MOST_MISTAKES, YamlPosition, read_yaml
 
 SECTIONS = ("timezone", "calendars", "schedules")
 
@@ -34,14 +34,14 @@ class File(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Definitions:
+class FileDefinitions:
     """What one file defines, the schedules as they are written: each is read when it is asked for.
 
     What is wrong is raised as `InvalidFile`, with its line.
     """
 
     path: str
-    place: Place
+    place: YamlPosition
     timezone: str
     calendars: Calendars
     schedules: Mapping[str, object]
@@ -96,7 +96,7 @@ def read_file(path: Path, check: Callable[[Schedule], None]) -> File:
     return File(path, found)
 
 
-def read_definitions(path: Path) -> Definitions:
+def read_definitions(path: Path) -> FileDefinitions:
     """Read a file but for its schedules, or refuse it."""
     definitions, mistakes = _read(path)
     if mistakes:
@@ -104,7 +104,7 @@ def read_definitions(path: Path) -> Definitions:
     return definitions
 
 
-def _read(path: Path) -> tuple[Definitions, list[Mistake]]:
+def _read(path: Path) -> tuple[FileDefinitions, list[Mistake]]:
     """Return what a file says, with something right in place of each mistake."""
     try:
         text = read_text(path)
@@ -143,10 +143,10 @@ def _read(path: Path) -> tuple[Definitions, list[Mistake]]:
             calendars[name] = _items(name, value, path.parent)
         except InvalidSchedule as refused:
             refuse(refused)
-    return Definitions(str(path), place, timezone, calendars, sections["schedules"]), mistakes
+    return FileDefinitions(str(path), place, timezone, calendars, sections["schedules"]), mistakes
 
 
-def _mistake(place: Place, refused: InvalidSchedule) -> Mistake:
+def _mistake(place: YamlPosition, refused: InvalidSchedule) -> Mistake:
     line = place.line_of(refused.field)
     return Mistake(line, refused.field, refused.problem, refused.hint)
 

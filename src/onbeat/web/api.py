@@ -20,16 +20,14 @@ from litestar.openapi import OpenAPIConfig
 from litestar.types import ControllerRouterHandler
 
 import onbeat
+from onbeat.app.systems import RunningSystems
 from onbeat.errors import OnbeatError, meant
-from onbeat.hosting import Hosted
-from onbeat.service import Service
+from onbeat.service.service import Service
 from onbeat.web import pages
-from onbeat.web.asking import Asked, provide_service
-from onbeat.web.door import LARGEST_FILE
-from onbeat.web.door.asgi import App, Receive, Scope, Send
-from onbeat.web.live import Live
+from onbeat.web.live import EventStreams
 from onbeat.web.openapi import complete, query_names
 from onbeat.web.output import Output
+from onbeat.web.params import Asked, provide_service
 from onbeat.web.problems import (
     PROBLEM_JSON,
     RETRY_AFTER,
@@ -41,35 +39,37 @@ from onbeat.web.problems import (
 )
 from onbeat.web.routes import (
     artifacts,
+    control,
     definitions,
-    operating,
+    observe,
     runs,
     schedules,
     sessions,
     timer,
     tokens,
-    watching,
     workflows,
 )
+from onbeat.web.security.asgi import App, Receive, Scope, Send
+from onbeat.web.security.middleware import LARGEST_FILE
 
 log = logging.getLogger("onbeat.web")
 
 AT = "/api/v1"
-GROUPS = (schedules, runs, definitions, operating, tokens, artifacts, watching)
+GROUPS = (schedules, runs, definitions, control, tokens, artifacts, observe)
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class RouteDependencies:
     """What the routes work with."""
 
     service: Service
-    live: Live
+    live: EventStreams
     output: Output
     render_metrics: Callable[[Service], Awaitable[str]]
-    systems: Hosted
+    systems: RunningSystems
 
 
-def make_api(behind: Behind) -> App:
+def make_api(behind: RouteDependencies) -> App:
     """Return the application: it expects that the door has said who asks."""
     described = Description()
     routes = [route for each in GROUPS for route in each.ROUTES]
@@ -181,7 +181,7 @@ def _with_encoded_paths(app: Litestar) -> App:
         raw = scope.get("raw_path")  # what is no request has none
         if raw is not None:
             path = raw.partition(b"?")[0].decode("latin-1")
-            scope["path"] = f"{AT}{path}" if path in watching.AT_THE_ROOT else path
+            scope["path"] = f"{AT}{path}" if path in observe.AT_THE_ROOT else path
         await app(scope, receive, send)  # type: ignore[arg-type]  # the same, said in other words
 
     return encoded

@@ -8,9 +8,9 @@ counts. Requests of every other origin are refused as before.
 
 from collections.abc import Collection
 
-from onbeat.web.door.answers import Guarded
-from onbeat.web.door.asgi import App, Message, Receive, Scope, Send, values_of
-from onbeat.web.door.bodies import announces_body
+from onbeat.web.security.asgi import App, Message, Receive, Scope, Send, values_of
+from onbeat.web.security.bodies import announces_body
+from onbeat.web.security.responses import SecureSend
 
 PATHS = ("/api/", "/schedules", "/run-launcher/", "/runs/", "/timer", "/workflows")
 # What tells a browser's request from another program's.
@@ -66,7 +66,7 @@ async def _preflight(scope: Scope, send: Send, origin: str) -> None:
     ]
     if values_of(scope, b"access-control-request-private-network") == ["true"]:
         headers.append((b"access-control-allow-private-network", b"true"))
-    guarded = Guarded(send, has_unread=announces_body(scope))
+    guarded = SecureSend(send, has_unread=announces_body(scope))
     guarded.is_tls = scope["scheme"] == "https"
     await guarded({"type": "http.response.start", "status": 204, "headers": headers})
     await guarded({"type": "http.response.body", "body": b""})

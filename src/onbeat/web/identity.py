@@ -19,10 +19,10 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from onbeat.errors import OnbeatError
-from onbeat.signing import Signer
-from onbeat.web.door.answers import Guarded
-from onbeat.web.door.asgi import App, Receive, Scope, Send
-from onbeat.web.door.bodies import announces_body
+from onbeat.service.signed_tokens import Signer
+from onbeat.web.security.asgi import App, Receive, Scope, Send
+from onbeat.web.security.bodies import announces_body
+from onbeat.web.security.responses import SecureSend
 
 WHERE = "/.well-known/onbeat"
 CHALLENGE = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -30,7 +30,7 @@ ANSWERS_WITHIN = 2.0  # seconds
 LONGEST_ANSWER = 1000  # bytes
 
 
-class Proof(msgspec.Struct, frozen=True):
+class IdentityProof(msgspec.Struct, frozen=True):
     """What a node answers: the address at which it was reached, and the proof."""
 
     server: str
@@ -45,7 +45,7 @@ def identified(app: App, signer: Callable[[], Awaitable[Signer]]) -> App:
             status, body = await _answer(scope, signer)
             headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
             headers.append((b"content-length", str(len(body)).encode()))
-            guarded = Guarded(send, has_unread=announces_body(scope))
+            guarded = SecureSend(send, has_unread=announces_body(scope))
             guarded.is_tls = scope["scheme"] == "https"
             await guarded({"type": "http.response.start", "status": status, "headers": headers})
             await guarded({"type": "http.response.body", "body": body})
@@ -64,7 +64,7 @@ async def _answer(scope: Scope, signer: Callable[[], Awaitable[Signer]]) -> tupl
         proof = (await signer()).proof(given, server)
     except OnbeatError:
         return 503, b'{"error": "the database does not answer"}'
-    return 200, msgspec.json.encode(Proof(server, proof))
+    return 200, msgspec.json.encode(IdentityProof(server, proof))
 
 
 class NotServed(NamedTuple):
@@ -88,9 +88,13 @@ def not_served(url: str, signer: Signer, *, is_proxied: bool = False) -> NotServ
         told = f"{url} is served by another process, which does not answer in HTTP"
         return NotServed(told, answers=True)
     try:
-        found = msgspec.json.decode(body, type=Proof) if status == 200 else Proof("", "")
+        found = (
+            msgspec.json.decode(body, type=IdentityProof)
+            if status == 200
+            else IdentityProof("", "")
+        )
     except msgspec.MsgspecError:
-        found = Proof("", "")
+        found = IdentityProof("", "")
     if not compare_digest(signer.proof(challenge, found.server).encode(), found.proof.encode()):
         return NotServed(f"{url} is served by another process", answers=True)
     if not is_proxied and not _is_same(found.server, peer):

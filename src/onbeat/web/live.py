@@ -11,9 +11,9 @@ import msgspec
 
 from onbeat.errors import StoreFailed
 from onbeat.events import Event
-from onbeat.records import EventRow, RunRow
-from onbeat.service import Service
-from onbeat.telling import event_fields
+from onbeat.ports.rows import EventRow, RunRow
+from onbeat.service.serialize import event_fields
+from onbeat.service.service import Service
 
 LOOK_EVERY = 0.5  # seconds between looks, when nothing is known to have happened
 SOONEST = 0.05  # seconds between looks at a busy store
@@ -28,7 +28,7 @@ CHUNK = 64 * 1024
 T = TypeVar("T")
 
 
-class Live:
+class EventStreams:
     """Who listens, and whether something has happened that they may want to look at."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Live:
             self._of -= Counter([name] if name else [])
 
 
-async def patiently(call: Callable[[], Awaitable[T]], live: Live) -> T:
+async def patiently(call: Callable[[], Awaitable[T]], live: EventStreams) -> T:
     """Ask the store until it answers: a stream outlives a database that is away for a while.
 
     The error is raised once all who listen are let go.
@@ -124,7 +124,7 @@ async def while_welcome(
 
 async def follow_events(
     service: Service,
-    live: Live,
+    live: EventStreams,
     *,
     after: tuple[int, int] | None,
     is_wanted: Callable[[EventRow], bool],
@@ -197,7 +197,7 @@ def _sent(row: EventRow) -> bytes:
 
 
 async def follow_output(
-    path: Path, attempt: int, again: Callable[[], Awaitable[RunRow]], live: Live
+    path: Path, attempt: int, again: Callable[[], Awaitable[RunRow]], live: EventStreams
 ) -> AsyncIterator[bytes]:
     """Yield what an attempt of a run prints to a file, until it or the run has ended."""
     position = 0

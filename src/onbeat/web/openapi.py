@@ -5,9 +5,9 @@ from typing import Any
 
 from litestar import Litestar
 
-from onbeat.core.schedules import ID
+from onbeat.core.schedule import ID
 from onbeat.core.schema import schedule_and_parts
-from onbeat.web.asking import INSTANT
+from onbeat.web.params import INSTANT
 from onbeat.web.problems import PROBLEM_JSON
 from onbeat.web.routes.sessions import SENT
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import aiohttp
 
-from onbeat.records import NodeRow, RunRow
-from onbeat.web.live import Live, follow_output, read_output
+from onbeat.ports.rows import NodeRow, RunRow
+from onbeat.web.live import EventStreams, follow_output, read_output
 
 Again = Callable[[], Awaitable[RunRow]]
 # A run may print nothing for hours: whether it goes on is looked up, not guessed from silence.
@@ -25,7 +25,7 @@ class Output:
 
     def __init__(
         self,
-        live: Live,
+        live: EventStreams,
         *,
         path_of: Callable[[RunRow], Path | None],
         nodes: Callable[[], Awaitable[list[NodeRow]]],

@@ -8,13 +8,13 @@ from litestar.datastructures import State
 from litestar.di import NamedDependency
 
 import onbeat
-from onbeat.core.instants import rfc3339, rfc3339_ms
+from onbeat.app.systems import RunningSystems
+from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.errors import InvalidFile, InvalidSchedule
-from onbeat.hosting import Hosted
-from onbeat.records import Overview, RunRow, ScheduleRow, WhichRuns
-from onbeat.service import Service
-from onbeat.systems.services import DISABLED, HEADING
-from onbeat.telling import target_of, words_of
+from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleRow
+from onbeat.service.serialize import target_of, words_of
+from onbeat.service.service import Service
+from onbeat.systems.services.timer_list import DISABLED, HEADING
 
 SHOWN = 100  # schedules, and latest failures a tenth of that
 OF_A_RUN = ("Run", "Schedule", "Planned", "User", "Triggered by")
@@ -27,7 +27,7 @@ async def overview(service: NamedDependency[Service], state: State) -> str:
     found = await service.overview()
     rows = await service.schedules(limit=SHOWN)
     latest = await service.runs(limit=SHOWN // 10)
-    failed = await service.runs(WhichRuns(status="FAILED"), limit=SHOWN // 10)
+    failed = await service.runs(RunFilter(status="FAILED"), limit=SHOWN // 10)
     beside = await _timers(service, state.systems) + await _flows(service, state.systems)
     return _page(found, rows, beside, latest, failed)
 
@@ -39,7 +39,7 @@ async def style() -> Response[bytes]:
     return Response(text, media_type="text/css")
 
 
-async def _timers(service: Service, systems: Hosted) -> str:
+async def _timers(service: Service, systems: RunningSystems) -> str:
     """Return the section of timers, for those who may see everybody's; none without such a file."""
     timers = systems.timers
     if timers is None or service.caller.only_of is not None:
@@ -58,7 +58,7 @@ async def _timers(service: Service, systems: Hosted) -> str:
     return f"<h2>Timers</h2>\n{told}"
 
 
-async def _flows(service: Service, systems: Hosted) -> str:
+async def _flows(service: Service, systems: RunningSystems) -> str:
     """Return the flows that are left out, for those who may see everybody's; none if none is."""
     if systems.flows is None or service.caller.only_of is not None:
         return ""

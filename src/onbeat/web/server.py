@@ -21,8 +21,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from onbeat.errors import ApiUnavailable, InvalidSettings
-from onbeat.web.door.asgi import App
-from onbeat.web.framing import StrictConnection
+from onbeat.web.http_messages import StrictConnection
+from onbeat.web.security.asgi import App
 
 BACKLOG = 1024
 STOP_WITHIN = 3.0  # seconds in which answers that are being given may end
@@ -65,7 +65,7 @@ def bind(host: str, port: int, *, most: int | None = None) -> socket.socket:
     return listening
 
 
-class Server:
+class HttpServer:
     """Serves an application on a socket, in the running event loop.
 
     A connection over which nothing was asked for within `asks_within` seconds of being opened, or

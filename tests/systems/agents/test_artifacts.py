@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from onbeat.agents import Orchestrator, TimerTick
+from onbeat.agents import Orchestrator
 from onbeat.systems.agents.blackboard import KIND
+from onbeat.systems.agents.specs import TimerTick
 from tests.systems.agents.conftest import Alert, LogEntry, Report, instant
 
 HOUR = timedelta(hours=1)
@@ -197,14 +198,14 @@ def test_a_crash_between_keeping_an_artifact_and_starting_its_runs_loses_none_an
         lasting.reborn()
         describe()
 
-        async def goes_on(its):
+        async def detached(its):
             await its.passes("1s")
             assert await statuses(its, "one") == ["SUCCESS"]
             assert await statuses(its, "two") == ["SUCCESS"]
             assert its.its._system.blackboard.pending() == {}
             return [ctx.agent_name for ctx in its.seen]
 
-        told = lasting.play(goes_on)
+        told = lasting.play(detached)
         assert told == (["two"] if life == 2 else [])
 
 

@@ -5,8 +5,9 @@ from datetime import UTC, timedelta
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from onbeat.agents import AgentContext, Artifact, ContextBuilder, Subscription, TimerTick
-from onbeat.systems.agents import Blackboard
+from onbeat.systems.agents.blackboard import Artifact, Blackboard
+from onbeat.systems.agents.context import AgentContext, ContextBuilder, Subscription
+from onbeat.systems.agents.specs import TimerTick
 from tests.systems.agents.conftest import Alert, LogEntry, Report, instant
 
 NOON = instant("12:00:00")

@@ -12,7 +12,7 @@ import pytest
 
 from onbeat import InvalidSchedule
 from onbeat.agents import Orchestrator
-from onbeat.core.why import Why
+from onbeat.core.explain.why import Why
 from tests.systems.agents.conftest import SOON, Alert, LogEntry, Report, instant
 
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
@@ -134,7 +134,7 @@ def test_a_process_that_died_with_its_timers_stopped_loses_no_date(lasting):
         assert not await its.its.run_until_idle(timeout=0.05)
         its.its._has_stopped_timers = False  # as if it were killed: nobody undoes it
 
-    async def goes_on(its):
+    async def detached(its):
         await its.passes("1s")
 
     describe("once")
@@ -142,7 +142,7 @@ def test_a_process_that_died_with_its_timers_stopped_loses_no_date(lasting):
     lasting.clock.advance("31m")
     lasting.reborn()
     describe("once")
-    lasting.play(goes_on)
+    lasting.play(detached)
     assert lasting.fired() == ["12:30:00"]
 
 

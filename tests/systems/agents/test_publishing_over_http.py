@@ -9,9 +9,9 @@ from pydantic import BaseModel, model_validator
 
 from onbeat import Onbeat
 from onbeat.agents import Orchestrator
-from onbeat.settings import Settings
-from onbeat.systems.offers import OFFER, TAKEN, forget_taken
-from onbeat.web.front import Front
+from onbeat.app.settings import Settings
+from onbeat.systems.agents.offers import OFFER, TAKEN, forget_taken
+from onbeat.web.api_server import ApiServer
 from tests.systems.agents.conftest import Alert, LogEntry
 
 SOON = 30  # seconds
@@ -58,7 +58,7 @@ class Program:
     async def api(self):
         """Serve the API as `onbeat up --roles api` does: as a client of the file."""
         settings = Settings(database=self.database, listen="127.0.0.1:0", roles=frozenset({"api"}))
-        front = Front(settings)
+        front = ApiServer(settings)
         beat = Onbeat(settings=front.settings)
         await beat.open()
         try:

@@ -5,9 +5,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from onbeat.agents import Orchestrator, ScheduleSpec
-from onbeat.core.instants import parse_instant, rfc3339
-from onbeat.core.words import words
+from onbeat.agents import Orchestrator
+from onbeat.core.explain.describe import describe
+from onbeat.core.time.instants import parse_instant, rfc3339
+from onbeat.systems.agents.specs import ScheduleSpec
 
 SECOND, NOON = timedelta(seconds=1), parse_instant("2026-01-01T12:00:00Z")
 
@@ -98,6 +99,6 @@ def test_an_agent_has_one_schedule():
 def test_a_schedule_reads_well():
     spec = ScheduleSpec(interval=timedelta(minutes=90), max_repeats=3)
     assert (
-        words(spec.trigger(anchor=NOON))
+        describe(spec.trigger(anchor=NOON))
         == "every 90 minutes from 2026-01-01 12:00Z, 3 runs at most"
     )

@@ -8,7 +8,8 @@ from time import monotonic
 
 import pytest
 
-from onbeat.agents import Orchestrator, ScheduleSpec
+from onbeat.agents import Orchestrator
+from onbeat.systems.agents.specs import ScheduleSpec
 from tests.systems.agents.conftest import LogEntry, Report, instant
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

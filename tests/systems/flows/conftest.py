@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 import pytest
 
 from onbeat import Onbeat
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
 from onbeat.testing import ManualClock
 from tests.systems.flows.panel import FakePanel, Flow
 

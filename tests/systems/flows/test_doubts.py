@@ -6,12 +6,15 @@ import time
 import pytest
 
 from onbeat import launchers
-from onbeat.core.runs import Busy, Canceled, Failed, Lost, Succeeded
-from onbeat.core.schedules import read_schedule
+from onbeat.core.runs.run import Busy, Canceled, Failed, Lost, Succeeded
+from onbeat.core.schedule import read_schedule
 from onbeat.errors import StoreFailed
 from onbeat.events import RunRetrying
-from onbeat.launchers.flow import MADE, TO_END, FlowLauncher, ending
-from onbeat.ports import Attempt
+from onbeat.ports.store import Attempt
+from onbeat.systems.flows import cancellations
+from onbeat.systems.flows.cancellations import TO_END
+from onbeat.systems.flows.launch_log import MADE
+from onbeat.systems.flows.launcher import FlowLauncher
 from onbeat.testing import a_schedule
 from tests.systems.flows.conftest import KEY, URL
 from tests.systems.flows.panel import Flow
@@ -310,7 +313,7 @@ def test_an_attempt_that_is_over_is_not_left_to_anybody(world):
 
 
 def test_whoever_ends_a_flow_does_not_wait_for_a_panel_that_says_nothing(world, monkeypatch):
-    monkeypatch.setattr(ending, "LAST_WORDS", 0.2)
+    monkeypatch.setattr(cancellations, "LAST_WORDS", 0.2)
     world.hourly()
     world.panel.status = "running"
     begun = []

@@ -12,7 +12,7 @@ import time
 import httpx
 import pytest
 
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
 from tests.docs.examples import free_port
 from tests.systems.flows.panel import EXAMPLE, EXAMPLE_PANEL, ROOT
 

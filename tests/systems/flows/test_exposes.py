@@ -8,23 +8,23 @@ import msgspec
 import pytest
 from cronsim import CronSim
 
-from onbeat.core.instants import parse_instant
+from onbeat.core.time.instants import parse_instant
 from onbeat.errors import InvalidSchedule
 from onbeat.sources import exposes as sources
 from onbeat.sources.exposes import Exposes
-from onbeat.sources.marked import read_yaml
-from onbeat.systems.flows import (
-    META_TEMPLATE,
+from onbeat.sources.yaml_positions import read_yaml
+from onbeat.systems.flows.config import (
     ScheduleConfig,
     ScheduleStatus,
     TimerStatus,
     read_config,
-    read_exposes,
     schedule_id_of,
     schedule_key,
+    schedule_of,
     target_of,
 )
-from onbeat.systems.flows.config import schedule_of
+from onbeat.systems.flows.exposes import read_exposes
+from onbeat.systems.flows.template import META_TEMPLATE
 from tests.systems.flows.conftest import HOURLY, KEY, URL
 
 NOON = parse_instant("2026-01-01T12:00:00Z")

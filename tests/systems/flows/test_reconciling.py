@@ -11,12 +11,13 @@ from contextlib import closing, contextmanager, nullcontext
 
 import pytest
 
-from onbeat.core.schedules import read_schedule
+from onbeat.app.settings import Settings
+from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSettings
-from onbeat.launchers.ray.mirror import TimerLock
-from onbeat.settings import Settings
 from onbeat.sources.exposes import Exposes
-from onbeat.systems.flows import Mirror, Timer, TimerLog, timer_logger
+from onbeat.systems.flows.system import FlowTimer, TimerMirror
+from onbeat.systems.flows.timer_log import TimerLog, timer_logger
+from onbeat.systems.ray.mirror import TimerLock
 from onbeat.testing import a_schedule
 from tests.systems.flows.conftest import HOURLY, KEY, URL
 
@@ -179,7 +180,7 @@ class Shown:
 @pytest.mark.req("K23", "K31")
 def test_a_mirror_is_shown_pid_schedules_and_what_runs_after_each_launch(world, told):
     world.hourly()
-    mirror: Mirror = Shown()
+    mirror: TimerMirror = Shown()
 
     async def story(its):
         its.timer._mirrors = [mirror]
@@ -222,7 +223,7 @@ def test_the_main_loop_of_a_timer_keeps_its_lock_up_to_date_without_being_called
         return sorted(mirror.lock.get_meta().get("schedules", ()))
 
     async def story(its):
-        assert isinstance(its.timer, Timer)
+        assert isinstance(its.timer, FlowTimer)
         its.timer._mirrors = [mirror]
         await its.until(lambda: keys() == [KEY])
         its.hourly("other", cron="30 * * * *")
@@ -263,7 +264,7 @@ def test_a_timer_can_be_tested_without_a_node_and_with_one(world):
     async def story(its):
         service, source = its.service, Exposes(its.exposes)
         log = TimerLog(its.folder / "own.log", file_level="DEBUG", std_level="INFO")
-        own = Timer(service, source, user="timer", interval=60_000, pid=7, timer_log=log)
+        own = FlowTimer(service, source, user="timer", interval=60_000, pid=7, timer_log=log)
         its.hourly(cron="0 9 * * *")
         await own.reconcile()
         return (await own.mirror())["schedules"][KEY]["next_run"], (await its.listed())[KEY].cron

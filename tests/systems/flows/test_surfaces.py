@@ -18,8 +18,8 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from onbeat.cli import main
-from onbeat.core.channels import read_channels
-from onbeat.systems.flows import META_TEMPLATE
+from onbeat.core.notify.channels import read_channels
+from onbeat.systems.flows.template import META_TEMPLATE
 from tests.systems.flows.conftest import KEY, URL
 from tests.systems.flows.panel import FakePanel, Flow
 from tests.web.serving import serving

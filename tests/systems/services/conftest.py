@@ -6,9 +6,9 @@ import json
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.runs import Accepted
-from onbeat.records import Which
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
+from onbeat.core.runs.run import Accepted
+from onbeat.ports.rows import ScheduleFilter
 from onbeat.testing import ManualClock
 from tests.systems.conftest import Commands, World
 
@@ -92,7 +92,7 @@ class Timed(World):
         return super().play(story)
 
     async def rows(self):
-        return {row.schedule_id: row for row in await self.beat.service.schedules(Which())}
+        return {row.schedule_id: row for row in await self.beat.service.schedules(ScheduleFilter())}
 
     async def standing(self, timer_id="hourly"):
         found = await self.system.listed()

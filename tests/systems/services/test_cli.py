@@ -9,11 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
+from onbeat.app.settings import Settings
 from onbeat.cli import INVALID_DEFINITION, UNAVAILABLE, main
-from onbeat.settings import Settings
-from onbeat.systems.services import Listing, Standing
-from onbeat.systems.services.listing import relative
-from onbeat.systems.services.state import Kept
+from onbeat.systems.services.state import TimerHistory
+from onbeat.systems.services.timer_list import TimerList, TimerState, relative
 from tests.systems.services.conftest import HOURLY, a_file
 
 HEADING = "ID               TARGET           ENABLED  LAST-RUN     NEXT-RUN     EXIT     MISS"
@@ -89,8 +88,8 @@ class TestTable:
 
     @pytest.mark.req("S84", "S91")
     def test_a_row_tells_of_the_last_run_the_exit_code_and_why_one_was_missed(self):
-        kept = Kept(NOW - 300_000, None, NOW - 299_000, 3, NOW - 60_000, "overlap")
-        standing = Standing("nightly", "backup", True, True, kept, NOW + 7_200_000)
+        kept = TimerHistory(NOW - 300_000, None, NOW - 299_000, 3, NOW - 60_000, "overlap")
+        standing = TimerState("nightly", "backup", True, True, kept, NOW + 7_200_000)
         assert standing.cells(NOW) == (
             "nightly", "backup", "yes", "5m ago", "in 2h", "3", "overlap",
         )  # fmt: skip
@@ -163,14 +162,14 @@ class TestJson:
 
     @pytest.mark.req("S91")
     def test_instants_are_rfc_3339_and_what_is_not_known_is_null(self):
-        kept = Kept(last_run_at=NOW, last_exit=-9)
-        fields = Standing("a", "b", False, True, kept, retry_at=NOW + 30_000).fields()
+        kept = TimerHistory(last_run_at=NOW, last_exit=-9)
+        fields = TimerState("a", "b", False, True, kept, retry_at=NOW + 30_000).fields()
         assert fields["last_run_at"] == "2026-01-01T12:00:00.000Z"
         assert fields["retry_at"] == "2026-01-01T12:00:30.000Z"
         assert (fields["last_exit"], fields["last_success_at"], fields["miss_reason"]) == (
             -9, None, None,
         )  # fmt: skip
-        assert Listing(NOW, (), {}).fields() == {"timers": [], "invalid": []}
+        assert TimerList(NOW, (), {}).fields() == {"timers": [], "invalid": []}
 
 
 class TestGateOff:

@@ -14,9 +14,9 @@ import pytest
 
 import onbeat.systems.services
 from onbeat import Onbeat
+from onbeat.app.settings import Settings
+from onbeat.app.systems import timers_of
 from onbeat.errors import InvalidFile
-from onbeat.hosting import timers_of
-from onbeat.settings import Settings
 from onbeat.systems.services.timers import Services
 from onbeat.testing import a_schedule
 from tests.systems.services.conftest import HOURLY, a_file
@@ -158,7 +158,7 @@ class TestFromOnToOff:
             await world.edit(timers_enabled=False)
             (run,) = await world.beat.runs()
             written = world.state_path.read_bytes()
-            await world.beat.service.report(run.run_id, onbeat.core.runs.Succeeded())
+            await world.beat.service.report(run.run_id, onbeat.core.runs.run.Succeeded())
             await world.look()
             return written, await world.statuses()
 
@@ -382,7 +382,7 @@ class TestBoundary:
         used = {name for _, _, names in found for name in names}
         assert used <= set(onbeat.systems.services.__all__)
         users = {str(path.relative_to(PACKAGE)) for path, _, _ in found}
-        assert users == {"hosting.py", "cli/timers.py", "cli/importing.py", "web/pages.py"}
+        assert users == {"app/systems.py", "cli/timers.py", "cli/importing.py", "web/pages.py"}
 
     @pytest.mark.req("S10", "S28")
     def test_neither_the_core_nor_the_engine_has_a_word_for_them(self):
@@ -405,14 +405,14 @@ class TestBoundary:
         ]
         assert asked == [("systems/services/system.py", "_behind_gate")]
         through = [path.name for path, _, names in self.imports_of_timers() if "is_open" in names]
-        assert through == ["hosting.py"], "whoever else asks, asks this"
+        assert through == ["app/systems.py"], "whoever else asks, asks this"
         users = [
             str(path.relative_to(PACKAGE))
             for path in PACKAGE.rglob("*.py")
             if "timers_enabled" in path.read_text()
         ]
         assert sorted(users) == [
-            "cli/timers.py", "systems/services/importing.py", "systems/services/spelling.py",
+            "cli/timers.py", "systems/services/import_elisp.py", "systems/services/field_spelled.py",
             "systems/services/timers.py",
         ]  # fmt: skip
         told = (PACKAGE / "cli" / "timers.py").read_text().count("timers_enabled")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from onbeat.cli import main
 from onbeat.errors import InvalidFile
-from onbeat.systems.services.importing import import_elisp, import_state, split_command
-from onbeat.systems.services.lisp import DEEPEST, MOST, Node, read_lisp
+from onbeat.systems.services.import_elisp import import_elisp, import_state, split_command
+from onbeat.systems.services.lisp import DEEPEST, MOST, LispNode, read_lisp
 from onbeat.systems.services.timers import Services
 
 CONFIGURATION = r"""
@@ -330,11 +330,11 @@ class TestCommands:
         ],
     )
     def test_what_follows_a_quoted_word_is_plain_text(self, command, words):
-        assert split_command(command, Node(1, "string")) == words
+        assert split_command(command, LispNode(1, "string")) == words
 
     def test_many_quoted_words_take_linear_time(self):
         begin = time.process_time()
-        assert split_command('"" ' * 100_000, Node(1, "string")) == [""] * 100_000
+        assert split_command('"" ' * 100_000, LispNode(1, "string")) == [""] * 100_000
         assert time.process_time() - begin < 20, "quadratic work takes hours"
 
 

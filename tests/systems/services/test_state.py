@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat import Onbeat
-from onbeat.core.runs import Failed
-from onbeat.settings import Settings
-from onbeat.systems.services.listing import _kept
-from onbeat.systems.services.state import Kept, StateFile, read_state, write_state
+from onbeat.app.settings import Settings
+from onbeat.core.runs.run import Failed
+from onbeat.systems.services.state import StateFile, TimerHistory, read_state, write_state
+from onbeat.systems.services.timer_list import _kept
 from tests.systems.services.conftest import HOURLY
 
 NOON = 1_767_268_800_000
 INSTANTS = st.none() | st.integers(0, 4_000_000_000_000)
 KEPT = st.builds(
-    Kept, INSTANTS, INSTANTS, INSTANTS, st.none() | st.integers(-64, 255), INSTANTS,
+    TimerHistory, INSTANTS, INSTANTS, INSTANTS, st.none() | st.integers(-64, 255), INSTANTS,
     st.none() | st.sampled_from(["overlap", "disabled", "missed"]),
 )  # fmt: skip
-A_STATE = {"hourly": Kept(last_run_at=NOON, last_success_at=NOON + 5, last_exit=0)}
+A_STATE = {"hourly": TimerHistory(last_run_at=NOON, last_success_at=NOON + 5, last_exit=0)}
 
 
 class Crash(BaseException):
@@ -40,8 +40,8 @@ class TestContent:
 
     @pytest.mark.req("S80", "S65", "S66", "S68")
     def test_it_keeps_what_is_to_last_and_nothing_else(self):
-        everything = Kept(NOON, NOON + 1, NOON + 2, 3, NOON + 4, "overlap")
-        assert json.loads(write_state({"b": everything, "a": Kept()})) == {
+        everything = TimerHistory(NOON, NOON + 1, NOON + 2, 3, NOON + 4, "overlap")
+        assert json.loads(write_state({"b": everything, "a": TimerHistory()})) == {
             "version": 1,
             "timers": {
                 "a": {},
@@ -57,7 +57,7 @@ class TestContent:
         }
 
     def test_the_same_is_written_alike(self):
-        one, other = Kept(NOON), Kept(NOON + 1)
+        one, other = TimerHistory(NOON), TimerHistory(NOON + 1)
         assert write_state({"a": one, "b": other}) == write_state({"b": other, "a": one})
         assert list(json.loads(write_state({"b": one, "a": other}))["timers"]) == ["a", "b"]
 
@@ -65,7 +65,7 @@ class TestContent:
         odd = {"last_run_at": "soon", "last_exit": "x", "last_miss_reason": 5, "retry_attempt": 3,
                "last_success_at": "2026-01-01T12:00:00Z"}  # fmt: skip
         content = json.dumps({"version": 1, "timers": {"a": odd}}).encode()
-        assert read_state(content) == {"a": Kept(last_success_at=NOON)}
+        assert read_state(content) == {"a": TimerHistory(last_success_at=NOON)}
 
 
 class TestWriting:
@@ -79,7 +79,7 @@ class TestWriting:
 
         monkeypatch.setattr(Path, "replace", crash)
         with pytest.raises(Crash):
-            file.save({"hourly": Kept(last_run_at=NOON + 3_600_000, last_exit=1)})
+            file.save({"hourly": TimerHistory(last_run_at=NOON + 3_600_000, last_exit=1)})
         assert StateFile(file.path).load() == A_STATE
 
     def test_what_it_says_already_is_not_written_again(self, tmp_path):
@@ -216,19 +216,19 @@ class TestSince:
     """What is known is not forgotten for what the store tells later, which may be less."""
 
     def test_the_later_of_each_is_kept_and_the_exit_code_of_the_later_end(self):
-        known = Kept(NOON, NOON - 9, NOON + 1, 3, NOON - 5, "overlap")
-        told = Kept(NOON + 30, NOON - 9, None, 0)
-        assert told.since(known, now=NOON + 60) == Kept(
+        known = TimerHistory(NOON, NOON - 9, NOON + 1, 3, NOON - 5, "overlap")
+        told = TimerHistory(NOON + 30, NOON - 9, None, 0)
+        assert told.since(known, now=NOON + 60) == TimerHistory(
             NOON + 30, NOON - 9, NOON + 1, 3, NOON - 5, "overlap"
         )
-        ended = Kept(NOON + 30, NOON + 40, None, 0, NOON + 2, "missed")
-        assert ended.since(known, now=NOON + 60) == Kept(
+        ended = TimerHistory(NOON + 30, NOON + 40, None, 0, NOON + 2, "missed")
+        assert ended.since(known, now=NOON + 60) == TimerHistory(
             NOON + 30, NOON + 40, NOON + 1, 0, NOON + 2, "missed"
         )
 
     @given(KEPT, INSTANTS.filter(lambda at: at is not None))
     def test_what_is_yet_to_come_does_not_count(self, known, now):
-        told = Kept().since(known, now=now)
+        told = TimerHistory().since(known, now=now)
         for each in ("last_run_at", "last_success_at", "last_failure_at", "last_missed_at"):
             at = getattr(known, each)
             assert getattr(told, each) == (at if at is not None and at <= now else None)
@@ -249,7 +249,7 @@ def test_a_retry_that_a_node_has_taken_and_not_started_moves_no_failure(world):
 
     world.write()
     row, run = world.play(story)
-    known = Kept(last_run_at=run.started_at, last_failure_at=run.updated_at, last_exit=7)
+    known = TimerHistory(last_run_at=run.started_at, last_failure_at=run.updated_at, last_exit=7)
     taken = replace(run, updated_at=run.updated_at + 30_000)
     for each in (run, taken):
         assert _kept(row, each, None, known)[0].last_failure_at == run.updated_at

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.instants import parse_instant, rfc3339
-from onbeat.core.runs import Accepted, Failed, Succeeded
+from onbeat.app.settings import Settings
+from onbeat.app.systems import timers_of
+from onbeat.core.runs.run import Accepted, Failed, Succeeded
+from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.errors import InvalidSchedule, NoSuchSchedule
-from onbeat.hosting import timers_of
-from onbeat.settings import Settings
-from onbeat.systems.services import listing
+from onbeat.systems.services import timer_list
 from onbeat.testing import a_schedule
 from tests.systems.services.conftest import HOURLY, Timed, run
 
@@ -724,7 +724,7 @@ class TestCells:
             await world.let_pass("1h")
             return failed[2], (await self.cells(world))[2]
 
-        monkeypatch.setattr(listing, "FEW", few)
+        monkeypatch.setattr(timer_list, "FEW", few)
         world.write()
         assert world.play(story) == (reason, "0")
 
@@ -752,7 +752,7 @@ class TestMany:
         ]
         timers[-1]["on_calendar"] = {"month": 6}
         world.write(*timers, services={name: {"argv": ["x"], "timeout": "3h"} for name in names})
-        monkeypatch.setattr(listing, "FEW", few)
+        monkeypatch.setattr(timer_list, "FEW", few)
 
         async def story(world):
             await self.all_kinds(world)

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from onbeat import Onbeat
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
 from onbeat.testing import ManualClock
 
 ROOT = Path(__file__).parents[3]

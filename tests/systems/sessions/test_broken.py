@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.access import Caller
+from onbeat.app.settings import Settings
 from onbeat.cli import main
 from onbeat.errors import NoSuchSchedule, NotAllowed
-from onbeat.settings import Settings
-from onbeat.systems.sessions import Refused
+from onbeat.service.access import Caller
+from onbeat.systems.sessions.definitions import PromptRefused
 from tests.systems.sessions.conftest import STANDUP
 
 BROKEN = """{
@@ -66,7 +66,7 @@ def test_what_is_refused_is_not_called_corrupt(world, told):
         await world.put("daily")
         world.edit("daily", "definition.json", prompt="For {{nobody}}")
         await world.settled()
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(PromptRefused) as refused:
             await world.sessions.run(world.service, "daily")
         return refused.value
 
@@ -85,7 +85,7 @@ def test_a_corrupt_last_run_is_refused_with_a_hint(world):
             world.sessions.run(world.service, "daily"),
             world.sessions.patch(world.service, "daily", {"enabled": True}),
         ):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(PromptRefused) as refused:
                 await call
             assert refused.value.hint == "nextRun: it is no text (a text, or null)"
 
@@ -155,7 +155,7 @@ def test_file_that_is_broken_at_first_sight_is_listed_and_answered(world, name, 
             world.sessions.patch(world.service, "new", {"enabled": True}),
             world.sessions.run(world.service, "new"),
         ):
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(PromptRefused) as caught:
                 await call
             refused.append(caught.value.status)
         with pytest.raises(NoSuchSchedule) as shown:
@@ -209,7 +209,7 @@ def test_broken_file_is_not_shown_to_an_owner_of_other_schedules(world):
 
     async def story(world):
         service = world.service.of(Caller("ann", scope="define", owner="ann"))
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(PromptRefused) as refused:
             await world.sessions.item(service, "new")
         return await world.sessions.items(service), refused.value.status
 
@@ -242,7 +242,7 @@ def test_node_without_the_folder_answers_for_its_broken_files(world):
         other = Onbeat(settings=Settings(**given), clock=world.clock)
         service = await other.open()
         item = await other.systems.sessions.item(service, "new")
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(PromptRefused) as refused:
             await other.systems.sessions.run(service, "new")
         await other.close()
         return item == await world.item("new"), refused.value.status

@@ -3,9 +3,9 @@
 import asyncio
 import json
 
-from onbeat.core.runs import Succeeded
-from onbeat.metrics import scrape
-from onbeat.telling import event_fields, run_fields, why_fields
+from onbeat.app.metrics import scrape
+from onbeat.core.runs.run import Succeeded
+from onbeat.service.serialize import event_fields, run_fields, why_fields
 from onbeat.testing import RecordingLauncher
 
 

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from onbeat.core.schedules import read_schedule
-from onbeat.service import Service
-from onbeat.systems.sessions.definitions import Refused
+from onbeat.core.schedule import read_schedule
+from onbeat.service.service import Service
+from onbeat.systems.sessions.definitions import PromptRefused
 from onbeat.systems.sessions.files import Files
 from tests.systems.sessions.conftest import ROOT, STANDUP
 
@@ -422,7 +422,7 @@ def test_a_corrupt_last_run_json_or_definition_json_is_skipped_with_a_warning_ne
 
     async def story(world):
         await world.settled()
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(PromptRefused) as refused:
             await world.sessions.run(world.service, "daily")
         return refused.value
 

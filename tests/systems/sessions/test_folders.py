@@ -10,8 +10,8 @@ import time
 import pytest
 
 from onbeat import Onbeat
-from onbeat.settings import Settings
-from onbeat.systems import whole
+from onbeat.app.settings import Settings
+from onbeat.files import atomic
 from onbeat.systems.sessions import files as on_disk
 from onbeat.systems.sessions.files import Files
 from tests.systems.sessions.conftest import STANDUP, Server
@@ -35,7 +35,7 @@ def test_files_that_were_left_behind_elsewhere_are_no_edits(world):
         await world.put("daily")
         await world.put("old")
 
-    async def goes_on(world):
+    async def detached(world):
         world.folder = second
         await world.put("daily", prompt="Newer")
         await world.put("new")
@@ -47,7 +47,7 @@ def test_files_that_were_left_behind_elsewhere_are_no_edits(world):
 
     world.play(begins)
     world.folder = second
-    world.play(goes_on)
+    world.play(detached)
     world.folder = first
     found = world.play(comes_back)
     assert found == {"daily": "Newer", "new": STANDUP["prompt"], "old": STANDUP["prompt"]}
@@ -460,7 +460,7 @@ def test_edit_that_is_saved_while_the_file_is_being_written_is_not_lost(world, m
                 left.pop()
                 world.edit("daily", "last-run.json", nextRun="2020-01-01T00:00:00.000Z")
 
-        monkeypatch.setattr(whole.os, "fsync", then_it_is_saved)
+        monkeypatch.setattr(atomic.os, "fsync", then_it_is_saved)
         await world.run("daily")
         await world.settled()
         assert not left

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from onbeat.core.schedules import read_schedule
+from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSchedule
-from onbeat.systems.sessions import Refused
+from onbeat.systems.sessions.definitions import PromptRefused
 from tests.systems.sessions.conftest import STANDUP, until
 
 HOURLY = {"type": "interval", "intervalMinutes": 60}
@@ -140,7 +140,7 @@ def test_schedule_that_follows_itself_is_refused_by_the_routes_and_in_files(worl
     world.define("again", schedule=after("again"))
 
     async def story(world):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(PromptRefused) as refused:
             await world.put("more", schedule=after("more"))
         return refused.value.status, str(refused.value), (await world.item("again")).last_error
 
@@ -312,7 +312,7 @@ def test_limits_that_are_changed_by_other_means_are_told_to_the_file(world):
 )
 def test_limit_that_is_wrong_is_refused_with_what_is_right(world, given, error, hint):
     async def story(world):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(PromptRefused) as refused:
             await world.sessions.put(world.service, "wrong", STANDUP | given)
         return refused.value
 

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
+from onbeat.app.settings import Settings
 from onbeat.cli import main
-from onbeat.core.schedules import read_schedule
-from onbeat.settings import Settings
+from onbeat.core.schedule import read_schedule
 from onbeat.testing import ManualClock
 from tests.systems.sessions.conftest import EXAMPLE, STANDUP, until
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from onbeat.core.schedules import read_schedule
-from onbeat.systems.sessions import Refused
+from onbeat.core.schedule import read_schedule
+from onbeat.systems.sessions.definitions import PromptRefused
 from tests.systems.sessions.conftest import STANDUP
 
 BERLIN = {"type": "cron", "expression": "0 10 * * *", "timezone": "Europe/Berlin"}
@@ -54,7 +54,9 @@ def test_a_zone_that_others_gave_it_is_told_in_the_file(world):
 def test_a_zone_that_nobody_knows_is_refused(world, zone):
     async def story(world):
         given = STANDUP | {"schedule": BERLIN | {"timezone": zone}}
-        with pytest.raises(Refused, match=r"schedule\.timezone: no zone is called") as refused:
+        with pytest.raises(
+            PromptRefused, match=r"schedule\.timezone: no zone is called"
+        ) as refused:
             await world.sessions.put(world.service, "daily", given)
         return refused.value.status
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from onbeat.core.runs import Succeeded
+from onbeat.core.runs.run import Succeeded
 from onbeat.errors import RunIsOver
 from tests.systems.sessions.conftest import until
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 import pytest
 
 from onbeat import Onbeat
-from onbeat.core.instants import parse_instant
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
+from onbeat.core.time.instants import parse_instant
 from onbeat.testing import ManualClock
 
 DAG = {

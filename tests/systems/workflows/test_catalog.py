@@ -2,8 +2,7 @@
 
 import pytest
 
-from onbeat.access import Caller
-from onbeat.core.schedules import read_schedule
+from onbeat.core.schedule import read_schedule
 from onbeat.errors import (
     InvalidSchedule,
     NoSuchSchedule,
@@ -11,6 +10,7 @@ from onbeat.errors import (
     NotAllowed,
     WorkflowIsUsed,
 )
+from onbeat.service.access import Caller
 from tests.systems.workflows.conftest import DAG, World
 
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from onbeat import InvalidSchedule, Onbeat
-from onbeat.access import Caller
+from onbeat.app.settings import Settings
 from onbeat.errors import NotAllowed
-from onbeat.settings import Settings
+from onbeat.service.access import Caller
 from onbeat.testing import a_schedule
 from tests.systems.workflows.conftest import DAG, World
 

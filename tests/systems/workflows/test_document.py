@@ -6,8 +6,8 @@ from datetime import datetime
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Accepted
+from onbeat.core.runs.run import Accepted
+from onbeat.core.time.instants import parse_instant
 from tests.systems.workflows.conftest import World
 
 MINUTELY = {"cron_expr": "* * * * *"}

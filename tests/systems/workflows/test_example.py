@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
 from tests.docs.examples import free_port
 from tests.systems.workflows.conftest import World
 

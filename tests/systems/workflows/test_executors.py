@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from onbeat.core.runs import Accepted, Failed, Succeeded
+from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.errors import InvalidSettings
-from onbeat.launchers.function.threads import Threads
-from onbeat.ports import Answer
-from onbeat.systems.workflows import CallableExecutor, HttpExecutor, Meta
+from onbeat.launchers.python.threads import CallThreads
+from onbeat.ports.outside import HttpResponse
+from onbeat.systems.workflows.executors import CallableExecutor, HttpExecutor, Meta
 from tests.systems.workflows.conftest import DAG
 
 META = Meta("ada", "2026-01-01T13:00:00Z", "key-1", "2026-01-01T13:00:01.000Z")
@@ -40,7 +40,7 @@ def send(answer, **given):
 
 @pytest.mark.req("W86", "W89")
 def test_it_is_sent_the_dag_as_json_and_what_it_is_for_and_nothing_else():
-    _, (method, url, body, headers) = send(Answer(200, "OK"))
+    _, (method, url, body, headers) = send(HttpResponse(200, "OK"))
     assert (method, url) == ("POST", "http://executor:8002/execute")
     assert body == {"dag": DAG, "meta": AS_JSON}
     assert headers == {"Idempotency-Key": "key-1"}
@@ -50,7 +50,7 @@ def test_it_is_told_who_asks_and_how_to_tell_of_the_end():
     async def callback(key):
         return {"Onbeat-Callback": f"http://here/{key}"}
 
-    _, (*_, headers) = send(Answer(200, "OK"), token="${env:EXECUTOR}", callback=callback)
+    _, (*_, headers) = send(HttpResponse(200, "OK"), token="${env:EXECUTOR}", callback=callback)
     assert headers["Authorization"] == "Bearer ${env:EXECUTOR}"  # filled by whoever sends it
     assert headers["Onbeat-Callback"] == "http://here/key-1"
 
@@ -65,16 +65,19 @@ def test_a_token_that_is_no_reference_is_refused():
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        (Answer(200, "OK", {"rows": 3}), Succeeded({"rows": 3})),
-        (Answer(202, "Accepted", {"run_id": "r-1"}), Accepted("r-1")),
-        (Answer(202, "Accepted", {"id": 7}), Accepted("7")),
-        (Answer(202, "Accepted", "text"), Accepted("")),
-        (Answer(500, "", {"detail": "no  disk"}), Failed("HTTP 500: no disk", "launch_failed")),
-        (Answer(503, "Busy"), Failed("HTTP 503: Busy", "launch_failed")),
-        (Answer(429, "Slow"), Failed("HTTP 429: Slow", "launch_failed")),
-        (Answer(408, "Late"), Failed("HTTP 408: Late", "launch_failed")),
-        (Answer(400, "Bad"), Failed("HTTP 400: Bad", "launch_failed", retryable=False)),
-        (Answer(302, "Found"), Failed("HTTP 302: Found", "launch_failed", retryable=False)),
+        (HttpResponse(200, "OK", {"rows": 3}), Succeeded({"rows": 3})),
+        (HttpResponse(202, "Accepted", {"run_id": "r-1"}), Accepted("r-1")),
+        (HttpResponse(202, "Accepted", {"id": 7}), Accepted("7")),
+        (HttpResponse(202, "Accepted", "text"), Accepted("")),
+        (
+            HttpResponse(500, "", {"detail": "no  disk"}),
+            Failed("HTTP 500: no disk", "launch_failed"),
+        ),
+        (HttpResponse(503, "Busy"), Failed("HTTP 503: Busy", "launch_failed")),
+        (HttpResponse(429, "Slow"), Failed("HTTP 429: Slow", "launch_failed")),
+        (HttpResponse(408, "Late"), Failed("HTTP 408: Late", "launch_failed")),
+        (HttpResponse(400, "Bad"), Failed("HTTP 400: Bad", "launch_failed", retryable=False)),
+        (HttpResponse(302, "Found"), Failed("HTTP 302: Found", "launch_failed", retryable=False)),
         (Failed("no answer after 60s", "timeout"), Failed("no answer after 60s", "launch_failed")),
         (
             Failed("this node has no secret x", "invalid_target", retryable=False),
@@ -90,7 +93,7 @@ def test_what_an_answer_means(answer, outcome):
 @pytest.mark.req("W58")
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
 def test_whatever_one_answers_that_reports_every_end_means_that_it_has_begun(status):
-    found, _ = send(Answer(status, "", {"run_id": "r-1"}), feedback=True)
+    found, _ = send(HttpResponse(status, "", {"run_id": "r-1"}), feedback=True)
     assert found == Accepted("r-1")
 
 
@@ -100,7 +103,7 @@ def call(function):
 
 def call_in_threads(function):
     async def whole():
-        executor = CallableExecutor(function, in_thread=Threads(1).call)
+        executor = CallableExecutor(function, in_thread=CallThreads(1).call)
         return await executor.run(DAG, META)
 
     return asyncio.run(whole())

@@ -3,8 +3,8 @@
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import run_key
+from onbeat.core.runs.run import run_key
+from onbeat.core.time.instants import parse_instant
 from onbeat.errors import NoSuchSchedule
 from onbeat.testing import a_schedule
 from tests.systems.workflows.conftest import DAG, REPORT

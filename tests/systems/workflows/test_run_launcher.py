@@ -5,12 +5,14 @@ import asyncio
 import pytest
 
 from onbeat import InvalidSchedule, Onbeat, cron
-from onbeat.core.runs import Accepted, Failed, Succeeded
-from onbeat.core.schedules import read_schedule
+from onbeat.app.metrics import render
+from onbeat.app.settings import Settings
+from onbeat.core.runs.run import Accepted, Failed, Succeeded
+from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSettings, RunIsOver, StoreFailed
-from onbeat.metrics import render
-from onbeat.settings import Settings
-from onbeat.systems.workflows import CallableExecutor, DirectoryStore, RunLauncher
+from onbeat.systems.workflows.executors import CallableExecutor
+from onbeat.systems.workflows.run_launcher import RunLauncher
+from onbeat.systems.workflows.store import DirectoryStore
 from onbeat.testing import ManualClock
 from tests.systems.workflows.conftest import DAG, REPORT, World
 

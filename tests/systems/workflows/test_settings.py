@@ -2,8 +2,8 @@
 
 import pytest
 
-from onbeat.core.schedules import from_definition
-from onbeat.settings import Settings
+from onbeat.app.settings import Settings
+from onbeat.core.schedule import from_definition
 from tests.systems.workflows.conftest import DAG, World
 
 

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.systems.workflows import DatabaseStore, DirectoryStore
 from onbeat.systems.workflows import store as module
+from onbeat.systems.workflows.store import DatabaseStore, DirectoryStore
 from tests.systems.workflows.conftest import DAG, World
 
 
@@ -220,6 +220,6 @@ def test_a_dag_that_has_an_owner_and_the_name_of_everybody_s_is_still_not_anothe
 
 
 def a_caller(owner):
-    from onbeat.access import Caller  # noqa: PLC0415 - it is all that is needed of it
+    from onbeat.service.access import Caller  # noqa: PLC0415 - it is all that is needed of it
 
     return Caller(f"token:{owner}", "define", owner)

@@ -11,8 +11,8 @@ from hashlib import sha256
 import apsw
 import pytest
 
-from onbeat.core.instants import parse_instant
-from onbeat.core.runs import Accepted, Succeeded
+from onbeat.core.runs.run import Accepted, Succeeded
+from onbeat.core.time.instants import parse_instant
 from tests.systems.workflows.conftest import World
 
 MINUTELY = {"schedule_id": "m", "cron_expr": "* * * * *", "end_at": "2026-01-01T12:59:30Z"}

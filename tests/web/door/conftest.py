@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from onbeat.settings import Settings
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.app.settings import Settings
+from onbeat.service.tokens import Tokens
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock
-from onbeat.tokens import Tokens
-from onbeat.web.door import Door
+from onbeat.web.security.middleware import SecurityMiddleware
 
 LARGE = "/api/v1/large"
 
@@ -48,7 +48,7 @@ class World:
         """Put up a door with other settings."""
         more = {name: settings.pop(name) for name in ("body_seconds",) if name in settings}
         self.settings = replace(self.settings, **settings)
-        self.door = Door(
+        self.door = SecurityMiddleware(
             self._app,
             tokens=self.tokens,
             settings=self.settings,

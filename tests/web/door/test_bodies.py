@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.web.door import bodies, check_json
-from onbeat.web.door.answers import Refused
+from onbeat.web.security import bodies
+from onbeat.web.security.bodies import check_json
+from onbeat.web.security.responses import RequestRefused
 
 MOST = 2**63 - 1
 
 
 def refusal(body):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         check_json(body)
     assert refused.value.problem.status == 400
     assert refused.value.problem.field == "body"
@@ -74,7 +75,7 @@ def test_whatever_json_can_say_within_these_bounds_is_taken(value, is_ascii):
 def test_any_bytes_are_taken_or_refused_with_a_reason(body):
     try:
         check_json(body)
-    except Refused as refused:
+    except RequestRefused as refused:
         assert refused.problem.problem
 
 
@@ -89,7 +90,7 @@ def test_any_bytes_are_taken_or_refused_with_a_reason(body):
 )  # fmt: skip
 def test_eight_megabytes_of_malice_take_no_longer_than_a_moment(body):
     before = time.perf_counter()
-    with suppress(Refused):
+    with suppress(RequestRefused):
         check_json(body)
     assert time.perf_counter() - before < 2
 
@@ -98,7 +99,7 @@ def test_eight_megabytes_of_malice_take_no_longer_than_a_moment(body):
     "body", [b"[" + b"[]," * 500_001 + b"1]", b"[" + b"1," * 1_000_000 + b"1]"]
 )
 def test_more_values_than_can_be_read_in_a_moment_are_refused(body):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         check_json(body)
     assert refused.value.problem.status == 413
     assert refused.value.problem.hint == "1000000 values at most"

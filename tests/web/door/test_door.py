@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onbeat.access import Caller
 from onbeat.errors import StoreFailed
-from onbeat.web.door import LARGEST, LARGEST_FILE, OPEN_PATHS
-from onbeat.web.door.cookies import csrf_of
+from onbeat.service.access import Caller
+from onbeat.web.security.cookies import csrf_of
+from onbeat.web.security.middleware import LARGEST, LARGEST_FILE, OPEN_PATHS
 from tests.web.door.conftest import LARGE
 
 HTML = {"accept": "text/html"}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from onbeat.access import LOCAL
-from onbeat.settings import Settings
-from onbeat.tokens import Tokens
-from onbeat.web.door import ensure_first_token, link_of
+from onbeat.app.settings import Settings
+from onbeat.service.access import LOCAL
+from onbeat.service.tokens import Tokens
+from onbeat.web.security.first_token import ensure_first_token, link_of
 
 
 @pytest.fixture

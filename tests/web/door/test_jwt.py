@@ -10,11 +10,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from onbeat.access import Caller
+from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings
-from onbeat.settings import Settings
+from onbeat.service.access import Caller
 from onbeat.testing import ManualClock
-from onbeat.web.door.jwt import Jwt, NotAccepted
+from onbeat.web.security.jwt import Jwt, NotAccepted
 
 ISSUER, AUDIENCE = "https://issuer.example", "onbeat"
 CLOCK = ManualClock()

@@ -3,7 +3,7 @@
 import pytest
 
 from onbeat.testing import ManualClock
-from onbeat.web.door.limits import Buckets, one_house
+from onbeat.web.security.rate_limits import TokenBuckets, network_of
 
 
 @pytest.fixture
@@ -12,39 +12,39 @@ def clock():
 
 
 def test_a_bucket_has_its_burst_and_then_its_rate(clock):
-    buckets = Buckets(clock, rate=2, burst=3)
+    buckets = TokenBuckets(clock, rate=2, burst=3)
     assert [buckets.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
     clock.advance(500)
     assert [buckets.take("a"), buckets.take("a")] == [0, 0.5]
 
 
 def test_a_bucket_is_never_fuller_than_its_burst(clock):
-    buckets = Buckets(clock, rate=2, burst=3)
+    buckets = TokenBuckets(clock, rate=2, burst=3)
     buckets.take("a")
     clock.advance("1h")
     assert [buckets.take("a") == 0 for _ in range(4)] == [True, True, True, False]
 
 
 def test_each_has_its_own(clock):
-    buckets = Buckets(clock, rate=1, burst=1)
+    buckets = TokenBuckets(clock, rate=1, burst=1)
     assert [buckets.take(key) for key in "aba"] == [0, 0, 1]
 
 
 def test_looking_takes_nothing(clock):
-    buckets = Buckets(clock, rate=1, burst=1)
+    buckets = TokenBuckets(clock, rate=1, burst=1)
     assert [buckets.wait("a") for _ in range(3)] == [0, 0, 0]
     assert len(buckets) == 0
 
 
 def test_a_wall_clock_that_is_set_changes_nothing(clock):
-    buckets = Buckets(clock, rate=1, burst=1)
+    buckets = TokenBuckets(clock, rate=1, burst=1)
     buckets.take("a")
     clock.step(3_600_000)
     assert buckets.take("a") == 1
 
 
 def test_there_are_never_too_many_and_the_most_idle_goes_first(clock):
-    buckets = Buckets(clock, rate=0.001, burst=1, most=100)
+    buckets = TokenBuckets(clock, rate=0.001, burst=1, most=100)
     for i in range(1000):
         buckets.take(f"{i}")
     assert len(buckets) == 100
@@ -60,4 +60,4 @@ def test_there_are_never_too_many_and_the_most_idle_goes_first(clock):
     ],
 )  # fmt: skip
 def test_one_customer_has_one_bucket(address, house):
-    assert one_house(address) == house
+    assert network_of(address) == house

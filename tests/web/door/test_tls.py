@@ -16,13 +16,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings
-from onbeat.settings import Settings
-from onbeat.stores.sqlite import SqliteStore
+from onbeat.service.tokens import Tokens
+from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock
-from onbeat.tokens import Tokens
-from onbeat.web.door import Door, check_exposure, ssl_context
-from onbeat.web.server import Server, bind
+from onbeat.web.security.middleware import SecurityMiddleware
+from onbeat.web.security.tls import check_exposure, ssl_context
+from onbeat.web.server import HttpServer, bind
 
 
 class Authority:
@@ -89,8 +90,8 @@ def serving(**given):
         found["store"] = await SqliteStore.open(None, clock=ManualClock(), inline=True)
         tokens = Tokens(found["store"])
         _, found["secret"] = await tokens.create("ci", "read")
-        door = Door(hello, tokens=tokens, settings=given, clock=ManualClock())
-        found["server"] = Server(door, listening, ssl_context(given))
+        door = SecurityMiddleware(hello, tokens=tokens, settings=given, clock=ManualClock())
+        found["server"] = HttpServer(door, listening, ssl_context(given))
         await found["server"].start()
         ready.set()
 

@@ -9,10 +9,10 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import quote, urlencode, urljoin
 
-from onbeat.core.codec import check_names
-from onbeat.core.schedules import Target
+from onbeat.core.schedule import Target
+from onbeat.core.triggers.codec import check_names
 from onbeat.errors import InvalidSchedule, meant, shown
-from onbeat.references import check_reference
+from onbeat.files.secrets import check_reference
 
 Address = IPv4Address | IPv6Address
 
@@ -32,13 +32,13 @@ def is_public(address: Address) -> bool:
     return address.is_global and not (address.is_multicast or any(address in n for n in INSIDE))
 
 
-class Reach:
+class AllowedHosts:
     """Which addresses may be spoken to: all of them, or those of the whole internet."""
 
     def __init__(self, *, public_only: bool) -> None:
         self._public_only = public_only
 
-    def check(self, place: "Place") -> None:
+    def check(self, place: "RequestTarget") -> None:
         """Refuse an address that may not be used: a connection to one asks no resolver."""
         if place.address is not None:
             self.usable(place.host, [place.address])
@@ -52,7 +52,7 @@ class Reach:
         return usable
 
 
-class Place(NamedTuple):
+class RequestTarget(NamedTuple):
     """Where a request goes, in the one spelling that is checked and that is connected to."""
 
     origin: str  # scheme, host and port
@@ -61,7 +61,7 @@ class Place(NamedTuple):
     address: Address | None  # if the host is one
 
 
-def read_target(target: Target) -> tuple[str, Place, list[tuple[str, str]], bool | None]:
+def read_target(target: Target) -> tuple[str, RequestTarget, list[tuple[str, str]], bool | None]:
     """Return the method, place and headers of a target, and whether it reports outcomes.
 
     That is None if nothing was declared: it does if it answers 202.
@@ -107,7 +107,7 @@ def text_of(field: str, value: object) -> str:
 
 
 @lru_cache(maxsize=4096)
-def place_of(text: str) -> Place:
+def place_of(text: str) -> RequestTarget:
     """Return the place that a URL names, or refuse it. Between {{ and }} anything can stand."""
     match = URL.fullmatch(text)
     if match is None or "#" in TEMPLATE.sub("", text) or "${env:" in text:
@@ -126,10 +126,12 @@ def place_of(text: str) -> Place:
     if not 1 <= port <= 65_535:
         raise InvalidSchedule("http", f"{port} is no port", hint="1 to 65535")
     origin = f"{scheme}://{host}" if port == PORTS[scheme] else f"{scheme}://{host}:{port}"
-    return Place(origin, host, f"{origin}{'' if rest.startswith('/') else '/'}{rest}", address)
+    return RequestTarget(
+        origin, host, f"{origin}{'' if rest.startswith('/') else '/'}{rest}", address
+    )
 
 
-def redirected(place: Place, location: str) -> Place:
+def redirected(place: RequestTarget, location: str) -> RequestTarget:
     """Return the place that an answer sends us to, or refuse it."""
     found, told = None, f"{shown(place.host)} redirects to what"
     with suppress(InvalidSchedule, ValueError):  # it may quote a secret from the answer
@@ -141,7 +143,7 @@ def redirected(place: Place, location: str) -> Place:
     return found
 
 
-def asking(place: Place, inputs: Mapping[str, object]) -> Place:
+def asking(place: RequestTarget, inputs: Mapping[str, object]) -> RequestTarget:
     """Return the place with inputs in its query, or refuse those that cannot stand there."""
     for name, value in inputs.items():
         if not isinstance(value, (str, int, float)):

@@ -34,8 +34,9 @@ from onbeat.events import (
     ScheduleCreated,
     ScheduleResumed,
 )
-from onbeat.ports import Clock, Listener
-from onbeat.stores.postgres.transaction import NOW, Known, PostgresTransaction
+from onbeat.ports.outside import Listener
+from onbeat.ports.store import Clock
+from onbeat.stores.postgres.transaction import NOW, PostgresTransaction, TransactionCache
 from onbeat.stores.sql.transaction import Call, Row
 
 SCHEMA = "onbeat"  # where our tables are, whatever else is in the database
@@ -83,7 +84,7 @@ Answer = tuple[T, int, Sequence[Event]]  # of a call, with its `now` and what it
 
 
 class Connection(psycopg.Connection[Row]):
-    """A connection whose statements have a deadline, which a `Watch` enforces."""
+    """A connection whose statements have a deadline, which a `DeadlineWatch` enforces."""
 
     answer_by: float | None = None  # by the monotonic clock
     is_pooled = False  # each transaction may be another server's
@@ -97,7 +98,7 @@ class Connection(psycopg.Connection[Row]):
             same.shutdown(socket.SHUT_RDWR)
 
 
-class Cursor(psycopg.RawCursor[Row]):
+class DeadlineCursor(psycopg.RawCursor[Row]):
     """A cursor that says by when it needs an answer."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Self:  # noqa: ANN401
@@ -109,7 +110,7 @@ class Cursor(psycopg.RawCursor[Row]):
             self.connection.answer_by = None
 
 
-class Watch:
+class DeadlineWatch:
     """A thread that cuts connections whose answer is overdue."""
 
     EVERY = 0.5  # seconds
@@ -144,7 +145,7 @@ class Watch:
                         connection.cut()
 
 
-class Address:
+class ServerAddress:
     """Where a database is. `shown` has no password in it.
 
     `is_proven` is set once a store was opened there. From then on a refusal is a loss that may
@@ -172,10 +173,12 @@ class Address:
         }
         self._conninfo = make_conninfo(**defaults | given)
 
-    def connect(self, watch: Watch) -> Connection:
+    def connect(self, watch: DeadlineWatch) -> Connection:
         """Connect; raise StoreFailed if that may work later, StoreUnusable if it will not."""
         try:
-            connection = Connection.connect(self._conninfo, autocommit=True, cursor_factory=Cursor)
+            connection = Connection.connect(
+                self._conninfo, autocommit=True, cursor_factory=DeadlineCursor
+            )
         except psycopg.OperationalError as broken:
             raise self._unreachable(broken) from None
         except (psycopg.Error, OSError) as broken:  # such as too many open files
@@ -243,7 +246,7 @@ class DatabaseClock:
         return time.monotonic()
 
 
-class Threads:
+class PostgresWorkers:
     """Calls are done by up to `size` threads, each with a connection of its own.
 
     `clock` replaces the database's. `name` tells other nodes whose hints these are.
@@ -251,7 +254,7 @@ class Threads:
 
     def __init__(
         self,
-        address: Address,
+        address: ServerAddress,
         *,
         size: int,
         clock: Clock | None = None,
@@ -261,8 +264,8 @@ class Threads:
         self._address, self._listener, self._name = address, listener, name
         self.given_clock, self._time = clock, DatabaseClock()
         self.clock: Clock = clock or self._time
-        self._known, self.watch = Known(), Watch()
-        self._own, self._lanes = threading.local(), list[Lane]()
+        self._known, self.watch = TransactionCache(), DeadlineWatch()
+        self._own, self._lanes = threading.local(), list[PooledConnection]()
         self._pool = ThreadPoolExecutor(size, "onbeat-postgres")
 
     async def write(self, call: Call[T]) -> T:
@@ -299,10 +302,10 @@ class Threads:
         if events:
             self._listener(at, events)
 
-    def _lane(self) -> "Lane":
-        lane: Lane | None = getattr(self._own, "lane", None)
+    def _lane(self) -> "PooledConnection":
+        lane: PooledConnection | None = getattr(self._own, "lane", None)
         if lane is None:
-            lane = self._own.lane = Lane(self._address, self.watch)
+            lane = self._own.lane = PooledConnection(self._address, self.watch)
             self._lanes.append(lane)
         return lane
 
@@ -312,7 +315,7 @@ class Threads:
             tries += 1
             try:
                 return lane.use(lambda connection: self._transact(connection, call, begin))
-            except Clash as clash:
+            except SerializationClash as clash:
                 if tries == TRIES:
                     raise StoreFailed(str(clash)) from None
 
@@ -339,7 +342,7 @@ class Threads:
             if not (connection.broken or isinstance(broken, GONE)):
                 raise
             # It broke while it was idle, as when the server was restarted: another will do.
-            raise Clash(f"the connection was lost: {broken}") from None
+            raise SerializationClash(f"the connection was lost: {broken}") from None
         while cursor.nextset():
             pass
         ((now,),) = cursor.fetchall()
@@ -368,10 +371,10 @@ def _commit(connection: Connection, *, changes: bool) -> None:
         raise StoreFailed("the database did not keep what was asked")
 
 
-class Lane:
+class PooledConnection:
     """A connection that one thread has to itself."""
 
-    def __init__(self, address: Address, watch: Watch) -> None:
+    def __init__(self, address: ServerAddress, watch: DeadlineWatch) -> None:
         self._address, self._watch = address, watch
         self._connection: Connection | None = None
 
@@ -382,7 +385,7 @@ class Lane:
         connection, is_gone = self._connection, False
         try:
             return work(connection)
-        except (psycopg.Error, OSError, StoreInDoubt, Clash) as broken:
+        except (psycopg.Error, OSError, StoreInDoubt, SerializationClash) as broken:
             is_gone = not isinstance(broken, psycopg.Error) or isinstance(broken, GONE)
             if isinstance(broken, StoreFailed):
                 raise
@@ -398,7 +401,7 @@ class Lane:
             self._connection = None
 
 
-class Clash(StoreFailed):
+class SerializationClash(StoreFailed):
     """A transaction was ended so that another could go on, or never began: it is done again."""
 
 
@@ -415,7 +418,7 @@ def as_store_error(broken: Exception, *, is_proven: bool = False) -> Exception:
     told = _told(broken)
     match broken:
         case errors.DeadlockDetected() | errors.SerializationFailure():
-            return Clash(f"others changed the same schedules at the same time: {told}")
+            return SerializationClash(f"others changed the same schedules at the same time: {told}")
         case errors.LockNotAvailable():
             return StoreFailed(f"others held the schedules for more than {LOCK_LIMIT // 1000} s")
         case errors.QueryCanceled():

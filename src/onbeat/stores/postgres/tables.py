@@ -1,14 +1,14 @@
 """The tables on a database: made or brought up to date by whoever comes first."""
 
 from onbeat.errors import StoreUnusable
-from onbeat.stores.postgres.database import SCHEMA, Address, Connection, roll_back
+from onbeat.stores.postgres.database import SCHEMA, Connection, ServerAddress, roll_back
 from onbeat.stores.postgres.migrations import MIGRATIONS
 from onbeat.stores.postgres.transaction import MIGRATING
 
 OLDEST = 13  # the first version of PostgreSQL that will do
 
 
-def prepare(connection: Connection, address: Address) -> str:
+def prepare(connection: Connection, address: ServerAddress) -> str:
     """Bring the tables up to this program's, or refuse the database; return the store's own id."""
     version = connection.info.server_version // 10_000
     if version < OLDEST:
@@ -21,7 +21,7 @@ def prepare(connection: Connection, address: Address) -> str:
     return str(store_id)
 
 
-def _migrate(connection: Connection, address: Address) -> None:
+def _migrate(connection: Connection, address: ServerAddress) -> None:
     connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
         # One at a time: whoever waited here finds the tables made.
@@ -44,7 +44,7 @@ def _migrate(connection: Connection, address: Address) -> None:
     connection.execute(f"ANALYZE {SCHEMA}.due, {SCHEMA}.schedule_state, {SCHEMA}.schedule_runs")
 
 
-def _schema_version(connection: Connection, address: Address) -> int:
+def _schema_version(connection: Connection, address: ServerAddress) -> int:
     """Return how many migrations the tables have been through; refuse those of a newer Onbeat."""
     if connection.execute("SELECT to_regclass($1)", (f"{SCHEMA}.meta",)).fetchone() == (None,):
         return 0

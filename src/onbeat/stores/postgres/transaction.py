@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from time import monotonic
 from typing import Protocol
 
-from onbeat.ports import Clock
+from onbeat.ports.store import Clock
 from onbeat.stores.sql.rows import GOES_ON
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value, Values
 
@@ -82,7 +82,7 @@ SELECT min(coalesce((extract(epoch FROM a.xact_start) * 1000)::bigint, 0))
 """
 
 
-class Cursor(Protocol):
+class SqlCursor(Protocol):
     """As much of a cursor as a transaction needs."""
 
     @property
@@ -99,7 +99,7 @@ class Cursor(Protocol):
         """Return the next row."""
 
 
-class Known:
+class TransactionCache:
     """What a store remembers between transactions, to look at less: nothing depends on it."""
 
     def __init__(self) -> None:
@@ -147,7 +147,9 @@ class PostgresTransaction(Transaction):
     SIZE = """SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
  WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"""
 
-    def __init__(self, cursor: Cursor, now: int, clock: Clock | None, known: Known) -> None:
+    def __init__(
+        self, cursor: SqlCursor, now: int, clock: Clock | None, known: TransactionCache
+    ) -> None:
         super().__init__(now)
         self._cursor, self._clock, self._known = cursor, clock, known
 

@@ -4,11 +4,11 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from onbeat.core.schedules import json_can_say
+from onbeat.core.schedule import json_can_say
 from onbeat.errors import InvalidSchedule, NotAllowed
 from onbeat.events import DocumentForgotten, DocumentKept
-from onbeat.records import DocumentRow
-from onbeat.stores.sql.known import is_foreign
+from onbeat.ports.rows import DocumentRow
+from onbeat.stores.sql.schedule_rows import is_foreign
 from onbeat.stores.sql.transaction import Row, Transaction, Value
 
 LONGEST = 1024 * 1024  # bytes of a body as JSON

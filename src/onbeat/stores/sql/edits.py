@@ -5,20 +5,11 @@ Runs that wait keep the revision they were decided under, unless the edit is ask
 
 from collections.abc import Sequence
 
-from onbeat.core.edits import BeforeEdit, decide, is_retimed
-from onbeat.core.runs import Detail, Reason, run_key
-from onbeat.core.schedules import Schedule, read_inputs
+from onbeat.core.decide.edits import EditContext, decide, is_retimed
+from onbeat.core.runs.run import Reason, ReasonDetail, run_key
+from onbeat.core.schedule import Schedule, read_inputs
 from onbeat.events import RunMoved, ScheduleChanged
-from onbeat.ports import Upserted
-from onbeat.stores.sql.deciding import Decided, carry_out
-from onbeat.stores.sql.known import (
-    Known,
-    existing,
-    find_all,
-    is_foreign,
-    keep_definition,
-    set_positions,
-)
+from onbeat.ports.store import Upserted
 from onbeat.stores.sql.rows import (
     GOES_ON,
     definitions_of,
@@ -29,7 +20,16 @@ from onbeat.stores.sql.rows import (
     read_detail,
     unfinished_of,
 )
+from onbeat.stores.sql.schedule_rows import (
+    StoredSchedule,
+    existing,
+    find_all,
+    is_foreign,
+    keep_definition,
+    set_positions,
+)
 from onbeat.stores.sql.transaction import Transaction, as_json
+from onbeat.stores.sql.write_decisions import Decided, carry_out
 
 WAITING = f"""
 SELECT run_id, run_at, due_at, request_id, triggered_by, inputs, revision, deadline_at, detail
@@ -47,7 +47,9 @@ UPDATE schedule_runs
 """
 
 
-def edit(tx: Transaction, known: Known, schedule: Schedule, text: str, *, user_id: str) -> Upserted:
+def edit(
+    tx: Transaction, known: StoredSchedule, schedule: Schedule, text: str, *, user_id: str
+) -> Upserted:
     """Give a schedule, which is held, another definition.
 
     Ticks that are owed are decided first, as `core.edits` says, so that none falls between two
@@ -72,7 +74,9 @@ def edit(tx: Transaction, known: Known, schedule: Schedule, text: str, *, user_i
     return Upserted(schedule_id, "changed", revision)
 
 
-def _decide_owed(tx: Transaction, known: Known, before: Schedule, schedule: Schedule) -> Known:
+def _decide_owed(
+    tx: Transaction, known: StoredSchedule, before: Schedule, schedule: Schedule
+) -> StoredSchedule:
     """Decide what is owed by the old definition; return where that leaves the schedule."""
     (found,) = _found(tx, [known])
     decisions = decide(found, schedule, now=tx.now)
@@ -81,7 +85,7 @@ def _decide_owed(tx: Transaction, known: Known, before: Schedule, schedule: Sche
     return existing(tx, known.schedule_id)
 
 
-def before_edits(tx: Transaction, schedule_ids: Sequence[str]) -> dict[str, BeforeEdit]:
+def before_edits(tx: Transaction, schedule_ids: Sequence[str]) -> dict[str, EditContext]:
     """Return what edits of schedules would find. The contract is `Store.before_edits`."""
     there = [
         known
@@ -91,18 +95,18 @@ def before_edits(tx: Transaction, schedule_ids: Sequence[str]) -> dict[str, Befo
     return {known.schedule_id: found for known, found in zip(there, _found(tx, there), strict=True)}
 
 
-def _found(tx: Transaction, there: Sequence[Known]) -> list[BeforeEdit]:
+def _found(tx: Transaction, there: Sequence[StoredSchedule]) -> list[EditContext]:
     unfinished = unfinished_of(tx, [known.schedule_id for known in there])
     is_open, is_down = gate_is_open(tx), not is_up(tx)
-    found: list[BeforeEdit] = []
+    found: list[EditContext] = []
     for known in there:
         schedule, runs = known.schedule(), unfinished.get(known.schedule_id, ())
         run_at = None if schedule is None else known.first_undecided(schedule)
         held: Reason | None = "paused" if known.paused else None if is_open else "gate_off"
         state = known.state
-        why = known.pause_detail() if known.paused else Detail(since=gate_closed_at(tx))
+        why = known.pause_detail() if known.paused else ReasonDetail(since=gate_closed_at(tx))
         about = (schedule, state.revision, run_at, state.past, tuple(runs), held)
-        found.append(BeforeEdit(*about, None if held is None else why, is_down))
+        found.append(EditContext(*about, None if held is None else why, is_down))
     return found
 
 

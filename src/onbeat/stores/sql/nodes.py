@@ -2,13 +2,13 @@
 
 from collections.abc import Collection
 
-from onbeat.core.zones import VERSION
+from onbeat.core.time.zones import VERSION
 from onbeat.events import NodeLost, NodeStarted, NodeStopped
-from onbeat.ports import Beat, Node, Rescued
-from onbeat.stores.sql import zones
-from onbeat.stores.sql.causing import cause_startup, hold_with_followers
-from onbeat.stores.sql.ending import end_runs_of, free
-from onbeat.stores.sql.restoring import refuse_half_restored
+from onbeat.ports.store import HeartbeatResult, Node, RescueResult
+from onbeat.stores.sql import zone_data
+from onbeat.stores.sql.finish import end_runs_of, free
+from onbeat.stores.sql.followers import cause_startup, hold_with_followers
+from onbeat.stores.sql.restored import refuse_half_restored
 from onbeat.stores.sql.transaction import Transaction, as_json
 
 AT_ONCE = 500  # schedules of a silent node that are decided in one transaction
@@ -64,7 +64,7 @@ SELECT run_id, fence, schedule_id, status FROM schedule_runs INDEXED BY unfinish
 """
 
 
-def register(tx: Transaction, node: Node, found: Rescued) -> Rescued:
+def register(tx: Transaction, node: Node, found: RescueResult) -> RescueResult:
     """Enter a node. The contract is `Store.register`.
 
     `found` has what was decided of silent nodes before. On a store that is not shared, whoever
@@ -72,7 +72,7 @@ def register(tx: Transaction, node: Node, found: Rescued) -> Rescued:
     """
     refuse_half_restored(tx)
     if not tx.is_shared:
-        zones.begin(tx)
+        zone_data.begin(tx)
         found = _end_all(tx)
     is_start = "plan" in node.roles and _is_start(tx)
     tx.run(
@@ -95,36 +95,36 @@ def _is_start(tx: Transaction) -> bool:
     return not any('"plan"' in roles for (roles,) in others)
 
 
-def _end_all(tx: Transaction) -> Rescued:
+def _end_all(tx: Transaction) -> RescueResult:
     """Decide what any other node holds, listed or not."""
     names: dict[str, str] = dict(tx.all("SELECT node_id, name FROM nodes"))
     listed_or_not = sorted(names.keys() | {row[0] for row in tx.all(LEASED_BY)})
-    found = Rescued()
+    found = RescueResult()
     for node_id in listed_or_not:
         found += _give_up(tx, node_id, names.get(node_id, ""))
     tx.run("DELETE FROM nodes")
     return found
 
 
-def end_orphans(tx: Transaction) -> Rescued:
+def end_orphans(tx: Transaction) -> RescueResult:
     """Decide runs of nodes that are not on the list: none should be, and none is left to itself."""
-    found = Rescued()
+    found = RescueResult()
     for (node_id,) in tx.all(f"{LEASED_BY} AND leased_by NOT IN (SELECT node_id FROM nodes)"):
         found += _give_up(tx, node_id, "")
     return found
 
 
-def _give_up(tx: Transaction, node_id: str, name: str) -> Rescued:
+def _give_up(tx: Transaction, node_id: str, name: str) -> RescueResult:
     """Decide all that a node holds."""
     ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]
     hold_with_followers(tx, ids)
-    found = Rescued(*end_runs_of(tx, [node_id], ids))
+    found = RescueResult(*end_runs_of(tx, [node_id], ids))
     tx.run(UP_UNTIL_SILENT, (node_id, tx.now))
     tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))
     return found
 
 
-def rescue(tx: Transaction, node: Node) -> Rescued | None:
+def rescue(tx: Transaction, node: Node) -> RescueResult | None:
     """Decide what a silent node holds. The contract is `Store.rescue`."""
     row = tx.one(SILENT, (tx.now, node.node_id)) if tx.is_shared else None
     if row is None:
@@ -132,7 +132,7 @@ def rescue(tx: Transaction, node: Node) -> Rescued | None:
     node_id, name = row
     ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, AT_ONCE))]
     hold_with_followers(tx, ids)
-    found = Rescued(*end_runs_of(tx, [node_id], ids))
+    found = RescueResult(*end_runs_of(tx, [node_id], ids))
     if len(ids) < AT_ONCE:
         tx.run(UP_UNTIL_SILENT, (node_id, tx.now))
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node_id,))
@@ -140,18 +140,20 @@ def rescue(tx: Transaction, node: Node) -> Rescued | None:
     return found
 
 
-def heartbeat(tx: Transaction, node: Node) -> Beat:
+def heartbeat(tx: Transaction, node: Node) -> HeartbeatResult:
     """Say that a node is alive. The contract is `Store.heartbeat`."""
     row = tx.one(
         "UPDATE nodes SET alive_until = ?1, offers = ?2 WHERE node_id = ?3 RETURNING stop_asked",
         (tx.now + node.lease, as_json(sorted(node.offers)), node.node_id),
     )
     if row is None:
-        return Beat(is_known=False)
+        return HeartbeatResult(is_known=False)
     silent = None
     if tx.is_shared:
         silent = tx.one("SELECT 1 FROM nodes WHERE alive_until < ?1 LIMIT 1", (tx.now,))
-    return Beat(is_known=True, is_asked_to_stop=bool(row[0]), others_are_silent=silent is not None)
+    return HeartbeatResult(
+        is_known=True, is_asked_to_stop=bool(row[0]), others_are_silent=silent is not None
+    )
 
 
 def ask_to_stop(tx: Transaction, node_ids: Collection[str]) -> int:
@@ -159,7 +161,9 @@ def ask_to_stop(tx: Transaction, node_ids: Collection[str]) -> int:
     return tx.run("UPDATE nodes SET stop_asked = 1 WHERE node_id IN (?1[])", (list(node_ids),))
 
 
-def disown(tx: Transaction, node: Node, known: Collection[tuple[int, int]], *, before: int) -> int:
+def release_unknown(
+    tx: Transaction, node: Node, known: Collection[tuple[int, int]], *, before: int
+) -> int:
     """Free what a node holds and does not know of. The contract is `Store.disown`."""
     # Whatever of this node's calls is still under way keeps its row: wait for that to end.
     if tx.one(ITS_ROW, (node.node_id,)) is None:

@@ -10,10 +10,10 @@ from hashlib import sha256
 
 import msgspec
 
-from onbeat.core.notices import Bundle, Letter, Settled
+from onbeat.core.notify.notifications import DeliveryResult, MessageContent, OutgoingMessage
 from onbeat.events import NoticeFailed, NoticeInDoubt, NoticeSent, decode_events
-from onbeat.ports import Compose
-from onbeat.records import ChannelRow, Collected, Happened, ToSend
+from onbeat.ports.rows import ChannelRow, OutboxStep, OutboxWork, StoredEvent
+from onbeat.ports.store import Compose
 from onbeat.stores.sql.transaction import Transaction, as_json
 
 OLDEST = 3_600_000  # milliseconds: what happened before that, when first looked at, is not told
@@ -76,31 +76,31 @@ SELECT error FROM outbox
 FORGET = "DELETE FROM outbox WHERE state <> 'sending' AND coalesce(sent_at, due_at) < ?1"
 
 
-def to_send(tx: Transaction, channels: Collection[str]) -> ToSend:
+def to_send(tx: Transaction, channels: Collection[str]) -> OutboxWork:
     """Return what there is to be done. The contract is `Store.to_send`."""
     rows = tx.all(DUE, (tx.now,))
-    return ToSend(
+    return OutboxWork(
         has_marks=tx.one(HAS_MARKS) is not None,
         has_silent=any(state == "sending" for state, _ in rows),
         channels=frozenset(row[1] for row in rows if row[0] == "waiting").intersection(channels),
     )
 
 
-def collect(tx: Transaction, compose: Compose, *, limit: int) -> Collected:
+def collect(tx: Transaction, compose: Compose, *, limit: int) -> OutboxStep:
     """Make messages of marked events. The contract is `Store.collect_notices`."""
     rows = tx.all(TAKE_MARKS, (limit,))
     if not rows:
-        return Collected(0)
+        return OutboxStep(0)
     young = [row for row in rows if row[1] >= tx.now - OLDEST]
-    happened = [Happened(at, event) for _, at, body in young for event in decode_events(body)]
+    happened = [StoredEvent(at, event) for _, at, body in young for event in decode_events(body)]
     composed = compose(happened)
     for channel, told, every in composed:
         _add(tx, channel, told, every)
     tx.run("UPDATE events SET to_notify = NULL WHERE event_id IN (?1[])", ([r[0] for r in rows],))
-    return Collected(len(rows), len(composed), len(rows) - len(young), is_full=len(rows) == limit)
+    return OutboxStep(len(rows), len(composed), len(rows) - len(young), is_full=len(rows) == limit)
 
 
-def _add(tx: Transaction, channel: str, told: Bundle, every: int) -> None:
+def _add(tx: Transaction, channel: str, told: MessageContent, every: int) -> None:
     """Write a message, or join it to one of which nothing was sent yet."""
     newest, due_at = tx.one(NEWEST, (channel,)), tx.now
     if newest is not None:
@@ -114,7 +114,7 @@ def _add(tx: Transaction, channel: str, told: Bundle, every: int) -> None:
     tx.run(ADD, (channel, as_json(told), tx.now, due_at))
 
 
-def take(tx: Transaction, channel: str) -> Letter | None:
+def take(tx: Transaction, channel: str) -> OutgoingMessage | None:
     """Take a message to be sent now. The contract is `Store.take_letter`."""
     row = tx.one(TAKE, (tx.now, channel))
     if row is None:
@@ -125,10 +125,10 @@ def take(tx: Transaction, channel: str) -> Letter | None:
     # A database that was put back counts messages anew, at other times.
     stored = tx.one("SELECT value FROM meta WHERE name = 'store_id'")
     key = sha256(f"{stored and stored[0]}:{message_id}:{created_at}".encode()).hexdigest()
-    return Letter(message_id, channel, key, _BUNDLE.decode(body), created_at, attempts + 1)
+    return OutgoingMessage(message_id, channel, key, _BUNDLE.decode(body), created_at, attempts + 1)
 
 
-def settle(tx: Transaction, letter: Letter, settled: Settled) -> bool:
+def settle(tx: Transaction, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
     """Keep what came of a delivery. The contract is `Store.settle_letter`."""
     state, error = settled.state, settled.error[:LONGEST_ERROR]
     sent_at = tx.now if state == "sent" else None
@@ -178,4 +178,4 @@ def forget(tx: Transaction, before: int) -> None:
     tx.run(FORGET, (before,))
 
 
-_BUNDLE = msgspec.json.Decoder(Bundle)
+_BUNDLE = msgspec.json.Decoder(MessageContent)

@@ -6,19 +6,27 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.attempts import MOST_TRIED
-from onbeat.core.causes import decode_happened
-from onbeat.core.decisions import Due
-from onbeat.core.model import Past
-from onbeat.core.runs import Detail, Reason, Run, Status, Tried, TriggeredBy, WaitedFor
-from onbeat.core.schedules import FOUND_AGAIN, Schedule, from_definition
-from onbeat.core.zones import VERSION
+from onbeat.core.decide.follow import decode_happened
+from onbeat.core.explain.attempts import MOST_TRIED
+from onbeat.core.runs.decisions import Due
+from onbeat.core.runs.run import (
+    PastAttempt,
+    Reason,
+    ReasonDetail,
+    Run,
+    Status,
+    TriggeredBy,
+    WaitedFor,
+)
+from onbeat.core.schedule import FOUND_AGAIN, Schedule, from_definition
+from onbeat.core.time.zones import VERSION
+from onbeat.core.triggers.past import Past
 from onbeat.errors import InvalidSchedule
 from onbeat.events import LATE, RunCanceled, RunFailed, RunReleased, RunSkipped
-from onbeat.ports import Node
+from onbeat.ports.store import Node
 from onbeat.stores.sql.transaction import Row, Transaction, Value
 
-NO_DETAIL = Detail()
+NO_DETAIL = ReasonDetail()
 LONGEST_LINE = 500  # characters of the error of each
 
 
@@ -91,7 +99,7 @@ class WaitingRow(NamedTuple):
     grp: str | None
     rendered: str | None
     was_lost: int | None  # the attempt before: its node fell silent; None: there is no reason
-    goes_on: int  # it may run without that node
+    detached: int  # it may run without that node
     is_to_end: int  # somebody has asked for its end since
     definition: str | None  # of the run's revision; None: it is not kept
     revision: int  # of the run
@@ -197,12 +205,12 @@ def unfinished_of(tx: Transaction, schedule_ids: Collection[str]) -> dict[str, l
 def as_run(row: Row) -> Run:
     """Return a run from the columns of `RUN_OF_SCHEDULE`."""
     _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by, *rest = row
-    leased, deferrals, deadline_at, ending, backfill, found_again, goes_on, *rest = rest
+    leased, deferrals, deadline_at, ending, backfill, found_again, detached, *rest = rest
     revision, handed_back = rest
     return Run(
         run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by,
         leased=bool(leased), deferrals=deferrals, deadline_at=deadline_at, ending=ending,
-        is_backfill=bool(backfill), is_found_again=bool(found_again), goes_on=bool(goes_on),
+        is_backfill=bool(backfill), reattachable=bool(found_again), detached=bool(detached),
         revision=revision, was_handed_back=bool(handed_back),
     )  # fmt: skip
 
@@ -215,7 +223,7 @@ def end_waiting(
     *,
     blocked_by: int | None = None,
     newer: int | None = None,
-    known: Detail | None = None,
+    known: ReasonDetail | None = None,
 ) -> None:
     """End a run that will not start: after an attempt that is a failure, else it is skipped.
 
@@ -223,7 +231,7 @@ def end_waiting(
     """
     status, ids = run.unstarted_end, (schedule_id, run.run_id, run.run_at)
     blocker = blocked_by if status is Status.SKIPPED else None
-    detail = _waited(tx, run, known or Detail(), newer)
+    detail = _waited(tx, run, known or ReasonDetail(), newer)
     tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker, None, detail))
     if status is Status.SKIPPED:
         tx.tell(RunSkipped(*ids, reason, blocked_by=blocker))
@@ -234,12 +242,12 @@ def end_waiting(
 
 def cancel_waiting(tx: Transaction, schedule_id: str, run: Run, told: str) -> None:
     """End a run that has not started because somebody wished so."""
-    detail = _waited(tx, run, Detail())
+    detail = _waited(tx, run, ReasonDetail())
     tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, plain(told), detail))
     tx.tell(RunCanceled(schedule_id, run.run_id, run.run_at, plain(told)))
 
 
-def _waited(tx: Transaction, run: Run, known: Detail, newer: int | None = None) -> str | None:
+def _waited(tx: Transaction, run: Run, known: ReasonDetail, newer: int | None = None) -> str | None:
     """Return what is kept of a run that is ended while it waits."""
     row = tx.one(WAITS, (run.run_id,))
     if row is None:
@@ -249,7 +257,7 @@ def _waited(tx: Transaction, run: Run, known: Detail, newer: int | None = None) 
     waited: WaitedFor | None = "place"
     if run.blocked_by is not None:
         waited = "queue"
-    elif run.leased or run.goes_on or known.start_by is not None:
+    elif run.leased or run.detached or known.start_by is not None:
         waited = None  # it was about to start, or to be found again; or its limit says enough
     elif run.awaits_retry:
         waited = "retry"
@@ -304,19 +312,19 @@ def _offers(tx: Transaction) -> list[list[str]]:
     return [msgspec.json.decode(text, type=list[str]) for (text,) in rows]
 
 
-def detail_text(detail: Detail) -> str | None:
+def detail_text(detail: ReasonDetail) -> str | None:
     """Return a detail as it is kept: nothing if it says nothing."""
     return None if detail == NO_DETAIL else msgspec.json.encode(detail).decode()
 
 
-def read_detail(text: str | None) -> Detail:
+def read_detail(text: str | None) -> ReasonDetail:
     """Return a detail that was kept."""
-    return NO_DETAIL if text is None else msgspec.json.decode(text, type=Detail)
+    return NO_DETAIL if text is None else msgspec.json.decode(text, type=ReasonDetail)
 
 
-def read_tried(text: str | None) -> list[Tried]:
+def read_tried(text: str | None) -> list[PastAttempt]:
     """Return the attempts at a run that were followed by another."""
-    return [] if text is None else msgspec.json.decode(text, type=list[Tried])
+    return [] if text is None else msgspec.json.decode(text, type=list[PastAttempt])
 
 
 def tried_with(
@@ -326,7 +334,7 @@ def tried_with(
     row = tx.one("SELECT tried, started_at FROM schedule_runs WHERE run_id = ?1", (run.run_id,))
     before, started_at = (None, None) if row is None else row
     line = (error or "").partition("\n")[0][:LONGEST_LINE]
-    ended = Tried(run.attempt, started_at, tx.now, reason, exit_code, line)
+    ended = PastAttempt(run.attempt, started_at, tx.now, reason, exit_code, line)
     return msgspec.json.encode([*read_tried(before), ended][-MOST_TRIED:]).decode()
 
 
@@ -350,7 +358,7 @@ def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
 def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
     """Give each of these schedules its new due row, or none.
 
-    If others have newer zone data, all due rows are followed again: see `stores/sql/zones.py`.
+    If others have newer zone data, all due rows are followed again: see `stores/sql/zone_data.py`.
     """
     write_due(tx, due)
     if zone_data(tx) > VERSION:

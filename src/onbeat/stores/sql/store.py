@@ -5,69 +5,69 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Protocol, Self, TypeVar
 
-from onbeat.core.backfill import Choice
-from onbeat.core.edits import BeforeEdit
-from onbeat.core.notices import Letter, Settled
-from onbeat.core.runs import Accepted, Failed, StartedBy, Succeeded
-from onbeat.core.schedules import Schedule
-from onbeat.core.standings import Standings
-from onbeat.core.why import Facts
+from onbeat.core.decide.backfill import Choice
+from onbeat.core.decide.edits import EditContext
+from onbeat.core.explain.facts import Facts
+from onbeat.core.notify.notifications import DeliveryResult, OutgoingMessage
+from onbeat.core.runs.run import Accepted, Failed, StartedBy, Succeeded
+from onbeat.core.schedule import Schedule
+from onbeat.core.snapshot import Snapshot
 from onbeat.errors import RunIsOver
-from onbeat.ports import (
+from onbeat.ports.rows import (
+    BackfillStep,
+    ChannelRow,
+    DocumentRow,
+    EventRow,
+    GroupRow,
+    NodeRow,
+    OutboxStep,
+    OutboxWork,
+    Overview,
+    RunFilter,
+    RunRow,
+    ScheduleFilter,
+    ScheduleRow,
+    StoreFigures,
+    TokenRow,
+    ZoneDataProgress,
+)
+from onbeat.ports.store import (
     ALL,
     ALL_RUNS,
-    NO_BEGINNINGS,
+    NO_POSITIONS,
     NOTHING_EXPECTED,
     Attempt,
-    Beat,
-    Beginning,
     CheckChange,
     Clock,
     Compose,
     Finished,
+    HeartbeatResult,
+    InitialPosition,
     Node,
     PlanFunction,
-    Planned,
-    Rescued,
+    PlanResult,
+    RescueResult,
     Upserted,
 )
-from onbeat.records import (
-    Backfilled,
-    ChannelRow,
-    Collected,
-    DocumentRow,
-    EventRow,
-    Figures,
-    Following,
-    GroupRow,
-    NodeRow,
-    Overview,
-    RunRow,
-    ScheduleRow,
-    TokenRow,
-    ToSend,
-    Which,
-    WhichRuns,
-)
+from onbeat.stores.sql import backfill as backfilling
+from onbeat.stores.sql import claim as claiming
 from onbeat.stores.sql import (
-    backfilling,
-    claiming,
-    defining,
+    define,
     documents,
     edits,
-    ending,
-    explaining,
-    forecasting,
     nodes,
     outbox,
-    planning,
-    reading,
-    reporting,
-    restoring,
-    sticking,
+    queries,
+    restored,
+    snapshot,
+    stuck,
     tokens,
-    zones,
+    why_facts,
+    zone_data,
 )
+from onbeat.stores.sql import finish as ending
+from onbeat.stores.sql import plan_due as planning
+from onbeat.stores.sql import report as reporting
 from onbeat.stores.sql.transaction import Call, Row, Transaction
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class SqlStore(ABC):
         self._check_change: CheckChange | None = None
         self.marks_successes = False
 
-    def asked_by(
+    def as_caller(
         self, who: str, *, only_of: str | None = None, check_change: CheckChange | None = None
     ) -> Self:
         same = copy(self)
@@ -145,11 +145,11 @@ class SqlStore(ABC):
         user_id: str = "",
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
-        beginnings: Mapping[str, Beginning] = NO_BEGINNINGS,
+        beginnings: Mapping[str, InitialPosition] = NO_POSITIONS,
         update_waiting: bool = False,
     ) -> list[Upserted]:
         return await self._write(
-            lambda tx: defining.upsert(
+            lambda tx: define.upsert(
                 tx,
                 schedules,
                 source=source,
@@ -161,20 +161,20 @@ class SqlStore(ABC):
             )
         )
 
-    async def before_edits(self, schedule_ids: Sequence[str]) -> dict[str, BeforeEdit]:
+    async def before_edits(self, schedule_ids: Sequence[str]) -> dict[str, EditContext]:
         return await self._read(lambda tx: edits.before_edits(tx, schedule_ids))
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
-        return await self._write(lambda tx: defining.pause(tx, schedule_id, note=note, until=until))
+        return await self._write(lambda tx: define.pause(tx, schedule_id, note=note, until=until))
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
-        return await self._write(lambda tx: defining.resume(tx, schedule_id, catchup=catchup))
+        return await self._write(lambda tx: define.resume(tx, schedule_id, catchup=catchup))
 
     async def delete(self, schedule_id: str, *, expected: int | None = None) -> bool:
-        return await self._write(lambda tx: defining.delete(tx, schedule_id, expected=expected))
+        return await self._write(lambda tx: define.delete(tx, schedule_id, expected=expected))
 
     async def set_gate(self, *, is_open: bool) -> bool:
-        return await self._write(lambda tx: defining.set_gate(tx, is_open=is_open))
+        return await self._write(lambda tx: define.set_gate(tx, is_open=is_open))
 
     async def enqueue(
         self,
@@ -187,7 +187,7 @@ class SqlStore(ABC):
     ) -> RunRow:
         def call(tx: Transaction) -> RunRow:
             cause = (triggered_by, note)
-            run_id = defining.enqueue(tx, schedule_id, cause, request_id=request_id, inputs=inputs)
+            run_id = define.enqueue(tx, schedule_id, cause, request_id=request_id, inputs=inputs)
             return _there(tx, run_id)
 
         return await self._write(call)
@@ -219,13 +219,15 @@ class SqlStore(ABC):
             lambda tx: backfilling.preview(tx, schedule_id, first=first, last=last, limit=limit)
         )
 
-    async def backfill(self, schedule_id: str, *, first: int, last: int, limit: int) -> Backfilled:
+    async def backfill(
+        self, schedule_id: str, *, first: int, last: int, limit: int
+    ) -> BackfillStep:
         return await self._write(
             lambda tx: backfilling.backfill(tx, schedule_id, first=first, last=last, limit=limit)
         )
 
     async def set_group(self, name: str, *, places: int) -> bool:
-        return await self._write(lambda tx: defining.set_group(tx, name, places=places))
+        return await self._write(lambda tx: define.set_group(tx, name, places=places))
 
     # -- the engine
 
@@ -233,10 +235,10 @@ class SqlStore(ABC):
     async def hold(self, node: Node) -> None: ...
 
     @abstractmethod
-    async def register(self, node: Node) -> Rescued: ...
+    async def register(self, node: Node) -> RescueResult: ...
 
     async def record_gap(self, *, after: str = "") -> str | None:
-        return await self._write(lambda tx: restoring.record_gap(tx, after=after))
+        return await self._write(lambda tx: restored.record_gap(tx, after=after))
 
     @abstractmethod
     async def changed_elsewhere(self) -> bool: ...
@@ -244,14 +246,16 @@ class SqlStore(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
-    async def heartbeat(self, node: Node) -> Beat:
+    async def heartbeat(self, node: Node) -> HeartbeatResult:
         return await self._write(lambda tx: nodes.heartbeat(tx, node))
 
-    async def rescue(self, node: Node) -> Rescued | None:
+    async def rescue(self, node: Node) -> RescueResult | None:
         return await self._write(lambda tx: nodes.rescue(tx, node))
 
-    async def disown(self, node: Node, known: Collection[tuple[int, int]], *, before: int) -> int:
-        return await self._write(lambda tx: nodes.disown(tx, node, known, before=before))
+    async def release_unknown(
+        self, node: Node, known: Collection[tuple[int, int]], *, before: int
+    ) -> int:
+        return await self._write(lambda tx: nodes.release_unknown(tx, node, known, before=before))
 
     async def unregister(self, node: Node) -> None:
         await self._write(lambda tx: nodes.unregister(tx, node))
@@ -261,13 +265,13 @@ class SqlStore(ABC):
 
     async def plan_due(
         self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
-    ) -> Planned:
+    ) -> PlanResult:
         return await self._write(
             lambda tx: planning.plan_due(tx, plan, limit=limit, node=node, slots=slots)
         )
 
-    async def follow_zones(self, *, limit: int = zones.AT_ONCE) -> Following | None:
-        return await self._write(lambda tx: zones.follow(tx, limit=limit))
+    async def follow_zones(self, *, limit: int = zone_data.AT_ONCE) -> ZoneDataProgress | None:
+        return await self._write(lambda tx: zone_data.follow(tx, limit=limit))
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
         return await self._write(lambda tx: claiming.claim(tx, node, limit=limit))
@@ -275,8 +279,8 @@ class SqlStore(ABC):
     async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
         return await self._write(lambda tx: claiming.announce(tx, node, attempts))
 
-    async def decline(self, attempts: Sequence[Attempt]) -> None:
-        await self._write(lambda tx: claiming.decline(tx, attempts))
+    async def skip_condition(self, attempts: Sequence[Attempt]) -> None:
+        await self._write(lambda tx: claiming.skip_condition(tx, attempts))
 
     async def to_end(self, node: Node) -> list[tuple[int, int]]:
         return await self._work.glance(lambda tx: claiming.to_end(tx, node))
@@ -291,34 +295,34 @@ class SqlStore(ABC):
         return await self._write(lambda tx: ending.finish(tx, finished))
 
     async def next_due(self, *, after: int) -> int | None:
-        return await self._work.glance(lambda tx: reading.next_due(tx, after=after))
+        return await self._work.glance(lambda tx: queries.next_due(tx, after=after))
 
     # -- reading
 
     async def schedules(
-        self, which: Which = ALL, *, after: str = "", limit: int | None = None
+        self, which: ScheduleFilter = ALL, *, after: str = "", limit: int | None = None
     ) -> list[ScheduleRow]:
-        return await self._read(lambda tx: reading.schedules(tx, which, after=after, limit=limit))
+        return await self._read(lambda tx: queries.schedules(tx, which, after=after, limit=limit))
 
     async def schedule(self, schedule_id: str) -> ScheduleRow | None:
-        return await self._read(lambda tx: reading.schedule(tx, schedule_id))
+        return await self._read(lambda tx: queries.schedule(tx, schedule_id))
 
-    async def runs(self, which: WhichRuns = ALL_RUNS, *, limit: int = 50) -> list[RunRow]:
-        return await self._read(lambda tx: reading.runs(tx, which, limit=limit))
+    async def runs(self, which: RunFilter = ALL_RUNS, *, limit: int = 50) -> list[RunRow]:
+        return await self._read(lambda tx: queries.runs(tx, which, limit=limit))
 
     async def run(self, run_id: int) -> RunRow | None:
-        return await self._read(lambda tx: reading.run(tx, run_id))
+        return await self._read(lambda tx: queries.run(tx, run_id))
 
     async def facts(self, schedule_id: str, at: int | None) -> Facts:
-        return await self._read(lambda tx: explaining.facts(tx, schedule_id, at))
+        return await self._read(lambda tx: why_facts.facts(tx, schedule_id, at))
 
     async def events(
         self, *, after: int = 0, but: Collection[int] = (), limit: int = 1000
     ) -> list[EventRow]:
-        return await self._read(lambda tx: reading.events(tx, after=after, but=but, limit=limit))
+        return await self._read(lambda tx: queries.events(tx, after=after, but=but, limit=limit))
 
     async def newest_event(self, *, before: int | None = None) -> int:
-        return await self._read(lambda tx: reading.newest_event(tx, before=before))
+        return await self._read(lambda tx: queries.newest_event(tx, before=before))
 
     async def audit(
         self,
@@ -328,34 +332,34 @@ class SqlStore(ABC):
         limit: int = 50,
     ) -> list[EventRow]:
         return await self._read(
-            lambda tx: reading.audit(tx, schedule_id=schedule_id, before=before, limit=limit)
+            lambda tx: queries.audit(tx, schedule_id=schedule_id, before=before, limit=limit)
         )
 
     async def overview(self) -> Overview:
-        return await self._read(reading.overview)
+        return await self._read(queries.overview)
 
-    async def figures(self) -> Figures:
-        return await self._read(reading.figures)
+    async def figures(self) -> StoreFigures:
+        return await self._read(queries.figures)
 
     async def nodes(self) -> list[NodeRow]:
-        return await self._read(reading.nodes)
+        return await self._read(queries.nodes)
 
     async def groups(self) -> list[GroupRow]:
-        return await self._read(reading.groups)
+        return await self._read(queries.groups)
 
-    async def standings(self) -> Standings:
-        return await self._read(forecasting.standings)
+    async def standings(self) -> Snapshot:
+        return await self._read(snapshot.standings)
 
     async def mark_stuck(self, *, after: int = 0, limit: int = 500) -> int | None:
         found, following = await self._work.glance(
-            lambda tx: sticking.find(tx, after=after, limit=limit)
+            lambda tx: stuck.find(tx, after=after, limit=limit)
         )
         if found:
-            await self._write(lambda tx: sticking.mark(tx, found))
+            await self._write(lambda tx: stuck.mark(tx, found))
         return following
 
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
-        return await self._write(lambda tx: reading.prune(tx, before=before, limit=limit))
+        return await self._write(lambda tx: queries.prune(tx, before=before, limit=limit))
 
     # -- what systems keep
 
@@ -383,16 +387,16 @@ class SqlStore(ABC):
 
     # -- who is told
 
-    async def to_send(self, channels: Collection[str]) -> ToSend:
+    async def to_send(self, channels: Collection[str]) -> OutboxWork:
         return await self._work.glance(lambda tx: outbox.to_send(tx, channels))
 
-    async def collect_notices(self, compose: Compose, *, limit: int) -> Collected:
+    async def collect_notices(self, compose: Compose, *, limit: int) -> OutboxStep:
         return await self._write(lambda tx: outbox.collect(tx, compose, limit=limit))
 
-    async def take_letter(self, channel: str) -> Letter | None:
+    async def take_letter(self, channel: str) -> OutgoingMessage | None:
         return await self._write(lambda tx: outbox.take(tx, channel))
 
-    async def settle_letter(self, letter: Letter, settled: Settled) -> bool:
+    async def settle_letter(self, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
         return await self._write(lambda tx: outbox.settle(tx, letter, settled))
 
     async def doubt_letters(self) -> int:
@@ -427,6 +431,6 @@ class SqlStore(ABC):
 
 
 def _there(tx: Transaction, run_id: int) -> RunRow:
-    row = reading.run(tx, run_id)
+    row = queries.run(tx, run_id)
     assert row is not None, "what was just written is there"
     return row

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from onbeat.events import SessionOpened, TokenCreated, TokenRevoked
-from onbeat.records import TokenRow
+from onbeat.ports.rows import TokenRow
 from onbeat.stores.sql.transaction import Row, Transaction
 
 COLUMNS = ", ".join(TokenRow.__dataclass_fields__)

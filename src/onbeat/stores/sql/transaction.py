@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from onbeat.events import Event, RunSucceeded, encode_events
-from onbeat.ports import CheckChange
+from onbeat.ports.store import CheckChange
 
 Row = tuple[Any, ...]  # what a column holds, its statement says
 Value = int | float | str | None

@@ -20,7 +20,8 @@ import apsw
 
 from onbeat.errors import OnbeatError, StoreFailed, StoreUnusable
 from onbeat.events import Event
-from onbeat.ports import Clock, Listener
+from onbeat.ports.outside import Listener
+from onbeat.ports.store import Clock
 from onbeat.stores.sql.rows import GOES_ON, KEEP
 from onbeat.stores.sql.transaction import Bindings, Call, Row, Transaction, Values, as_json
 from onbeat.stores.sqlite.migrations import MIGRATIONS
@@ -169,7 +170,7 @@ def _for_rows(sql: str, rows: int, first: int) -> tuple[str, int]:
     return f"{before}{','.join([numbered] + [row] * (rows - 1))}{after}", len(rest)
 
 
-class Asked(Generic[T]):
+class PendingCall(Generic[T]):
     """A call, and what came of it."""
 
     __slots__ = ("at", "call", "error", "events", "future", "result")
@@ -188,7 +189,7 @@ class Asked(Generic[T]):
         return self.result  # type: ignore[return-value]  # it is set when there is no error
 
 
-class Worker(Protocol):
+class SqliteWorker(Protocol):
     """Who executes calls: threads of their own, or whoever asks."""
 
     async def write(self, call: Call[T]) -> T:
@@ -214,13 +215,13 @@ class Inline:
         self._connection, self._clock, self._listener = connection, clock, listener
 
     async def write(self, call: Call[T]) -> T:
-        asked = Asked(call)
+        asked = PendingCall(call)
         commit(self._connection, self._clock, [asked])
         self._listener(asked.at, asked.events)
         return asked.answer()
 
     async def read(self, call: Call[T]) -> T:
-        asked = Asked(call)
+        asked = PendingCall(call)
         look(self._connection, self._clock, [asked])
         return asked.answer()
 
@@ -244,8 +245,8 @@ class Threaded:
         listener: Listener,
     ) -> None:
         self._another, self._clock, self._listener = another, clock, listener
-        self._writer = _Lane(writing, clock, listener)
-        self._readers: dict[str, _Lane] = {}  # opened when they are needed
+        self._writer = _ReaderPool(writing, clock, listener)
+        self._readers: dict[str, _ReaderPool] = {}  # opened when they are needed
 
     async def write(self, call: Call[T]) -> T:
         return await self._writer.ask(call, commit)
@@ -264,28 +265,28 @@ class Threaded:
             reader.close()
         self._writer.close()
 
-    def _reader(self, whose: str) -> "_Lane":
+    def _reader(self, whose: str) -> "_ReaderPool":
         if self._another is None:
             return self._writer
         if whose not in self._readers:
-            self._readers[whose] = _Lane(self._another(), self._clock, self._listener)
+            self._readers[whose] = _ReaderPool(self._another(), self._clock, self._listener)
         return self._readers[whose]
 
 
-Way = Callable[[apsw.Connection, Clock, "list[Asked[Any]]"], None]
+Way = Callable[[apsw.Connection, Clock, "list[PendingCall[Any]]"], None]
 
 
-class _Lane:
+class _ReaderPool:
     """A connection and the thread that has it to itself."""
 
     def __init__(self, connection: apsw.Connection, clock: Clock, listener: Listener) -> None:
         self._connection, self._clock, self._listener = connection, clock, listener
-        self._asked: queue.SimpleQueue[tuple[Asked[Any], Way] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[PendingCall[Any], Way] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="onbeat-sqlite", daemon=True)
         self._thread.start()
 
     async def ask(self, call: Call[T], way: Way) -> T:
-        asked = Asked(call, asyncio.get_running_loop().create_future())
+        asked = PendingCall(call, asyncio.get_running_loop().create_future())
         self._asked.put((asked, way))
         # Shielded: a caller that is cancelled must not undo what may already be committed.
         return await asyncio.shield(asked.future)  # type: ignore[arg-type]  # it was just made
@@ -321,13 +322,13 @@ class _Lane:
                 time.sleep(BREATH)
                 busy_since = time.monotonic()
 
-    def _answer(self, group: list[Asked[Any]]) -> None:
+    def _answer(self, group: list[PendingCall[Any]]) -> None:
         assert group[0].future is not None, "a lane's calls have futures"
         loop = group[0].future.get_loop()
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._settle, group)
 
-    def _settle(self, group: list[Asked[Any]]) -> None:
+    def _settle(self, group: list[PendingCall[Any]]) -> None:
         for asked in group:
             if asked.events:
                 self._listener(asked.at, asked.events)
@@ -339,7 +340,7 @@ class _Lane:
                 asked.future.set_result(asked.result)
 
 
-def commit(connection: apsw.Connection, clock: Clock, group: list[Asked[Any]]) -> None:
+def commit(connection: apsw.Connection, clock: Clock, group: list[PendingCall[Any]]) -> None:
     """Do calls in one transaction. One that fails changes nothing, and does not hurt the others."""
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -357,7 +358,7 @@ def commit(connection: apsw.Connection, clock: Clock, group: list[Asked[Any]]) -
             asked.error, asked.events = asked.error or told, []
 
 
-def _attempt(connection: apsw.Connection, clock: Clock, asked: Asked[Any]) -> None:
+def _attempt(connection: apsw.Connection, clock: Clock, asked: PendingCall[Any]) -> None:
     transaction = SqliteTransaction(connection, clock.now())
     connection.execute("SAVEPOINT a_call")
     try:
@@ -372,7 +373,7 @@ def _attempt(connection: apsw.Connection, clock: Clock, asked: Asked[Any]) -> No
     connection.execute("RELEASE a_call")
 
 
-def look(connection: apsw.Connection, clock: Clock, group: list[Asked[Any]]) -> None:
+def look(connection: apsw.Connection, clock: Clock, group: list[PendingCall[Any]]) -> None:
     """Do calls that change nothing."""
     for asked in group:
         try:

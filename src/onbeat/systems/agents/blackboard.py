@@ -17,9 +17,9 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from onbeat.core.instants import rfc3339_ms, whole_second
-from onbeat.records import DocumentRow
-from onbeat.service import Service
+from onbeat.core.time.instants import rfc3339_ms, whole_second
+from onbeat.ports.rows import DocumentRow
+from onbeat.service.service import Service
 from onbeat.systems.agents.payloads import decoded, encoded, told
 
 log = logging.getLogger("onbeat.systems")

@@ -12,8 +12,8 @@ from typing import Self
 
 from pydantic import BaseModel
 
-from onbeat.core.policies import GROUP, Policy, read_policy
-from onbeat.core.schedules import check_id
+from onbeat.core.policy import GROUP, Policy, read_policy
+from onbeat.core.schedule import check_id
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.systems.agents.context import AgentContext, Subscription, read_names
 from onbeat.systems.agents.specs import ScheduleSpec, TimerTick

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, time, timedelta
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from onbeat.core import build
-from onbeat.core.instants import next_whole_second, rfc3339
-from onbeat.core.ticks import Trigger
-from onbeat.core.triggers import MOST_TIMES
+from onbeat.core.time.instants import next_whole_second, rfc3339
+from onbeat.core.triggers import build
+from onbeat.core.triggers.base import Trigger
+from onbeat.core.triggers.kinds import MOST_TIMES
 from onbeat.errors import InvalidSchedule
 
 MOST_REPEATS = 2**31
@@ -93,7 +93,7 @@ class ScheduleSpec:
         An interval begins there, `after` later. A date fires once unless `max_repeats` says how
         often: then a second apart, as there is one tick a second at most.
         """
-        limits = build.Limits()
+        limits = build.BoundFields()
         if self.max_repeats is not None:
             limits["max_runs"] = self.max_repeats
         first = anchor + (self.after or timedelta(0)) // timedelta(seconds=1)

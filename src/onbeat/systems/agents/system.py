@@ -15,23 +15,23 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from onbeat.core.durations import parse_duration
-from onbeat.core.instants import parse_instant
-from onbeat.core.limits import Limited
-from onbeat.core.schedules import Schedule, Target, check_schedule, from_definition
-from onbeat.core.triggers import Every, Manual
+from onbeat.core.schedule import Schedule, Target, check_schedule, from_definition
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.time.instants import parse_instant
+from onbeat.core.triggers.bounds import Bounded
+from onbeat.core.triggers.kinds import Every, Manual
 from onbeat.errors import InvalidSchedule, NoSuchSchedule, OnbeatError, shown
-from onbeat.ports import Attempt, Beginning
-from onbeat.records import ScheduleRow, Which, WhichRuns
-from onbeat.service import Service
+from onbeat.ports.rows import RunFilter, ScheduleFilter, ScheduleRow
+from onbeat.ports.store import Attempt, InitialPosition
+from onbeat.service.service import Service
 from onbeat.systems.agents.blackboard import EXTERNAL, Artifact, Blackboard, type_name
 from onbeat.systems.agents.builder import PREFIX, AgentBuilder
 from onbeat.systems.agents.context import AgentContext, ContextBuilder, read_names
+from onbeat.systems.agents.offers import TYPES, Offer, forget_taken, offered, take
 from onbeat.systems.agents.payloads import decoded, differing, encoded
 from onbeat.systems.agents.payloads import told as error_of
 from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
-from onbeat.systems.beside import Keeper
-from onbeat.systems.offers import TYPES, Offer, forget_taken, offered, take
+from onbeat.systems.base import PeriodicTask
 
 log = logging.getLogger("onbeat.systems")
 
@@ -55,7 +55,7 @@ class AgentSystem:
         self._builder = ContextBuilder(self.blackboard)
         self._service: Service | None = None
         self._publishing: set[asyncio.Task[list[Artifact[BaseModel]]]] = set()
-        self._deliverer: Keeper | None = None
+        self._deliverer: PeriodicTask | None = None
         self._forgets_at = 0  # milliseconds
 
     def add(self, name: str) -> AgentBuilder:
@@ -97,7 +97,7 @@ class AgentSystem:
         fresh = [each for each in self.agents.values() if each.schedule_id not in rows]
         # An interval fires at once: also if that was a moment ago by the time it is written.
         begins = {
-            each.schedule_id: Beginning(ticked_at=now)
+            each.schedule_id: InitialPosition(ticked_at=now)
             for each in fresh
             if each.spec is not None and each.spec.interval is not None
         }
@@ -109,7 +109,7 @@ class AgentSystem:
         await self._deliver_pending()
         if self._deliverer is None:
             step = self._look_for_work
-            self._deliverer = Keeper("artifacts of agents", step, every=DELIVER_EVERY)
+            self._deliverer = PeriodicTask("artifacts of agents", step, every=DELIVER_EVERY)
             self._deliverer.begin()
 
     async def end(self) -> None:
@@ -166,13 +166,13 @@ class AgentSystem:
         self, agents: Iterable[AgentBuilder], service: Service | None = None
     ) -> dict[str, ScheduleRow]:
         ids = [each.schedule_id for each in agents]
-        found = await (service or self._asked).schedules(Which(ids=ids)) if ids else []
+        found = await (service or self._asked).schedules(ScheduleFilter(ids=ids)) if ids else []
         return {row.schedule_id: row for row in found}
 
     async def _tell_of_strangers(self) -> None:
         """Warn of timers whose agents this program does not have: their runs wait for ever."""
         own = {each.schedule_id for each in self.agents.values()}
-        for row in await self._asked.schedules(Which(source=SOURCE)):
+        for row in await self._asked.schedules(ScheduleFilter(source=SOURCE)):
             going = row.next_run_at is not None and not row.paused
             if going and row.schedule_id not in own:
                 told = "%s has a timer, and no agent here: its runs wait (onbeat delete %s ends it)"
@@ -308,7 +308,7 @@ class AgentSystem:
         await self.blackboard.refresh()
         needed = {*self.blackboard.pending()}  # before the runs: what was pending may be one then
         for status in ("ENQUEUED", "STARTED"):
-            which = WhichRuns(status=status, source=SOURCE)
+            which = RunFilter(status=status, source=SOURCE)
             for run in await self._asked.runs(which, limit=MOST_UNFINISHED):
                 given = (run.inputs or {}).get("artifacts")
                 needed.update(map(str, given) if isinstance(given, list) else ())
@@ -417,7 +417,7 @@ def _anchor(spec: ScheduleSpec, row: ScheduleRow | None, now: int) -> int:
         found = from_definition(row.schedule_id, row.definition).trigger
     except InvalidSchedule:  # of another program
         return now // 1000 + 1
-    inner = found.trigger if isinstance(found, Limited) else found
+    inner = found.trigger if isinstance(found, Bounded) else found
     if not isinstance(inner, Every) or inner.every != parse_duration(spec.interval):
         return now // 1000 + 1
     assert inner.start_at is not None, "intervals are made with one"

@@ -9,12 +9,12 @@ from hashlib import sha256
 
 import msgspec
 
-from onbeat.core.codec import KINDS, check_names
-from onbeat.core.durations import parse_duration
-from onbeat.core.policies import LONGEST_RETRY
-from onbeat.core.schedules import ID, Schedule, read_schedule
+from onbeat.core.policy import LONGEST_RETRY
+from onbeat.core.schedule import ID, Schedule, read_schedule
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.triggers.codec import KINDS, check_names
 from onbeat.errors import InvalidSchedule, naming, shown
-from onbeat.systems.wording import told_in
+from onbeat.systems.field_names import renamed_errors
 
 TIMER_NAME = "Timer"
 TIMER_NAMESPACE = "kodosumi"  # where others look for an actor of that name
@@ -172,5 +172,5 @@ def schedule_of(config: ScheduleConfig, *, url: str, key: str) -> Schedule:
         **POLICY,
         **retry,
     }
-    with naming("schedule"), told_in(WORDS):
+    with naming("schedule"), renamed_errors(WORDS):
         return read_schedule(schedule_id_of(key), fields)

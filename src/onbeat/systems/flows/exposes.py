@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from onbeat.core.schedules import Schedule
+from onbeat.core.schedule import Schedule
 from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.systems.flows.config import ScheduleConfig, read_config, schedule_key, schedule_of
 
@@ -21,7 +21,7 @@ Parse = Callable[[str], object]
 Row = Mapping[str, object]
 
 
-class Source(Protocol):
+class ExposeSource(Protocol):
     """Where exposes are kept."""
 
     path: Path
@@ -43,7 +43,7 @@ class Scheduled:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundExposes:
     """What exposes ask for. Those that are `unread` may ask for anything."""
 
     right: dict[str, Scheduled] = field(default_factory=dict)  # by the id of the schedule
@@ -54,9 +54,9 @@ class Found:
         self.invalid[key] = str(why)
 
 
-def read_exposes(rows: Sequence[tuple[str, Row | InvalidSchedule]], parse: Parse) -> Found:
+def read_exposes(rows: Sequence[tuple[str, Row | InvalidSchedule]], parse: Parse) -> FoundExposes:
     """Return the flows of enabled exposes that are scheduled; one that is wrong hurts no other."""
-    found = Found()
+    found = FoundExposes()
     for name, row in rows:
         if isinstance(row, InvalidSchedule):
             found.unread.add(name)
@@ -78,7 +78,7 @@ def read_exposes(rows: Sequence[tuple[str, Row | InvalidSchedule]], parse: Parse
     return found
 
 
-def _read_flow(name: str, n: int, flow: object, parse: Parse, found: Found) -> None:
+def _read_flow(name: str, n: int, flow: object, parse: Parse, found: FoundExposes) -> None:
     """Add what one flow asks for; the first of several with one url is the one that counts."""
     url = flow.get("url") if isinstance(flow, Mapping) else None
     key = schedule_key(name, url) if isinstance(url, str) and url else f"{name}/meta[{n}]"

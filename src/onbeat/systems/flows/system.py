@@ -11,8 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from onbeat.core.instants import rfc3339, rfc3339_ms
-from onbeat.core.runs import Status
+from onbeat.core.runs.run import Status
+from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, naming
 from onbeat.events import (
     Event,
@@ -24,10 +24,11 @@ from onbeat.events import (
     RunStarted,
     RunSucceeded,
 )
-from onbeat.ports import Attempt
-from onbeat.records import RunRow, ScheduleRow, Which, WhichRuns
-from onbeat.service import Service
-from onbeat.systems.beside import Keeper
+from onbeat.ports.rows import RunFilter, RunRow, ScheduleFilter, ScheduleRow
+from onbeat.ports.store import Attempt
+from onbeat.service.service import Service
+from onbeat.systems.base import PeriodicTask
+from onbeat.systems.field_names import renamed_errors
 from onbeat.systems.flows.config import (
     SOURCE,
     TIMER_NAME,
@@ -36,9 +37,8 @@ from onbeat.systems.flows.config import (
     TimerStatus,
     schedule_id_of,
 )
-from onbeat.systems.flows.exposes import Found, Source, read_exposes
+from onbeat.systems.flows.exposes import ExposeSource, FoundExposes, read_exposes
 from onbeat.systems.flows.timer_log import TimerLog, timer_logger
-from onbeat.systems.wording import told_in
 
 log = timer_logger()
 
@@ -49,14 +49,14 @@ NOT_ASKED = "it was not asked yet"
 NO_PANEL = "flows_panel names no panel: flows wait for a node that has one"
 
 
-class Mirror(Protocol):
+class TimerMirror(Protocol):
     """Somewhere else that shows the timer: an actor of a cluster, say. The store is the truth."""
 
     async def update(self, meta: Mapping[str, object]) -> None:
         """Show this from now on: `pid`, `schedules` and `running`. It may fail."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class TimerRecord(msgspec.Struct, frozen=True):
     """What a timer says of itself."""
 
     pid: int
@@ -73,13 +73,13 @@ LookAtPanel = Callable[[], Awaitable[str]]
 """Return why the panel does not let the timer in, or nothing if it does."""
 
 
-class Timer:
+class FlowTimer:
     """The timer of flows, beside a node: `interval` is in milliseconds."""
 
     def __init__(
         self,
         service: Service,
-        source: Source,
+        source: ExposeSource,
         *,
         user: str,
         interval: int,
@@ -87,18 +87,18 @@ class Timer:
         timer_log: TimerLog,
         panel: str = "",
         look_at_panel: LookAtPanel | None = None,
-        mirrors: Sequence[Mirror] = (),
+        mirrors: Sequence[TimerMirror] = (),
     ) -> None:
         """`panel` is its URL: without one, flows wait for a node that has one."""
         self._service, self._source, self._user = service, source, user
         self._interval, self._pid, self._log = interval, pid, timer_log
         self._panel, self._look_at_panel, self._mirrors = panel, look_at_panel, mirrors
-        self._keeper = Keeper("flows", self.reconcile, every=interval / 1000)
-        self._showing = Keeper("the mirror of the timer", self._show, every=interval / 1000)
-        self._looking = Keeper("the panel of flows", self._see_panel, every=interval / 1000)
+        self._keeper = PeriodicTask("flows", self.reconcile, every=interval / 1000)
+        self._showing = PeriodicTask("the mirror of the timer", self._show, every=interval / 1000)
+        self._looking = PeriodicTask("the panel of flows", self._see_panel, every=interval / 1000)
         self._panel_problem = NOT_ASKED if look_at_panel is not None else ""
         self._triggers: dict[int, str] = {}  # by what runs were triggered that are being launched
-        self._found = Found()
+        self._found = FoundExposes()
         self._keys: dict[str, str] = {}  # of schedules that are there, by id
         self._told: dict[str, str] = {}
         self._unread = ""
@@ -156,7 +156,7 @@ class Timer:
             await self._tidy()
             await self._show()
 
-    async def _take_up(self, found: Found) -> None:
+    async def _take_up(self, found: FoundExposes) -> None:
         await self._check(found)
         there = {row.schedule_id: row for row in await self._there()}
         gone = [
@@ -178,10 +178,10 @@ class Timer:
         self._keys = {each: scheduled.key for each, scheduled in found.right.items()}
         self._keys |= {each: key_of(there[each]) for each in there.keys() - set(gone)}
 
-    async def _check(self, found: Found) -> None:
+    async def _check(self, found: FoundExposes) -> None:
         """Have those be invalid that nothing could launch, or whose ids are others'."""
         ids = list(found.right)
-        known = await self._service.schedules(Which(ids=ids)) if ids else []
+        known = await self._service.schedules(ScheduleFilter(ids=ids)) if ids else []
         for row in known:
             if row.source != SOURCE:
                 scheduled = found.right.pop(row.schedule_id)
@@ -189,7 +189,7 @@ class Timer:
                 found.refuse(scheduled.key, InvalidSchedule("url", problem, hint="another name"))
         for schedule_id, scheduled in list(found.right.items()):
             try:
-                with naming("schedule"), told_in(WORDS):
+                with naming("schedule"), renamed_errors(WORDS):
                     self._service.check(scheduled.schedule)
             except InvalidSchedule as refused:
                 del found.right[schedule_id]
@@ -197,7 +197,7 @@ class Timer:
 
     async def _keep(self) -> None:
         invalid = dict(self._told)
-        kept = Kept(
+        kept = TimerRecord(
             self._pid, self._interval, self._user, str(self._source.path), invalid,
             self._panel, self._panel_problem, self._unread,
         )  # fmt: skip
@@ -230,7 +230,7 @@ class Timer:
                 await self._service.forget(LAUNCHES, row.name)
 
     async def _there(self) -> list[ScheduleRow]:
-        return await self._service.schedules(Which(source=SOURCE))
+        return await self._service.schedules(ScheduleFilter(source=SOURCE))
 
     # -- elsewhere
 
@@ -333,11 +333,14 @@ class Timer:
 
     async def keys(self, service: Service) -> dict[str, str]:
         """Return the keys of scheduled flows, by the id of the schedule."""
-        return {each.schedule_id: key_of(each) for each in await service.schedules(Which(SOURCE))}
+        return {
+            each.schedule_id: key_of(each)
+            for each in await service.schedules(ScheduleFilter(SOURCE))
+        }
 
     async def runs(self, service: Service, *, limit: int) -> list[RunRow]:
         """Return what ran of flows, the latest first."""
-        return await service.runs(WhichRuns(source=SOURCE), limit=limit)
+        return await service.runs(RunFilter(source=SOURCE), limit=limit)
 
 
 async def status_of(
@@ -345,9 +348,9 @@ async def status_of(
 ) -> TimerStatus:
     """Return how the timer of a store stands, for whoever asks; `own` may read what it says."""
     row = await (own or service).kept(KEPT, NAME)
-    kept = None if row is None else msgspec.convert(row.body, Kept)
-    total = len(await service.schedules(Which(source=SOURCE)))
-    active = len(await service.runs(WhichRuns(status=Status.STARTED, source=SOURCE), limit=10_000))
+    kept = None if row is None else msgspec.convert(row.body, TimerRecord)
+    total = len(await service.schedules(ScheduleFilter(source=SOURCE)))
+    active = len(await service.runs(RunFilter(status=Status.STARTED, source=SOURCE), limit=10_000))
     return TimerStatus(
         TIMER_NAME,
         None if kept is None else kept.pid,
@@ -363,7 +366,7 @@ async def status_of(
     )
 
 
-async def _problems(service: Service, kept: Kept, *, sees_all: bool) -> list[str]:
+async def _problems(service: Service, kept: TimerRecord, *, sees_all: bool) -> list[str]:
     """Return what keeps flows from running, or from being read: an owner reads no path or URL."""
     found = []
     if kept.unread:
@@ -380,14 +383,16 @@ async def _needs_no_panel(service: Service) -> bool:
     seen = await service.overview()
     if any("flow" in node.offers for node in seen.nodes if node.alive_until > seen.now):
         return True
-    targets = [_fields_of(row).get("run") for row in await service.schedules(Which(source=SOURCE))]
+    targets = [
+        _fields_of(row).get("run") for row in await service.schedules(ScheduleFilter(source=SOURCE))
+    ]
     return bool(targets) and all(isinstance(each, dict) and "python" in each for each in targets)
 
 
 async def schedules_of(service: Service) -> list[ScheduleStatus]:
     """Return every scheduled flow of a store that whoever asks may see, by id."""
     running = await running_of(service)
-    rows = await service.schedules(Which(source=SOURCE))
+    rows = await service.schedules(ScheduleFilter(source=SOURCE))
     return [_status(row, running) for row in rows]
 
 
@@ -395,14 +400,14 @@ async def find(service: Service, schedule_id: str) -> ScheduleRow:
     """Return the schedule of a flow, or refuse what is none."""
     row = await service.find(schedule_id)
     if row is None or row.source != SOURCE:
-        known = await service.schedules(Which(source=SOURCE), limit=1000)
+        known = await service.schedules(ScheduleFilter(source=SOURCE), limit=1000)
         raise NoSuchSchedule(schedule_id, [each.schedule_id for each in known])
     return row
 
 
 async def running_of(service: Service) -> dict[str, list[int]]:
     """Return the runs of flows that are under way, by schedule."""
-    which = WhichRuns(status=Status.STARTED, source=SOURCE)
+    which = RunFilter(status=Status.STARTED, source=SOURCE)
     found: dict[str, list[int]] = {}
     for run in await service.runs(which, limit=MOST_RUNNING):
         found.setdefault(run.schedule_id, []).append(run.run_id)

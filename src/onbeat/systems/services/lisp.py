@@ -29,14 +29,14 @@ MARKS = {"'": "quote", "`": "backquote", ",@": "unquote", ",": "unquote", "#'": 
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LispNode:
     """What was read: of a list, `items`, and `tail` behind a dot; of others, `value`."""
 
     line: int
     kind: Kind
     value: str | int | float = ""
-    items: tuple["Node", ...] = ()
-    tail: "Node | None" = None
+    items: tuple["LispNode", ...] = ()
+    tail: "LispNode | None" = None
 
     def is_symbol(self, *names: str) -> bool:
         """Return whether it is one of these symbols."""
@@ -59,20 +59,20 @@ class Node:
             left += [node.tail] if node.tail is not None else []
 
 
-def read_lisp(text: str, path: str) -> list[Node]:
+def read_lisp(text: str, path: str) -> list[LispNode]:
     """Return the forms of a file; refuse one that cannot be read, with the line."""
     if len(text) > LONGEST:
         raise InvalidFile(path, [Mistake(None, "", "it is too long", "1 MiB at most")])
-    return _Reader(text, path).forms()
+    return _LispReader(text, path).forms()
 
 
-class _Reader:
+class _LispReader:
     def __init__(self, text: str, path: str) -> None:
         self._text, self._path, self._at, self._line = text, path, 0, 1
         self._seen, self._counted_to = 0, 0
 
-    def forms(self) -> list[Node]:
-        found: list[Node] = []
+    def forms(self) -> list[LispNode]:
+        found: list[LispNode] = []
         while self._next() is not None:
             found.append(self._node(0))
         return found
@@ -88,7 +88,7 @@ class _Reader:
         self._line += self._text.count("\n", self._at, to)
         self._at = to
 
-    def _node(self, depth: int) -> Node:
+    def _node(self, depth: int) -> LispNode:
         self._seen += 1
         if depth > DEEPEST:
             raise self._refused("lists are nested too deeply", f"{DEEPEST} at most")
@@ -101,7 +101,9 @@ class _Reader:
         for mark, name in MARKS.items():
             if self._text.startswith(mark, self._at):
                 self._move(self._at + len(mark))
-                return Node(line, "list", items=(Node(line, "symbol", name), self._node(depth + 1)))
+                return LispNode(
+                    line, "list", items=(LispNode(line, "symbol", name), self._node(depth + 1))
+                )
         if first in "([":
             return self._list(line, depth, ")" if first == "(" else "]")
         if first == '"':
@@ -112,10 +114,10 @@ class _Reader:
             return self._other(line, depth)
         return self._atom(line)
 
-    def _list(self, line: int, depth: int, end: str) -> Node:
+    def _list(self, line: int, depth: int, end: str) -> LispNode:
         self._move(self._at + 1)
-        items: list[Node] = []
-        tail: Node | None = None
+        items: list[LispNode] = []
+        tail: LispNode | None = None
         while (first := self._next()) != end:
             if first is None:
                 raise self._refused(f"the list of line {line} is not closed", shown(end))
@@ -128,14 +130,14 @@ class _Reader:
             items.append(found)
         self._move(self._at + 1)
         if end == "]":
-            return Node(line, "other", "a vector", tuple(items))
+            return LispNode(line, "other", "a vector", tuple(items))
         if tail is not None and tail.kind == "list":  # (a . (b c)) is (a b c)
-            return Node(line, "list", items=(*items, *tail.items), tail=tail.tail)
+            return LispNode(line, "list", items=(*items, *tail.items), tail=tail.tail)
         if tail is not None and tail.is_symbol("nil"):
             tail = None
-        return Node(line, "list", items=tuple(items), tail=tail)
+        return LispNode(line, "list", items=tuple(items), tail=tail)
 
-    def _string(self, line: int) -> Node:
+    def _string(self, line: int) -> LispNode:
         at, parts = self._at + 1, list[str]()
         while True:
             end = at
@@ -146,7 +148,7 @@ class _Reader:
                 raise self._refused(f"the text of line {line} is not closed", '"')
             if self._text[end] == '"':
                 self._move(end + 1)
-                return Node(line, "string", "".join(parts))
+                return LispNode(line, "string", "".join(parts))
             found = ESCAPE.match(self._text, end + 1)
             if found is None:
                 raise self._refused(f"the text of line {line} is not closed", '"')
@@ -169,7 +171,7 @@ class _Reader:
             raise self._refused(f"{shown(told)} is not a character", "a Unicode character")
         return chr(code)
 
-    def _other(self, line: int, depth: int) -> Node:
+    def _other(self, line: int, depth: int) -> LispNode:
         """Read what only programs have: characters, objects, other notations."""
         first = self._text[self._at]
         if first == "?":
@@ -177,15 +179,15 @@ class _Reader:
                 self._text, self._at
             )
             self._move(self._at + 1 if found is None else found.end())
-            return Node(line, "other", "a character")
+            return LispNode(line, "other", "a character")
         self._move(self._at + 1)
         following = self._text[self._at : self._at + 1]
         if following in ("(", "["):
             node = self._node(depth + 1)
-            return Node(line, "other", "an object", node.items)
-        return Node(line, "other", f"#{self._atom(line).value}")
+            return LispNode(line, "other", "an object", node.items)
+        return LispNode(line, "other", f"#{self._atom(line).value}")
 
-    def _atom(self, line: int) -> Node:
+    def _atom(self, line: int) -> LispNode:
         found = ATOM.match(self._text, self._at)
         if found is None:
             told = shown(self._text[self._at : self._at + 1])
@@ -196,8 +198,8 @@ class _Reader:
             is_whole = re.fullmatch(r"[+-]?[0-9]+\.?", text) is not None
             if len(text) > 30:
                 raise self._refused(f"{shown(text)} is too long a number", "a shorter one")
-            return Node(line, "number", int(text.rstrip(".")) if is_whole else float(text))
-        return Node(line, "symbol", re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL))
+            return LispNode(line, "number", int(text.rstrip(".")) if is_whole else float(text))
+        return LispNode(line, "symbol", re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL))
 
     def _refused(self, problem: str, hint: str) -> InvalidFile:
         return InvalidFile(self._path, [Mistake(self._line, "", problem, hint)])

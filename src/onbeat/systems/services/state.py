@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from onbeat.core.instants import parse_instant_ms, rfc3339_ms
+from onbeat.core.time.instants import parse_instant_ms, rfc3339_ms
 from onbeat.errors import InvalidSchedule, shown
-from onbeat.ports import Beginning
-from onbeat.regular import read_regular
-from onbeat.systems.whole import replace_file
+from onbeat.files.atomic import replace_file
+from onbeat.files.regular import read_regular
+from onbeat.ports.store import InitialPosition
 
 log = logging.getLogger("onbeat.systems")
 
@@ -24,7 +24,7 @@ VERSION = 1
 LARGEST = 16 * 2**20  # bytes
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class TimerHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept of one timer. Instants are milliseconds. Retries and what comes next are not."""
 
     last_run_at: int | None = None  # when it was last started
@@ -34,7 +34,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     last_missed_at: int | None = None
     last_miss_reason: str | None = None
 
-    def since(self, known: "Kept", *, now: int) -> "Kept":
+    def since(self, known: "TimerHistory", *, now: int) -> "TimerHistory":
         """Return the later of what is known now and was before, which must not be later than now.
 
         The store tells less than was known while a run is tried again, or of what it has lost.
@@ -45,7 +45,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
         misses = self
         if _later(self.last_missed_at, known.last_missed_at, now) != self.last_missed_at:
             misses = known
-        return Kept(
+        return TimerHistory(
             **found,
             last_exit=(known if is_later else self).last_exit,
             last_missed_at=misses.last_missed_at,
@@ -57,10 +57,10 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
         """When a run was last known to have ended; 0 if none is."""
         return max(self.last_success_at or 0, self.last_failure_at or 0)
 
-    def beginning(self, *, is_persistent: bool) -> Beginning:
+    def beginning(self, *, is_persistent: bool) -> InitialPosition:
         """Return where a timer goes on: what it missed since is caught up if it is persistent."""
         known = [each for each in (self.last_run_at, self.last_missed_at) if each is not None]
-        return Beginning(
+        return InitialPosition(
             ticked_at=max(known) if known and is_persistent else None,
             last_run_at=self.last_run_at,
             last_success_at=self.last_success_at,
@@ -80,7 +80,7 @@ class StateFile:
         self._content: bytes | None = None  # as far as is known
         self._told = ""
 
-    def load(self) -> dict[str, Kept]:
+    def load(self) -> dict[str, TimerHistory]:
         """Return what is kept of each timer; nothing of what cannot be read."""
         self._content = None
         try:
@@ -102,7 +102,7 @@ class StateFile:
         self._tell(f"{self.path}: {'; '.join(wrong)}" if wrong else "")
         return found
 
-    def save(self, timers: Mapping[str, Kept]) -> None:
+    def save(self, timers: Mapping[str, TimerHistory]) -> None:
         """Have the file say this, if it does not. One that nobody could read is let be."""
         content = write_state(timers)
         if content == self._content or self.is_unread:
@@ -145,7 +145,7 @@ class StateFile:
         self._told = problem
 
 
-def read_state(content: bytes, wrong: list[str] | None = None) -> dict[str, Kept]:
+def read_state(content: bytes, wrong: list[str] | None = None) -> dict[str, TimerHistory]:
     """Return what such a file keeps; refuse what is none, or of a newer `version`.
 
     A timer of which it makes no sense is left out, and told in `wrong`.
@@ -163,7 +163,7 @@ def read_state(content: bytes, wrong: list[str] | None = None) -> dict[str, Kept
         raise InvalidSchedule("version", problem, hint=f"{VERSION}; a newer Onbeat")
     if version != VERSION or not isinstance(timers, dict):
         raise InvalidSchedule("", "it keeps no timers", hint=hint)
-    found: dict[str, Kept] = {}
+    found: dict[str, TimerHistory] = {}
     for name, fields in timers.items():
         if isinstance(fields, dict):
             found[name] = _kept(fields)
@@ -172,7 +172,7 @@ def read_state(content: bytes, wrong: list[str] | None = None) -> dict[str, Kept
     return found
 
 
-def write_state(timers: Mapping[str, Kept]) -> bytes:
+def write_state(timers: Mapping[str, TimerHistory]) -> bytes:
     """Return the content of such a file, timers and fields in order."""
     told = {
         name: {
@@ -190,10 +190,10 @@ def _later(one: int | None, known: int | None, now: int) -> int | None:
     return max(one or 0, known) if known is not None and known <= now else one
 
 
-def _kept(fields: Mapping[str, object]) -> Kept:
+def _kept(fields: Mapping[str, object]) -> TimerHistory:
     """Return what is kept of a timer; a field that makes no sense, or is not known, is let be."""
     found: dict[str, object] = {}
-    for field in Kept.__struct_fields__:
+    for field in TimerHistory.__struct_fields__:
         value = fields.get(field)
         if field.endswith("_at"):
             with suppress(InvalidSchedule):
@@ -203,4 +203,4 @@ def _kept(fields: Mapping[str, object]) -> Kept:
             found[field] = value if is_code else None
         else:
             found[field] = value if isinstance(value, str) else None
-    return Kept(**found)  # type: ignore[arg-type]  # each is of its field's type
+    return TimerHistory(**found)  # type: ignore[arg-type]  # each is of its field's type

@@ -13,14 +13,20 @@ from typing import Protocol
 
 from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, NoSuchSchedule, naming, shown
 from onbeat.events import Event
-from onbeat.ports import Beginning
-from onbeat.records import ScheduleRow, Which
-from onbeat.service import Service
-from onbeat.systems.beside import Keeper
-from onbeat.systems.services.listing import NOTHING_KEPT, Listing, at_work, kept_of, list_timers
-from onbeat.systems.services.state import Kept, StateFile
-from onbeat.systems.services.timers import Services, Timer, Timers, timers_there
-from onbeat.systems.wording import told_in
+from onbeat.ports.rows import ScheduleFilter, ScheduleRow
+from onbeat.ports.store import InitialPosition
+from onbeat.service.service import Service
+from onbeat.systems.base import PeriodicTask
+from onbeat.systems.field_names import renamed_errors
+from onbeat.systems.services.state import StateFile, TimerHistory
+from onbeat.systems.services.timer_list import (
+    NOTHING_KEPT,
+    TimerList,
+    at_work,
+    kept_of,
+    list_timers,
+)
+from onbeat.systems.services.timers import Services, ServiceTimer, Timers, timers_there
 
 log = logging.getLogger("onbeat.systems")
 
@@ -31,7 +37,7 @@ MOST_RESTS = 10  # looks at which nothing was new, before all is looked at whate
 WORDS = {"run.command": "argv", "run.env": "env", "run.cwd": "cwd"}  # the core's, and ours
 
 
-class Source(Protocol):
+class ServicesSource(Protocol):
     """Where services and timers are written down."""
 
     path: Path
@@ -49,10 +55,10 @@ class Source(Protocol):
 class TimerSystem:
     """The timers of one file."""
 
-    def __init__(self, service: Service, source: Source, *, timezone: str = "UTC") -> None:
+    def __init__(self, service: Service, source: ServicesSource, *, timezone: str = "UTC") -> None:
         """`timezone` is where timers are whose file names no zone."""
         self._service, self._source, self._timezone = service, source, timezone
-        self._keeper = Keeper("timers", self.step, every=EVERY)
+        self._keeper = PeriodicTask("timers", self.step, every=EVERY)
         self._alone = asyncio.Lock()
         self._has_begun = False
         self._is_closed = False  # the gate, when the file was last read
@@ -61,7 +67,7 @@ class TimerSystem:
         self._timers: Timers | None = None
         self._state: StateFile | None = None
         self._switched: Mapping[str, bool] = {}
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, TimerHistory] = {}
         self._rows: dict[str, ScheduleRow] = {}
         self._of_others: set[str] = set()
         self._to_look_at: set[str] = set()
@@ -115,22 +121,22 @@ class TimerSystem:
 
     # -- for those who look, and those who switch
 
-    async def listed(self, service: Service | None = None) -> Listing | None:
+    async def listed(self, service: Service | None = None) -> TimerList | None:
         """Return how timers stand, for whoever asks; None while the gate is closed."""
         services = await asyncio.to_thread(self._gate)
         if services is None:
             return None
         asked = service or self._service
         timers, _ = await self._checked(services, await self._switched_by_hand())
-        rows = await asked.schedules(Which(source=SOURCE))
+        rows = await asked.schedules(ScheduleFilter(source=SOURCE))
         return await list_timers(asked, timers, rows, await self._known(services))
 
-    async def listed_by_store(self) -> Listing:
+    async def listed_by_store(self) -> TimerList:
         """Return how timers stand that are at work while their file is wrong: it has no say."""
         rows = await self._there()
         return await list_timers(self._service, timers_there(rows), rows, self._kept)
 
-    async def _known(self, services: Services) -> Mapping[str, Kept]:
+    async def _known(self, services: Services) -> Mapping[str, TimerHistory]:
         """Return what was known of timers before; whoever is not beside a node reads it."""
         state = self._state_file(services)
         if state is None or (self._state is not None and self._state.path == state.path):
@@ -191,7 +197,7 @@ class TimerSystem:
         """Have no timers: nothing of them starts any more, and nothing is written."""
         self._is_closed, self._timers, self._state = True, None, None
         self._kept, self._rows, self._to_look_at = {}, {}, set()
-        there = await self._service.schedules(Which(source=SOURCE))
+        there = await self._service.schedules(ScheduleFilter(source=SOURCE))
         if there:
             ids = [row.schedule_id for row in there]
             await self._service.define([], source=SOURCE, remove=ids)
@@ -232,14 +238,16 @@ class TimerSystem:
             self._state = state
             self._kept = {} if state is None else await asyncio.to_thread(state.load)
 
-    def _beginning(self, timer_id: str, timer: Timer, row: ScheduleRow | None) -> Beginning | None:
+    def _beginning(
+        self, timer_id: str, timer: ServiceTimer, row: ScheduleRow | None
+    ) -> InitialPosition | None:
         """Return where a timer goes on: one that is there, if it follows its last success."""
         kept = self._kept.get(timer_id)
         if row is None:
             return None if kept is None else kept.beginning(is_persistent=timer.is_persistent)
         if not timer.follows_success or not self._has_just_succeeded(row):
             return None
-        return Beginning(last_success_at=row.last_success_at)
+        return InitialPosition(last_success_at=row.last_success_at)
 
     def _has_just_succeeded(self, row: ScheduleRow) -> bool:
         """Return whether nothing has ended otherwise since: by a failure, or by hand."""
@@ -264,7 +272,7 @@ class TimerSystem:
                 return
             busy = await at_work(self._service, at_rest)
             beginnings = {
-                each: Beginning(last_success_at=self._rows[each].last_success_at)
+                each: InitialPosition(last_success_at=self._rows[each].last_success_at)
                 for each in at_rest
                 if each not in busy
             }
@@ -272,7 +280,7 @@ class TimerSystem:
             if again:
                 await self._service.define(again, source=SOURCE, beginnings=beginnings)
 
-    def _may_follow(self, timer: Timer, row: ScheduleRow) -> bool:
+    def _may_follow(self, timer: ServiceTimer, row: ScheduleRow) -> bool:
         return timer.follows_success and timer.may_start and self._has_just_succeeded(row)
 
     async def _checked(
@@ -285,14 +293,14 @@ class TimerSystem:
         with _told_of(self._source):
             timers = await asyncio.to_thread(services.timers, switched)
         right, invalid = dict(timers.right), dict(timers.invalid)
-        known = await self._service.schedules(Which(ids=list(right)))
+        known = await self._service.schedules(ScheduleFilter(ids=list(right)))
         of_others = {row.schedule_id for row in known if row.source != SOURCE}
         for timer_id in of_others:
             invalid[timer_id] = f"{shown(timer_id)} is a schedule, and no timer"
             del right[timer_id]
         for timer_id, timer in list(right.items()):
             try:
-                with naming(f"services.{timer.target}"), told_in(WORDS):
+                with naming(f"services.{timer.target}"), renamed_errors(WORDS):
                     self._service.check(timer.schedule)
             except InvalidSchedule as refused:
                 invalid[timer_id] = str(refused)
@@ -300,7 +308,7 @@ class TimerSystem:
         return Timers(right, dict(sorted(invalid.items()))), of_others
 
     async def _there(self) -> list[ScheduleRow]:
-        return await self._service.schedules(Which(source=SOURCE))
+        return await self._service.schedules(ScheduleFilter(source=SOURCE))
 
     async def _is_apart(self) -> bool:
         """Return whether the store is not as the file says, by what others did since."""
@@ -310,7 +318,7 @@ class TimerSystem:
         if {row.schedule_id for row in await self._there()} != timers.right.keys():
             return True
         if self._of_others:
-            still = await self._service.schedules(Which(ids=sorted(self._of_others)))
+            still = await self._service.schedules(ScheduleFilter(ids=sorted(self._of_others)))
             if len(still) < len(self._of_others):
                 return True
         return await self._switched_by_hand() != self._switched
@@ -368,19 +376,19 @@ class TimerSystem:
             self._kept[timer_id] = since.since(kept, now=now)
 
 
-def is_open(source: Source, *, timezone: str = "UTC") -> bool:
+def is_open(source: ServicesSource, *, timezone: str = "UTC") -> bool:
     """Return whether the gate of timers is open, and its parent on."""
     return _behind_gate(source, timezone) is not None
 
 
-def invalid_timers(source: Source, *, timezone: str = "UTC") -> Mapping[str, str]:
+def invalid_timers(source: ServicesSource, *, timezone: str = "UTC") -> Mapping[str, str]:
     """Return why timers of a file are invalid, by id; of a file whose gate is closed, none."""
     services = _behind_gate(source, timezone)
     with _told_of(source):
         return {} if services is None else services.timers().invalid
 
 
-def _behind_gate(source: Source, timezone: str) -> Services | None:
+def _behind_gate(source: ServicesSource, timezone: str) -> Services | None:
     """Return what a file says if its timers are on; whatever concerns timers asks this first."""
     given = source.read()
     with _told_of(source):
@@ -389,7 +397,7 @@ def _behind_gate(source: Source, timezone: str) -> Services | None:
 
 
 @contextmanager
-def _told_of(source: Source) -> Iterator[None]:
+def _told_of(source: ServicesSource) -> Iterator[None]:
     """Have what is wrong with the whole be told with the name of the file."""
     try:
         yield

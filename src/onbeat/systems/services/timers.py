@@ -17,16 +17,16 @@ from math import ceil, isfinite
 
 import msgspec
 
-from onbeat.core.codec import decode
-from onbeat.core.cron import MONTH_NAMES, WEEKDAY_NAMES
-from onbeat.core.policies import read_policy
-from onbeat.core.schedules import Schedule, Target, check_schedule, from_definition, read_target
-from onbeat.core.ticks import Trigger
-from onbeat.core.zones import zone
+from onbeat.core.policy import read_policy
+from onbeat.core.schedule import Schedule, Target, check_schedule, from_definition, read_target
+from onbeat.core.time.cron import MONTH_NAMES, WEEKDAY_NAMES
+from onbeat.core.time.zones import zone
+from onbeat.core.triggers.base import Trigger
+from onbeat.core.triggers.codec import decode
 from onbeat.errors import InvalidSchedule, naming, shown
-from onbeat.records import ScheduleRow
-from onbeat.systems.services.spelling import Spelled, check_known, spelled
-from onbeat.systems.wording import told_in
+from onbeat.ports.rows import ScheduleRow
+from onbeat.systems.field_names import renamed_errors
+from onbeat.systems.services.field_spelled import Spelled, check_known, spelled
 
 RETRY = ("30s", "2m", "10m")
 RETRY_ON = ("exit",)  # an exit code above 0; neither a signal nor a timeout
@@ -43,7 +43,7 @@ NOTHING_SWITCHED: Mapping[str, bool] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Timer:
+class ServiceTimer:
     """A timer that is right."""
 
     schedule: Schedule
@@ -59,17 +59,17 @@ class Timer:
 class Timers:
     """What came of a list of timers."""
 
-    right: Mapping[str, Timer]  # by id, in the order of the list
+    right: Mapping[str, ServiceTimer]  # by id, in the order of the list
     invalid: Mapping[str, str]  # by id, or by place if one has none: the first reason of each
 
 
 def timers_there(rows: Iterable[ScheduleRow]) -> Timers:
     """Return timers by their schedules alone, whatever their file says."""
-    right: dict[str, Timer] = {}
+    right: dict[str, ServiceTimer] = {}
     for row in sorted(rows, key=lambda row: row.schedule_id):
         schedule = from_definition(row.schedule_id, row.definition)
         policy, target = schedule.policy, schedule.target
-        right[row.schedule_id] = Timer(
+        right[row.schedule_id] = ServiceTimer(
             schedule,
             schedule.description,
             is_enabled=policy.enabled,
@@ -106,8 +106,10 @@ class Services:
             hint = "[{id: nightly, target: backup, on_calendar: {hour: 3, minute: 0}}]"
             problem = f"{shown(listed)} is no list"
             raise InvalidSchedule(self._given.name("timers"), problem, hint=hint)
-        reader = _Reader(self._services(), self._given.name("services"), *self._around(), switched)
-        right: dict[str, Timer] = {}
+        reader = _ServicesReader(
+            self._services(), self._given.name("services"), *self._around(), switched
+        )
+        right: dict[str, ServiceTimer] = {}
         invalid: dict[str, str] = {}
         seen: set[str] = set()
         for place, given in enumerate(listed):
@@ -167,14 +169,14 @@ class Services:
             "catchup_window": CATCHUP_WINDOW if window is None else _length(window),
         }
         names = {"retry.delays": "retry", "catchup_window": "catchup_window"}
-        with told_in({ours: given.name(name) for ours, name in names.items()}):
+        with renamed_errors({ours: given.name(name) for ours, name in names.items()}):
             read_policy(found)
-        with told_in({"timezone": given.name("timezone")}):
+        with renamed_errors({"timezone": given.name("timezone")}):
             return found, zone(given.fields.get("timezone", self._timezone)).name
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _ServicesReader:
     """Reads one timer after another."""
 
     services: Mapping[str, object]
@@ -183,7 +185,7 @@ class _Reader:
     timezone: str
     switched: Mapping[str, bool]
 
-    def read(self, raw: object) -> Timer:
+    def read(self, raw: object) -> ServiceTimer:
         """Return a timer, or refuse it with the reason."""
         if not isinstance(raw, Mapping):
             raise _wrong(f"{shown(raw)} is no set of fields")
@@ -200,10 +202,12 @@ class _Reader:
         is_on = self.switched.get(timer_id, is_enabled)
         late = {"catchup": "once"} if is_persistent else {"catchup": "none", "grace": GRACE}
         policy = read_policy({**self.around, **timeout, **late, "enabled": is_on})
-        with told_in({"schedule_id": given.name("id"), "calendar": given.name("on_calendar")}):
+        with renamed_errors(
+            {"schedule_id": given.name("id"), "calendar": given.name("on_calendar")}
+        ):
             schedule = check_schedule(Schedule(timer_id, trigger, runs, policy, target))
         may_start, follows = is_on and runs.is_enabled, "on_unit_active_sec" in given.fields
-        return Timer(schedule, target, is_on, is_enabled, is_persistent, may_start, follows)
+        return ServiceTimer(schedule, target, is_on, is_enabled, is_persistent, may_start, follows)
 
     def _service(self, timer: Spelled, name: str) -> tuple[Target, Fields]:
         """Return what a service starts, and how long that may take."""
@@ -218,7 +222,7 @@ class _Reader:
         if kind != "oneshot":
             told = f"{timer.name('target')} {shown(name)} is not a oneshot service"
             raise _wrong(f"{told} (its {given.name('type')} is {shown(kind)})")
-        with naming(f"{self.place}.{name}"), told_in({"command": given.name("argv")}):
+        with naming(f"{self.place}.{name}"), renamed_errors({"command": given.name("argv")}):
             fields = given.fields
             own = {each: fields[each] for each in ("cwd", "env") if each in fields}
             own["enabled"] = _flag(given, "enabled")
@@ -241,7 +245,7 @@ class _Reader:
         if not parts:
             names = ", ".join(given.name(name) for name in TRIGGERS)
             raise _wrong(f"at least one trigger required ({names})")
-        with told_in({"calendar": given.name("on_calendar")}):
+        with renamed_errors({"calendar": given.name("on_calendar")}):
             return decode(parts[0] if len(parts) == 1 else {"any": parts}, timezone=self.timezone)
 
 
@@ -291,7 +295,7 @@ def _without_null_triggers(given: Spelled) -> Spelled:
     return Spelled(fields, given.names)
 
 
-def _one_at_a_time(timers: Mapping[str, Timer]) -> dict[str, Timer]:
+def _one_at_a_time(timers: Mapping[str, ServiceTimer]) -> dict[str, ServiceTimer]:
     """Return timers, those of one service with one place for it: it never runs twice at once."""
     several = Counter(timer.target for timer in timers.values())
     found = dict(timers)

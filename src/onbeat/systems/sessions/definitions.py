@@ -17,11 +17,11 @@ from typing import Literal
 
 import msgspec
 
-from onbeat.core.codec import decode, encode
-from onbeat.core.durations import parse_duration
-from onbeat.core.instants import parse_instant, rfc3339
-from onbeat.core.preview import shortest_gap
-from onbeat.core.schedules import Schedule, json_can_say, read_schedule
+from onbeat.core.explain.preview import shortest_gap
+from onbeat.core.schedule import Schedule, json_can_say, read_schedule
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.time.instants import parse_instant, rfc3339
+from onbeat.core.triggers.codec import decode, encode
 from onbeat.errors import InvalidSchedule, OnbeatError
 
 SOURCE = "sessions"  # whose schedules these are, in the store
@@ -43,7 +43,7 @@ NO_RATE = "rateLimit must have maxRuns and per"
 Fields = dict[str, object]
 
 
-class Refused(OnbeatError):  # noqa: N818 - it names what happened
+class PromptRefused(OnbeatError):  # noqa: N818 - it names what happened
     """Something is refused, in the words of the system and with the status that it has there."""
 
     def __init__(self, status: Literal[400, 404, 409], error: str, *, hint: str = "") -> None:
@@ -55,7 +55,7 @@ class Refused(OnbeatError):  # noqa: N818 - it names what happened
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class PromptDefaults:
     """What an operator can set for all scheduled prompts, in milliseconds."""
 
     check: int = 30 * 60_000  # after an error a prompt is sent again
@@ -65,7 +65,7 @@ class Defaults:
 def check_slug(given: object) -> str:
     """Return a slug, or refuse what could be the name of anything else than a folder of ours."""
     if not isinstance(given, str) or SLUG.fullmatch(given) is None:
-        raise Refused(400, "Invalid slug", hint=SLUGS)
+        raise PromptRefused(400, "Invalid slug", hint=SLUGS)
     return given
 
 
@@ -73,7 +73,7 @@ def is_enabled(given: Fields) -> bool:
     """Return whether a definition is to run by itself."""
     found = given.get("enabled", True)
     if not isinstance(found, bool):
-        raise Refused(400, "enabled must be true or false")
+        raise PromptRefused(400, "enabled must be true or false")
     return found
 
 
@@ -83,7 +83,7 @@ def is_persistent(given: Fields) -> bool:
 
 
 def read_definition(
-    slug: str, given: Fields, defaults: Defaults, *, begins_at: int, now: int
+    slug: str, given: Fields, defaults: PromptDefaults, *, begins_at: int, now: int
 ) -> Schedule:
     """Return the schedule that a definition comes to, or refuse it.
 
@@ -92,18 +92,20 @@ def read_definition(
     check_slug(slug)
     if not json_can_say(given, DEEPEST):
         hint = f"numbers of 64 bits, and {DEEPEST} levels at most"
-        raise Refused(400, "the definition holds a number or a depth that is too large", hint=hint)
+        raise PromptRefused(
+            400, "the definition holds a number or a depth that is too large", hint=hint
+        )
     if len(msgspec.json.encode(given)) > LONGEST:
-        raise Refused(400, "the definition is too long", hint="256 KiB at most")
+        raise PromptRefused(400, "the definition is too long", hint="256 KiB at most")
     prompt = given.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
-        raise Refused(400, "prompt is required")
+        raise PromptRefused(400, "prompt is required")
     is_enabled(given)
     config = _config(given)
     session: Fields = {"prompt": prompt}
     if (model := config.get("model")) is not None:
         if not isinstance(model, str) or not model.strip():
-            raise Refused(400, "sessionConfig.model must be a text")
+            raise PromptRefused(400, "sessionConfig.model must be a text")
         session["model"] = model
     if not is_persistent(given):
         session["persist"] = False
@@ -112,29 +114,29 @@ def read_definition(
     timing = _timing(given.get("schedule"), begins_at)
     if _followed(timing) == slug:
         hint = "the slug of another schedule; type: interval runs again and again"
-        raise Refused(400, "schedule.slug: a schedule cannot follow itself", hint=hint)
+        raise PromptRefused(400, "schedule.slug: a schedule cannot follow itself", hint=hint)
     try:
         policy = _policy(defaults) | _limits(given)
         found = read_schedule(slug, timing | policy | {"run": {"session": session}})
     except InvalidSchedule as refused:
         if refused.field.startswith("cron"):
-            raise Refused(400, NO_CRON, hint=str(refused)) from None
+            raise PromptRefused(400, NO_CRON, hint=str(refused)) from None
         if refused.field == "timezone":
-            raise Refused(400, f"schedule.{refused}") from None
-        raise Refused(400, str(refused).removeprefix("run.session.")) from None
+            raise PromptRefused(400, f"schedule.{refused}") from None
+        raise PromptRefused(400, str(refused).removeprefix("run.session.")) from None
     check_minimum(found, defaults, now)
     return found
 
 
-def check_minimum(schedule: Schedule, defaults: Defaults, now: int) -> None:
+def check_minimum(schedule: Schedule, defaults: PromptDefaults, now: int) -> None:
     """Refuse what would run more often than an operator wants to pay for."""
     gap = shortest_gap(schedule.trigger, after=now // 1000)
     if gap is None or gap * 1000 >= defaults.minimum:
         return
     least = f"Minimum interval is {_minutes(defaults.minimum // 60_000)}"
     if encode(schedule.trigger).get("cron") is None:
-        raise Refused(400, least)
-    raise Refused(400, f"Cron expression runs every {gap // 60} minutes. {least}")
+        raise PromptRefused(400, least)
+    raise PromptRefused(400, f"Cron expression runs every {gap // 60} minutes. {least}")
 
 
 def told_of(definition: str, known: Fields) -> Fields:
@@ -173,7 +175,7 @@ def is_same_interval(one: object, other: object) -> bool:
     return spelled == _in_one_spelling(other) and spelled.get("type") == "interval"
 
 
-def _policy(defaults: Defaults) -> Fields:
+def _policy(defaults: PromptDefaults) -> Fields:
     length = f"{defaults.check // 1000}s"
     return {
         "group": GROUP,
@@ -207,7 +209,7 @@ def _limits(given: Fields) -> Fields:
     minutes = TIMEOUT if given.get("timeoutMinutes") is None else given["timeoutMinutes"]
     if not _is_whole(minutes, 1, LONGEST_TIMEOUT):
         hint = f"a whole number, 1 to {LONGEST_TIMEOUT}"
-        raise Refused(400, "timeoutMinutes is not a number of minutes", hint=hint)
+        raise PromptRefused(400, "timeoutMinutes is not a number of minutes", hint=hint)
     timeout: Fields = {"timeout": f"{_whole(minutes)}m"}
     match given.get("rateLimit"):
         case None:
@@ -215,10 +217,10 @@ def _limits(given: Fields) -> Fields:
         case {"maxRuns": most, "per": "hour" | "day" as per, **other} if not other:
             if not _is_whole(most, 1, MOST_RUNS):
                 hint = f"a whole number, 1 to {MOST_RUNS}"
-                raise Refused(400, "rateLimit.maxRuns is not a number of runs", hint=hint)
+                raise PromptRefused(400, "rateLimit.maxRuns is not a number of runs", hint=hint)
             return timeout | {"rate": f"{_whole(most)}/{per}"}
         case _:
-            raise Refused(400, NO_RATE, hint='{"maxRuns": 3, "per": "day"}, or per hour')
+            raise PromptRefused(400, NO_RATE, hint='{"maxRuns": 3, "per": "day"}, or per hour')
 
 
 def minutes_of(timeout: object) -> int | None:
@@ -260,33 +262,33 @@ def _timing(given: object, begins_at: int) -> Fields:
     match given:
         case {"type": "cron", "expression": str(text)} if text.strip():
             if CRON.fullmatch(text.strip()) is None:
-                raise Refused(400, NO_CRON, hint="minute hour day month day-of-week")
+                raise PromptRefused(400, NO_CRON, hint="minute hour day month day-of-week")
             return {"cron": text.strip(), "timezone": _zone_of(given)}
         case {"type": "interval", "intervalMinutes": int(minutes) | float(minutes)}:
             if not _is_whole(minutes, 1, LONGEST_INTERVAL):
                 hint = f"a whole number, 1 to {LONGEST_INTERVAL}"
-                raise Refused(400, "intervalMinutes is no number of minutes", hint=hint)
+                raise PromptRefused(400, "intervalMinutes is no number of minutes", hint=hint)
             return {"every": f"{int(minutes)}m", "start_at": rfc3339(begins_at)}
         case {"type": "after", "slug": str(other), **own} if other.strip():
             return {"after": _after(own, other.strip())}
         case {"type": "after"}:
-            raise Refused(400, NO_SCHEDULE, hint="slug: the schedule that it follows")
+            raise PromptRefused(400, NO_SCHEDULE, hint="slug: the schedule that it follows")
         case {"type": "cron"}:
-            raise Refused(400, NO_SCHEDULE, hint="expression: a text such as 0 9 * * 1-5")
+            raise PromptRefused(400, NO_SCHEDULE, hint="expression: a text such as 0 9 * * 1-5")
         case {"type": "interval"}:
-            raise Refused(400, NO_SCHEDULE, hint="intervalMinutes: a whole number")
+            raise PromptRefused(400, NO_SCHEDULE, hint="intervalMinutes: a whole number")
         case _:
-            raise Refused(400, NO_SCHEDULE, hint="type: cron, interval or after")
+            raise PromptRefused(400, NO_SCHEDULE, hint="type: cron, interval or after")
 
 
 def _after(given: Mapping[object, object], slug: str) -> Fields:
     outcome, delay = given.get("outcome"), given.get("delayMinutes")
     outcome, delay = outcome or OUTCOMES[0], 0 if delay is None else delay
     if outcome not in OUTCOMES:
-        raise Refused(400, "schedule.outcome is not an outcome", hint=", ".join(OUTCOMES))
+        raise PromptRefused(400, "schedule.outcome is not an outcome", hint=", ".join(OUTCOMES))
     if not _is_whole(delay, 0, LONGEST_INTERVAL):
         hint = f"a whole number, 0 to {LONGEST_INTERVAL}"
-        raise Refused(400, "schedule.delayMinutes is not a number of minutes", hint=hint)
+        raise PromptRefused(400, "schedule.delayMinutes is not a number of minutes", hint=hint)
     return {"schedule": slug, "outcome": outcome, "delay": f"{_whole(delay)}m"}
 
 
@@ -313,14 +315,14 @@ def _config(given: Fields) -> Fields:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise Refused(400, "sessionConfig must have model and persistSession")
+        raise PromptRefused(400, "sessionConfig must have model and persistSession")
     return found
 
 
 def _flag(config: Fields, name: str, *, default: bool) -> bool:
     found = default if config.get(name) is None else config[name]
     if not isinstance(found, bool):
-        raise Refused(400, f"sessionConfig.{name} must be true or false")
+        raise PromptRefused(400, f"sessionConfig.{name} must be true or false")
     return found
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from onbeat.regular import read_regular
+from onbeat.files.atomic import replace_file
+from onbeat.files.regular import read_regular
 from onbeat.systems.sessions.definitions import SLUG, Fields
-from onbeat.systems.whole import replace_file
 
 DEFINITION, LAST_RUN, MARKER = "definition.json", "last-run.json", ".onbeat"
 LARGEST = 512 * 1024  # bytes of a file

@@ -15,19 +15,19 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.instants import parse_instant_ms, rfc3339_ms
-from onbeat.core.runs import StartedBy
-from onbeat.core.schedules import from_definition
+from onbeat.core.runs.run import StartedBy
+from onbeat.core.schedule import from_definition
+from onbeat.core.time.instants import parse_instant_ms, rfc3339_ms
 from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError, shown
-from onbeat.records import DocumentRow, ScheduleRow, Which, WhichRuns
-from onbeat.service import Service
-from onbeat.systems.sessions.broken import BrokenFiles
+from onbeat.ports.rows import DocumentRow, RunFilter, ScheduleFilter, ScheduleRow
+from onbeat.service.service import Service
+from onbeat.systems.sessions.broken_files import BrokenFiles
 from onbeat.systems.sessions.definitions import (
     SLUGS,
     SOURCE,
-    Defaults,
     Fields,
-    Refused,
+    PromptDefaults,
+    PromptRefused,
     begins_at,
     check_minimum,
     in_order,
@@ -39,9 +39,9 @@ from onbeat.systems.sessions.definitions import (
     told_of,
 )
 from onbeat.systems.sessions.files import DEFINITION, LAST_RUN, Corrupt, Files, Folder, Stamp
-from onbeat.systems.sessions.standing import (
-    Known,
-    Standing,
+from onbeat.systems.sessions.status import (
+    PromptStatus,
+    SlugRecord,
     beginning,
     comes_first,
     fresh,
@@ -49,7 +49,7 @@ from onbeat.systems.sessions.standing import (
     read_last_run,
     standing,
 )
-from onbeat.systems.sessions.waiting import LATEST, cancel_overtaken, cancel_until, make_way
+from onbeat.systems.sessions.waiting_runs import LATEST, cancel_overtaken, cancel_until, make_way
 
 log = logging.getLogger("onbeat.sessions")
 
@@ -60,7 +60,7 @@ LONGEST_NOTE = 200  # characters
 APART = 0.002  # seconds between two starts: runs that are due in one millisecond have no order
 
 
-class Mirror:
+class FileMirror:
     """Keeps the files of slugs and the store in step, one slug after the other.
 
     One folder is: a document in the store names it, by what is written on the folder. Any other is
@@ -69,7 +69,7 @@ class Mirror:
     """
 
     def __init__(
-        self, service: Service, files: Files, defaults: Defaults, *, store_id: str, url: str
+        self, service: Service, files: Files, defaults: PromptDefaults, *, store_id: str, url: str
     ) -> None:
         self._service, self._files = service, files
         self._defaults, self._store_id, self._url = defaults, store_id, url
@@ -102,7 +102,7 @@ class Mirror:
         newest, now = await self._service.newest_event(), self._service.clock.now()
         if not await self._has_folder():
             if newest != self._newest:
-                found = await self._service.schedules(Which(SOURCE))
+                found = await self._service.schedules(ScheduleFilter(SOURCE))
                 self.slugs, self._newest = {row.schedule_id for row in found}, newest
             return
         if self._filled is not None:
@@ -114,7 +114,9 @@ class Mirror:
         heard |= {slug for slug, _ in stamps.items() ^ self._stamps.items()}
         if newest == self._newest and not heard and self._filled is None:
             return
-        rows = {row.schedule_id: row for row in await self._service.schedules(Which(SOURCE))}
+        rows = {
+            row.schedule_id: row for row in await self._service.schedules(ScheduleFilter(SOURCE))
+        }
         known = {row.name: row for row in await self._service.kept_all(KIND)}
         self.slugs = set(rows)
         slugs = sorted({*rows, *known, *stamps, *self.corrupt})
@@ -186,14 +188,14 @@ class Mirror:
         found = await self._service.find(slug)
         return found if found is not None and found.source == SOURCE else None
 
-    async def known(self, slug: str) -> Known | None:
+    async def known(self, slug: str) -> SlugRecord | None:
         """Return what is kept of a slug."""
         return _known(await self._service.kept(KIND, slug))
 
-    async def standing(self, row: ScheduleRow, known: Known) -> Standing:
+    async def standing(self, row: ScheduleRow, known: SlugRecord) -> PromptStatus:
         """Return where a schedule stands."""
         slug = row.schedule_id
-        runs = await self._service.runs(WhichRuns(slug), limit=LATEST)
+        runs = await self._service.runs(RunFilter(slug), limit=LATEST)
         session_id = await self.session_of(row)
         return standing(row, runs, known, session_id, now=self._service.clock.now())
 
@@ -204,7 +206,7 @@ class Mirror:
         found = body.get("sessionId") if body.get("since") == row.created_at else None
         return found if isinstance(found, str) else None
 
-    def definition(self, row: ScheduleRow, known: Known | None) -> Fields:
+    def definition(self, row: ScheduleRow, known: SlugRecord | None) -> Fields:
         """Return the definition of a slug as the store has it."""
         before = known.definition if known is not None else fresh(row)
         found = told_of(row.definition, before)
@@ -213,21 +215,21 @@ class Mirror:
             found["enabled"] = not row.paused
         return found
 
-    def why_held(self, row: ScheduleRow, known: Known | None) -> str:
+    def why_held(self, row: ScheduleRow, known: SlugRecord | None) -> str:
         """Return what is wrong with the files of a slug, such that nothing of it runs."""
         if (broken := self.corrupt.get(row.schedule_id)) is not None:
             return str(broken)
         is_held = known is not None and known.is_held(row)
         return row.pause_note if is_held else ""  # its files are another node's
 
-    async def tell(self, row: ScheduleRow, known: Known) -> None:
+    async def tell(self, row: ScheduleRow, known: SlugRecord) -> None:
         """Have the files of a slug say what the store does; later, if they cannot be written."""
         try:
             await self._tell(row, known)
         except OSError as broken:
             self._put_off(row.schedule_id, broken)
 
-    async def keep(self, slug: str, known: Known) -> None:
+    async def keep(self, slug: str, known: SlugRecord) -> None:
         """Keep what is known of a slug; the same again writes nothing."""
         await self._service.keep(KIND, slug, msgspec.to_builtins(known))
         self._awaited.pop(slug, None)
@@ -243,7 +245,7 @@ class Mirror:
         await self._keep_broken()
 
     async def _tell(
-        self, row: ScheduleRow, known: Known | None, there: Folder | None = None
+        self, row: ScheduleRow, known: SlugRecord | None, there: Folder | None = None
     ) -> None:
         """Have the files say what the store does, unless they are not as `there` says any more."""
         slug, now = row.schedule_id, self._service.clock.now()
@@ -252,7 +254,7 @@ class Mirror:
             return
         wanted = self.definition(row, known)
         if known is None:
-            known = Known(wanted)
+            known = SlugRecord(wanted)
         elif wanted != known.definition:
             wanted["updatedAt"] = rfc3339_ms(now)
             known = known.with_definition(wanted)
@@ -304,7 +306,7 @@ class Mirror:
             self._warned[slug] = str(failed)
             log.warning("[SCHEDULER] %s: %s (tried again)", slug, failed)
 
-    async def _one(self, slug: str, row: ScheduleRow | None, known: Known | None) -> None:
+    async def _one(self, slug: str, row: ScheduleRow | None, known: SlugRecord | None) -> None:
         there = await asyncio.to_thread(self._files.read, slug)
         definition, last_run = there.definition, there.last_run
         if isinstance(last_run, dict):
@@ -314,7 +316,7 @@ class Mirror:
                 last_run = Corrupt(LAST_RUN, str(refused))
         if row is not None and self._is_to_fill(slug, row):
             if isinstance(last_run, dict):
-                known = Known(self.definition(row, None)) if known is None else known
+                known = SlugRecord(self.definition(row, None)) if known is None else known
                 row, known = await self._take_last_run(row, known, last_run)
             await self._tell(row, known, there)
         elif isinstance(definition, Corrupt):
@@ -356,8 +358,8 @@ class Mirror:
         definition: Fields,
         last_run: Fields | None,
         row: ScheduleRow | None,
-        known: Known | None,
-    ) -> Known | None:
+        known: SlugRecord | None,
+    ) -> SlugRecord | None:
         """Take over what the files of a slug say; return None if that cannot be."""
         try:
             if row is None or known is None:
@@ -366,19 +368,19 @@ class Mirror:
                 known = await self._edit(row, definition, known)
             elif known.held is not None and self._why_too_often(row) is None:
                 known = await self._let_go(row, known)
-        except (Refused, InvalidSchedule, NotAllowed) as refused:
+        except (PromptRefused, InvalidSchedule, NotAllowed) as refused:
             await self._hold(slug, row, Corrupt(DEFINITION, str(refused), is_refused=True))
             return None
         self._tell_of_name(slug, definition)
         row = await self._service.schedule(slug)
         return known if last_run is None else await self._read(row, known, last_run)
 
-    async def _adopt(self, slug: str, definition: Fields, last_run: Fields | None) -> Known:
+    async def _adopt(self, slug: str, definition: Fields, last_run: Fields | None) -> SlugRecord:
         """Define what a folder says that was not known: it goes on where its last run left off."""
         now, enabled = self._service.clock.now(), is_enabled(definition)
         other = await self._service.find(slug)
         if other is not None and other.source != SOURCE:
-            raise Refused(409, f"another schedule is called {slug}", hint="another slug")
+            raise PromptRefused(409, f"another schedule is called {slug}", hint="another slug")
         due = last_run and last_run["nextRun"]
         due_at = now if due is None else parse_instant_ms(due)
         is_due = due is not None or not is_dependent(definition)  # else the other one says when
@@ -387,7 +389,7 @@ class Mirror:
         begins = {slug: beginning(last_run, paused=not enabled)}
         await self._service.define([schedule], source=SOURCE, beginnings=begins)
         row = await self._service.schedule(slug)
-        known, persists = Known(definition), is_persistent(definition)
+        known, persists = SlugRecord(definition), is_persistent(definition)
         if last_run is not None:
             told = {name: last_run[name] for name in ("sessionId", "nextRun")}
             ran = {name: last_run[name] for name in known.ran}
@@ -400,7 +402,7 @@ class Mirror:
         await self.keep(slug, known)
         return known
 
-    async def _edit(self, row: ScheduleRow, definition: Fields, known: Known) -> Known:
+    async def _edit(self, row: ScheduleRow, definition: Fields, known: SlugRecord) -> SlugRecord:
         """Define what somebody has written to a file."""
         slug, now = row.schedule_id, self._service.clock.now()
         first = await self.begins_at(row, known.definition, definition)
@@ -412,7 +414,7 @@ class Mirror:
         return known
 
     async def set_enabled(
-        self, service: Service, row: ScheduleRow, known: Known | None, *, enabled: bool
+        self, service: Service, row: ScheduleRow, known: SlugRecord | None, *, enabled: bool
     ) -> None:
         """Let a schedule run by itself, from now on, or not."""
         is_held = known is not None and known.is_held(row)
@@ -421,7 +423,7 @@ class Mirror:
         if not enabled and (not row.paused or is_held):
             await service.pause(row.schedule_id, note="disabled")
 
-    async def _let_go(self, row: ScheduleRow, known: Known) -> Known:
+    async def _let_go(self, row: ScheduleRow, known: SlugRecord) -> SlugRecord:
         """Let a schedule go on that was held here, now that its files are repaired."""
         if known.is_held(row) and is_enabled(known.definition):
             await self._service.resume(row.schedule_id)
@@ -429,7 +431,7 @@ class Mirror:
         await self.keep(row.schedule_id, known)
         return known
 
-    async def _read(self, row: ScheduleRow, known: Known, last_run: Fields) -> Known:
+    async def _read(self, row: ScheduleRow, known: SlugRecord, last_run: Fields) -> SlugRecord:
         """Take over an edit of last-run.json: the session, and the next run.
 
         A later `lastRun` is of another scheduler, which had the files meanwhile: it stays, and the
@@ -456,8 +458,8 @@ class Mirror:
         return known
 
     async def _take_last_run(
-        self, row: ScheduleRow, known: Known, last_run: Fields
-    ) -> tuple[ScheduleRow, Known]:
+        self, row: ScheduleRow, known: SlugRecord, last_run: Fields
+    ) -> tuple[ScheduleRow, SlugRecord]:
         """Take over a `lastRun` that is later than ours; ticks up to then are not sent here."""
         slug = row.schedule_id
         known, elsewhere = later_of(known, last_run, self._service.clock.now())
@@ -500,7 +502,7 @@ class Mirror:
         self._heard.add(slug)
 
     async def _without_definition(
-        self, slug: str, row: ScheduleRow | None, known: Known | None, there: Folder
+        self, slug: str, row: ScheduleRow | None, known: SlugRecord | None, there: Folder
     ) -> None:
         if row is None:
             self._released(slug)
@@ -524,7 +526,7 @@ class Mirror:
             log.warning(told, slug, why.name, why.kind, why.why)
         if row is not None and not row.paused:
             held, known = f"{why.name}: {why.why}"[:LONGEST_NOTE], await self.known(slug)
-            known = Known(self.definition(row, None)) if known is None else known
+            known = SlugRecord(self.definition(row, None)) if known is None else known
             await self.keep(slug, replace(known, held=held))
             await self._service.pause(slug, note=held)
         self._seen[slug] = row and await self._service.find(slug)
@@ -559,7 +561,7 @@ class Mirror:
             try:
                 check_minimum(found, self._defaults, now)
                 self._too_often[slug] = (said, None)
-            except Refused as refused:
+            except PromptRefused as refused:
                 self._too_often[slug] = (said, str(refused))
         return self._too_often[slug][1]
 
@@ -581,5 +583,5 @@ class Mirror:
         )
 
 
-def _known(kept: DocumentRow | None) -> Known | None:
-    return None if kept is None else msgspec.convert(kept.body, Known)
+def _known(kept: DocumentRow | None) -> SlugRecord | None:
+    return None if kept is None else msgspec.convert(kept.body, SlugRecord)

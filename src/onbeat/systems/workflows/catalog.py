@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from onbeat.core.instants import rfc3339_ms
-from onbeat.core.schedules import from_definition
+from onbeat.core.schedule import from_definition
+from onbeat.core.time.instants import rfc3339_ms
 from onbeat.errors import (
     InvalidSchedule,
     NoSuchSchedule,
@@ -16,8 +16,8 @@ from onbeat.errors import (
     WorkflowIsUsed,
     shown,
 )
-from onbeat.records import ScheduleRow, Which
-from onbeat.service import Service
+from onbeat.ports.rows import ScheduleFilter, ScheduleRow
+from onbeat.service.service import Service
 from onbeat.systems.workflows.registrar import SOURCES, check_may
 from onbeat.systems.workflows.store import (
     DagRow,
@@ -164,7 +164,9 @@ class Catalog:
         part = msgspec.json.encode(workflow_id).decode()[1:-1]  # as it stands in a definition
         found: list[_Use] = []
         after = ""
-        while rows := await self._service.schedules(Which(search=part), after=after, limit=PAGE):
+        while rows := await self._service.schedules(
+            ScheduleFilter(search=part), after=after, limit=PAGE
+        ):
             for row in rows:
                 try:
                     target = from_definition(row.schedule_id, row.definition).target

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import msgspec
 
-from onbeat.core.runs import Accepted, Failed, Outcome, Succeeded
-from onbeat.core.schedules import json_can_say
+from onbeat.core.runs.run import Accepted, Failed, Outcome, Succeeded
+from onbeat.core.schedule import json_can_say
 from onbeat.errors import InvalidSettings, shown
-from onbeat.ports import Answer, Ask, Callback
+from onbeat.ports.outside import Callback, HttpResponse, SendRequest
 from onbeat.systems.workflows.store import Dag
 
 LONGEST_ANSWER = 60_000  # milliseconds: one that works for longer answers first, and reports
@@ -61,7 +61,7 @@ class HttpExecutor:
     def __init__(
         self,
         url: str,
-        ask: Ask,
+        ask: SendRequest,
         *,
         token: str = "",
         feedback: bool = False,
@@ -90,7 +90,7 @@ class HttpExecutor:
             return found if is_setup else Failed(found.error, "launch_failed", found.retryable)
         return self._meaning(found)
 
-    def _meaning(self, answer: Answer) -> Outcome:
+    def _meaning(self, answer: HttpResponse) -> Outcome:
         status = answer.status
         if status == 202 or (self._feedback and 200 <= status < 300):
             return Accepted(external_id(answer.body))
@@ -177,7 +177,7 @@ def external_id(body: object) -> str:
     return next((text[:LONGEST_ID] for text in texts if text and text.isprintable()), "")
 
 
-def _told(answer: Answer) -> str:
+def _told(answer: HttpResponse) -> str:
     """Return what is told of a refusal: also why, where the executor says so."""
     said = answer.body if isinstance(answer.body, str) else ""
     if isinstance(answer.body, Mapping):

@@ -13,15 +13,10 @@ from typing import Literal
 
 import msgspec
 
-from onbeat.core.instants import rfc3339
-from onbeat.core.policies import read_policy
-from onbeat.core.runs import Status
-from onbeat.core.schedules import (
-    Schedule,
-    check_id,
-    from_definition,
-    read_schedule,
-)
+from onbeat.core.policy import read_policy
+from onbeat.core.runs.run import Status
+from onbeat.core.schedule import Schedule, check_id, from_definition, read_schedule
+from onbeat.core.time.instants import rfc3339
 from onbeat.errors import (
     ChangedSince,
     InvalidSchedule,
@@ -30,11 +25,11 @@ from onbeat.errors import (
     meant,
     shown,
 )
-from onbeat.records import RunRow, ScheduleRow, Which, WhichRuns
-from onbeat.service import Service
-from onbeat.systems.wording import check_fields, told_in
+from onbeat.ports.rows import RunFilter, RunRow, ScheduleFilter, ScheduleRow
+from onbeat.service.serialize import run_fields, schedule_fields
+from onbeat.service.service import Service
+from onbeat.systems.field_names import check_fields, renamed_errors
 from onbeat.systems.workflows.store import check_text, check_workflow
-from onbeat.telling import run_fields, schedule_fields
 
 log = logging.getLogger("onbeat.systems")
 
@@ -61,7 +56,7 @@ Fields = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class WorkflowDefaults:
     """What holds for schedules that say nothing else."""
 
     overlap_policy: str = "skip"
@@ -78,7 +73,7 @@ class Registrar:
         self,
         service: Service,
         *,
-        defaults: Defaults = Defaults(),
+        defaults: WorkflowDefaults = WorkflowDefaults(),
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._service, self._defaults, self._new_id = service, defaults, new_id
@@ -106,7 +101,7 @@ class Registrar:
     async def check_free(self, schedules: Iterable[Schedule]) -> dict[str, ScheduleRow]:
         """Return what has the ids of schedules by now; what is another's is not theirs to take."""
         users = {each.schedule_id: each.target.fields["user_id"] for each in schedules}
-        rows = await self._service.schedules(Which(ids=list(users))) if users else []
+        rows = await self._service.schedules(ScheduleFilter(ids=list(users))) if users else []
         for row in rows:
             if row.source not in SOURCES:
                 problem = f"{shown(row.schedule_id)} is there, and of no workflow"
@@ -142,7 +137,9 @@ class Registrar:
             remove=list(gone),
             expected={**gone, **found},
         )
-        rows = {row.schedule_id: row for row in await self._service.schedules(Which(ids=ids))}
+        rows = {
+            row.schedule_id: row for row in await self._service.schedules(ScheduleFilter(ids=ids))
+        }
         return [_registered(name, rows.get(name)) for name in ids]
 
     async def pause_schedule(self, schedule_id: str, paused: bool) -> None:  # noqa: FBT001 - as its users call it
@@ -205,7 +202,9 @@ class Registrar:
 
     async def _of_source(self, source: str, *, after: str = "") -> AsyncIterator[ScheduleRow]:
         """Yield schedules of workflows by id: those later than `after`."""
-        while rows := await self._service.schedules(Which(source=source), after=after, limit=PAGE):
+        while rows := await self._service.schedules(
+            ScheduleFilter(source=source), after=after, limit=PAGE
+        ):
             for row in filter(_is_workflow, rows):
                 yield row
             if len(rows) < PAGE:
@@ -215,7 +214,7 @@ class Registrar:
     async def runs(self, schedule_id: str, *, limit: int = 10) -> list[dict[str, object]]:
         """Return the last runs of a schedule, the latest first."""
         await self._row(schedule_id)
-        which = WhichRuns(check_id(schedule_id))
+        which = RunFilter(check_id(schedule_id))
         return [_told_of_run(row) for row in await self._service.runs(which, limit=_limit(limit))]
 
     async def _row(self, schedule_id: str) -> ScheduleRow:
@@ -247,7 +246,7 @@ class Registrar:
         }
         fields |= {name: given[name] for name in ("start_at", "end_at") if name in given}
         schedule_id = given.get("schedule_id")
-        with told_in(WORDS):
+        with renamed_errors(WORDS):
             return read_schedule(
                 self._new_id() if schedule_id is None else check_id(schedule_id), fields
             )
@@ -302,7 +301,7 @@ class Registrar:
         return None if held == policy else msgspec.structs.replace(schedule, policy=held)
 
 
-def check_given(given: Fields, default: Defaults = Defaults()) -> Fields:
+def check_given(given: Fields, default: WorkflowDefaults = WorkflowDefaults()) -> Fields:
     """Return the fields of an upsert that are not null, or refuse what can be seen to be wrong."""
     try:
         check_fields(given, REQUIRED | OPTIONAL)

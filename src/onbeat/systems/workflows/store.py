@@ -16,11 +16,11 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from onbeat.core.schedules import json_can_say
+from onbeat.core.schedule import json_can_say
 from onbeat.errors import InvalidSchedule, shown
-from onbeat.records import DocumentRow
-from onbeat.regular import read_regular
-from onbeat.systems.whole import replace_file, sync_folder
+from onbeat.files.atomic import replace_file, sync_folder
+from onbeat.files.regular import read_regular
+from onbeat.ports.rows import DocumentRow
 
 KIND = "workflow"  # of documents in the database
 LONGEST_NAME = 240  # bytes of the name of a file: most systems allow 255

@@ -9,18 +9,18 @@ from typing import Literal
 
 import msgspec
 
-from onbeat.core.schedules import check_id
+from onbeat.core.schedule import check_id
 from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed, naming, shown
 from onbeat.events import Event
-from onbeat.service import Service
-from onbeat.systems.wording import check_fields
+from onbeat.service.service import Service
+from onbeat.systems.field_names import check_fields
 from onbeat.systems.workflows.catalog import Catalog
 from onbeat.systems.workflows.registrar import (
     DEPLOYED,
     OPTIONAL,
     TRIES,
-    Defaults,
     Registrar,
+    WorkflowDefaults,
     check_may,
 )
 from onbeat.systems.workflows.run_launcher import RunLauncher, check_start
@@ -57,7 +57,7 @@ class Workflows:
         *,
         store_for: Callable[[Service], WorkflowStore],
         run_launcher: RunLauncher,
-        defaults: Defaults,
+        defaults: WorkflowDefaults,
     ) -> None:
         self._service, self._defaults, self._store_for = service, defaults, store_for
         self.store = store_for(service)
@@ -136,7 +136,7 @@ class Workflows:
         assert isinstance(version, int), "it was checked"
         schedules = [self.registrar.read(each) for each in asked]
         wanted = {each.schedule_id for each in schedules}
-        turn = Turn(self._service, workflow_id, user_id, {"version": version, "asked": asked})
+        turn = DeployTurn(self._service, workflow_id, user_id, {"version": version, "asked": asked})
         for _ in range(TRIES):
             there = await self.registrar.check_free(schedules)  # before anything is kept
             deployed = await self.registrar.deployed(workflow_id, user_id)
@@ -204,7 +204,7 @@ def check_deployed(given: object) -> None:
     check_workflow("a text", beside.get("version", 0))
 
 
-class Turn:
+class DeployTurn:
     """Whose deploying of a workflow counts: of whoever took the turn last, and then looked.
 
     One who finds at the end that another took it looks again. What is the same takes nothing.

@@ -8,9 +8,9 @@ from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
-from onbeat.hosting import Hosted
-from onbeat.service import Service
-from onbeat.web.asking import IdempotencyKey, told
+from onbeat.app.systems import RunningSystems
+from onbeat.service.service import Service
+from onbeat.web.params import IdempotencyKey, problem_responses
 
 Tag = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
@@ -35,7 +35,7 @@ class Published(msgspec.Struct, frozen=True):
 @post(
     "/artifacts",
     operation_id="publish_artifact",
-    responses=told("artifact", 422),
+    responses=problem_responses("artifact", 422),
 )
 async def publish_artifact(
     service: NamedDependency[Service],
@@ -47,7 +47,7 @@ async def publish_artifact(
 
     The program of the agents validates it. The same key is the same artifact.
     """
-    systems: Hosted = state.systems
+    systems: RunningSystems = state.systems
     artifact_id, offer = await systems.artifacts.publish(
         service,
         data.type,

@@ -11,17 +11,18 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec.structs import replace
 
-from onbeat.changes import ChangeFields, Changes, change_fields
-from onbeat.core.calendars import NO_CALENDARS, Exclude
-from onbeat.core.durations import parse_duration
-from onbeat.core.schedules import Schedule, check_id, read_schedule
+from onbeat.core.schedule import Schedule, check_id, read_schedule
 from onbeat.core.schema import schema_of_file
-from onbeat.core.standings import with_definitions, with_start
-from onbeat.core.zones import zone
+from onbeat.core.snapshot import with_definitions, with_start
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.time.zones import zone
+from onbeat.core.triggers.calendars import NO_CALENDARS, Exclude
 from onbeat.errors import InvalidSchedule, naming
-from onbeat.service import Service
-from onbeat.simulate import RUN_LENGTH, Simulation, forecast_fields
-from onbeat.web.asking import instant_of, told
+from onbeat.service.apply_plan import ApplyPlan, ChangeFields, change_fields
+from onbeat.service.service import Service
+from onbeat.simulate.forecasts import forecast_fields
+from onbeat.simulate.simulation import RUN_LENGTH, Simulation
+from onbeat.web.params import instant_of, problem_responses
 from onbeat.web.routes.schedules import Definition
 
 WEEK = 7 * 86_400_000
@@ -69,7 +70,7 @@ class Forecasting(
     run_length: Length | None = None
 
 
-@post("/plan", operation_id="plan", status_code=200, responses=told("schedule", 422))
+@post("/plan", operation_id="plan", status_code=200, responses=problem_responses("schedule", 422))
 async def plan(service: NamedDependency[Service], data: JSONBody[Definitions]) -> Planned:
     """Return what applying definitions would do: the difference, and ticks gained and lost.
 
@@ -78,7 +79,12 @@ async def plan(service: NamedDependency[Service], data: JSONBody[Definitions]) -
     return (await _planned(service, data))[1]
 
 
-@post("/apply", operation_id="apply", status_code=200, responses=told("schedule", 409, 412, 422))
+@post(
+    "/apply",
+    operation_id="apply",
+    status_code=200,
+    responses=problem_responses("schedule", 409, 412, 422),
+)
 async def apply(service: NamedDependency[Service], data: JSONBody[Definitions]) -> Planned:
     """Apply definitions, all or none of them. Pauses and positions stay as they are.
 
@@ -92,7 +98,7 @@ async def apply(service: NamedDependency[Service], data: JSONBody[Definitions]) 
     return replace(answer, changes=told)
 
 
-async def _planned(service: Service, data: Definitions) -> tuple[Changes, Planned]:
+async def _planned(service: Service, data: Definitions) -> tuple[ApplyPlan, Planned]:
     _check_number(data.schedules)
     # What is only computed is done by a thread: the engine has its turn beside it.
     schedules = await asyncio.to_thread(_read, data.schedules, data.timezone, data.calendars)
@@ -109,7 +115,12 @@ async def _planned(service: Service, data: Definitions) -> tuple[Changes, Planne
     return changes, Planned(data.source, told)
 
 
-@post("/simulate", operation_id="simulate", status_code=200, responses=told("schedule", 422))
+@post(
+    "/simulate",
+    operation_id="simulate",
+    status_code=200,
+    responses=problem_responses("schedule", 422),
+)
 async def simulate(
     service: NamedDependency[Service], data: JSONBody[Forecasting | None] = None
 ) -> dict[str, Any]:
@@ -148,7 +159,7 @@ async def simulate(
     return await asyncio.to_thread(lambda: forecast_fields(simulation.forecast()))
 
 
-@get("/schema", operation_id="schema", responses=told("schema"))
+@get("/schema", operation_id="schema", responses=problem_responses("schema"))
 async def schema() -> dict[str, Any]:
     """Return the JSON Schema of a file of definitions, for editors."""
     return dict(schema_of_file())

@@ -7,12 +7,12 @@ from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from onbeat.core.runs import Accepted, Failed, Reason, Status, Succeeded, TriggeredBy
+from onbeat.core.runs.run import Accepted, Failed, Reason, Status, Succeeded, TriggeredBy
 from onbeat.errors import InvalidSchedule
-from onbeat.records import WhichRuns
-from onbeat.service import Service
-from onbeat.telling import RunFields, run_fields
-from onbeat.web.asking import Instant, Limit, RunId, instant_of, name_of, told
+from onbeat.ports.rows import RunFilter
+from onbeat.service.serialize import RunFields, run_fields
+from onbeat.service.service import Service
+from onbeat.web.params import Instant, Limit, RunId, instant_of, name_of, problem_responses
 from onbeat.web.routes.schedules import RunPage, runs_page
 
 
@@ -46,7 +46,7 @@ RunKey = Annotated[
 ]
 
 
-@get("/runs", operation_id="list_runs", responses=told("schedule", 404, 422))
+@get("/runs", operation_id="list_runs", responses=problem_responses("schedule", 404, 422))
 async def list_runs(
     service: NamedDependency[Service],
     *,
@@ -63,7 +63,7 @@ async def list_runs(
     ] = False,
 ) -> RunPage:
     """Return runs, the latest first: those planned from `since` on, and before `until`."""
-    which = WhichRuns(
+    which = RunFilter(
         schedule_id,
         status,
         reason,
@@ -76,7 +76,7 @@ async def list_runs(
     return await runs_page(service, which, limit)
 
 
-@get("/runs/{run_id:int}", operation_id="get_run", responses=told("run", 404))
+@get("/runs/{run_id:int}", operation_id="get_run", responses=problem_responses("run", 404))
 async def get_run(service: NamedDependency[Service], run_id: RunId) -> RunFields:
     """Return one run."""
     return run_fields(await service.run(run_id))
@@ -86,7 +86,7 @@ async def get_run(service: NamedDependency[Service], run_id: RunId) -> RunFields
     "/runs/{run_id:int}/cancel",
     operation_id="cancel_run",
     status_code=200,
-    responses=told("run", 404, 409),
+    responses=problem_responses("run", 404, 409),
 )
 async def cancel_run(
     service: NamedDependency[Service], run_id: RunId, data: JSONBody[Canceling | None] = None
@@ -99,7 +99,7 @@ async def cancel_run(
     "/runs/{key:str}/status",
     operation_id="report_run",
     status_code=200,
-    responses=told("run", 404, 409, 422),
+    responses=problem_responses("run", 404, 409, 422),
 )
 async def report_run(
     service: NamedDependency[Service], key: RunKey, data: JSONBody[Ending]

@@ -9,17 +9,16 @@ from litestar import Response, delete, get, patch, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 
-from onbeat.core.backfill import TELLS, Add, Choice, Refuse, Revive
-from onbeat.core.instants import rfc3339
-from onbeat.core.preview import preview
-from onbeat.core.runs import Status
-from onbeat.core.schedules import check_id, definition, from_definition, read_schedule
-from onbeat.core.zones import zone
+from onbeat.core.decide.backfill import TELLS, Add, Choice, Refuse, Revive
+from onbeat.core.explain.preview import preview
+from onbeat.core.runs.run import Status
+from onbeat.core.schedule import check_id, definition, from_definition, read_schedule
+from onbeat.core.time.instants import rfc3339
+from onbeat.core.time.zones import zone
 from onbeat.errors import AlreadyThere, ChangedSince, InvalidSchedule, naming
-from onbeat.ports import Upserted
-from onbeat.records import Which, WhichRuns
-from onbeat.service import Service
-from onbeat.telling import (
+from onbeat.ports.rows import RunFilter, ScheduleFilter
+from onbeat.ports.store import Upserted
+from onbeat.service.serialize import (
     PreviewFields,
     RunFields,
     ScheduleFields,
@@ -29,7 +28,8 @@ from onbeat.telling import (
     schedule_fields,
     why_fields,
 )
-from onbeat.web.asking import (
+from onbeat.service.service import Service
+from onbeat.web.params import (
     IdempotencyKey,
     IfMatch,
     Instant,
@@ -41,9 +41,9 @@ from onbeat.web.asking import (
     etag,
     instant_of,
     milliseconds_of,
+    problem_responses,
     revision_of,
     schedule_id_of,
-    told,
 )
 
 LONGEST_PREVIEW = 1000
@@ -159,7 +159,7 @@ class BulkDone(msgspec.Struct, frozen=True):
     unchanged: list[str]
 
 
-@get("/schedules", operation_id="list_schedules", responses=told("schedule"))
+@get("/schedules", operation_id="list_schedules", responses=problem_responses("schedule"))
 async def list_schedules(
     service: NamedDependency[Service],
     *,
@@ -174,13 +174,15 @@ async def list_schedules(
     ] = None,
 ) -> SchedulePage:
     """Return schedules by id, a page at a time."""
-    which = Which(source, owner, paused, failing, q)
+    which = ScheduleFilter(source, owner, paused, failing, q)
     found = await service.schedules(which, after=cursor or "", limit=limit + 1)
     more = found[limit - 1].schedule_id if len(found) > limit else None
     return SchedulePage([schedule_fields(row) for row in found[:limit]], more)
 
 
-@post("/schedules", operation_id="create_schedule", responses=told("schedule", 409, 422))
+@post(
+    "/schedules", operation_id="create_schedule", responses=problem_responses("schedule", 409, 422)
+)
 async def create_schedule(
     service: NamedDependency[Service],
     data: JSONBody[NewSchedule],
@@ -206,7 +208,7 @@ async def create_schedule(
 @get(
     "/schedules/{schedule_id:str}",
     operation_id="get_schedule",
-    responses=told("schedule", 404, 422),
+    responses=problem_responses("schedule", 404, 422),
 )
 async def get_schedule(
     service: NamedDependency[Service], schedule_id: ScheduleId
@@ -219,7 +221,7 @@ async def get_schedule(
 @put(
     "/schedules/{schedule_id:str}",
     operation_id="put_schedule",
-    responses=told("schedule", 404, 409, 412, 422),
+    responses=problem_responses("schedule", 404, 409, 412, 422),
 )
 async def put_schedule(
     service: NamedDependency[Service],
@@ -243,7 +245,7 @@ async def put_schedule(
 @patch(
     "/schedules/{schedule_id:str}",
     operation_id="patch_schedule",
-    responses=told("schedule", 404, 409, 412, 422),
+    responses=problem_responses("schedule", 404, 409, 412, 422),
 )
 async def patch_schedule(
     service: NamedDependency[Service],
@@ -274,7 +276,7 @@ async def patch_schedule(
 @delete(
     "/schedules/{schedule_id:str}",
     operation_id="delete_schedule",
-    responses=told("schedule", 404, 412, 422),
+    responses=problem_responses("schedule", 404, 412, 422),
 )
 async def delete_schedule(
     service: NamedDependency[Service], schedule_id: ScheduleId, if_match: IfMatch = None
@@ -286,7 +288,7 @@ async def delete_schedule(
 @get(
     "/schedules/{schedule_id:str}/next",
     operation_id="get_next",
-    responses=told("schedule", 404, 422),
+    responses=problem_responses("schedule", 404, 422),
 )
 async def get_next(
     service: NamedDependency[Service],
@@ -302,7 +304,12 @@ async def get_next(
     return preview_fields(preview(schedule.trigger, zone(schedule.timezone), after=since, n=n))
 
 
-@post("/preview", operation_id="preview", status_code=200, responses=told("schedule", 422))
+@post(
+    "/preview",
+    operation_id="preview",
+    status_code=200,
+    responses=problem_responses("schedule", 422),
+)
 async def preview_definition(
     service: NamedDependency[Service],
     data: JSONBody[Definition],
@@ -318,7 +325,7 @@ async def preview_definition(
 @get(
     "/schedules/{schedule_id:str}/runs",
     operation_id="list_runs_of",
-    responses=told("schedule", 404, 422),
+    responses=problem_responses("schedule", 404, 422),
 )
 async def list_runs_of(
     service: NamedDependency[Service],
@@ -329,14 +336,14 @@ async def list_runs_of(
 ) -> RunPage:
     """Return the runs of a schedule, the latest first."""
     return await runs_page(
-        service, WhichRuns(schedule_id_of(schedule_id), status, before=cursor), limit
+        service, RunFilter(schedule_id_of(schedule_id), status, before=cursor), limit
     )
 
 
 @get(
     "/schedules/{schedule_id:str}/why",
     operation_id="why",
-    responses=told("schedule", 404, 422),
+    responses=problem_responses("schedule", 404, 422),
 )
 async def why(
     service: NamedDependency[Service], schedule_id: ScheduleId, at: Moment = None
@@ -349,7 +356,7 @@ async def why(
 @post(
     "/schedules/{schedule_id:str}/run",
     operation_id="start_run",
-    responses=told("schedule", 404, 422),
+    responses=problem_responses("schedule", 404, 422),
 )
 async def start_run(
     service: NamedDependency[Service],
@@ -367,7 +374,7 @@ async def start_run(
     "/schedules/{schedule_id:str}/pause",
     operation_id="pause_schedule",
     status_code=200,
-    responses=told("schedule", 404, 422),
+    responses=problem_responses("schedule", 404, 422),
 )
 async def pause_schedule(
     service: NamedDependency[Service],
@@ -385,7 +392,7 @@ async def pause_schedule(
     "/schedules/{schedule_id:str}/resume",
     operation_id="resume_schedule",
     status_code=200,
-    responses=told("schedule", 404, 422),
+    responses=problem_responses("schedule", 404, 422),
 )
 async def resume_schedule(
     service: NamedDependency[Service],
@@ -402,7 +409,7 @@ async def resume_schedule(
     "/schedules/{schedule_id:str}/backfill",
     operation_id="backfill",
     status_code=200,
-    responses=told("schedule", 404, 422),
+    responses=problem_responses("schedule", 404, 422),
 )
 async def backfill(
     service: NamedDependency[Service], schedule_id: ScheduleId, data: JSONBody[Backfilling]
@@ -427,7 +434,7 @@ async def backfill(
     )
 
 
-@post("/bulk", operation_id="bulk", status_code=200, responses=told("schedule", 422))
+@post("/bulk", operation_id="bulk", status_code=200, responses=problem_responses("schedule", 422))
 async def bulk(service: NamedDependency[Service], data: JSONBody[Bulk]) -> BulkDone:
     """Pause, resume or delete many schedules, chosen by what they are.
 
@@ -437,7 +444,9 @@ async def bulk(service: NamedDependency[Service], data: JSONBody[Bulk]) -> BulkD
     if asked.says_nothing:
         problem = "nothing is said about which schedules are meant"
         raise InvalidSchedule("which", problem, hint="such as source, or all: true")
-    which = Which(asked.source, asked.owner, asked.paused, asked.failing, asked.q, asked.ids)
+    which = ScheduleFilter(
+        asked.source, asked.owner, asked.paused, asked.failing, asked.q, asked.ids
+    )
     changed, unchanged = await service.bulk(
         data.action, which, note=data.note, dry_run=data.dry_run
     )
@@ -458,7 +467,7 @@ def merged(kept: dict[str, object], patch: dict[str, object]) -> dict[str, objec
     return found
 
 
-async def runs_page(service: Service, which: WhichRuns, limit: int) -> RunPage:
+async def runs_page(service: Service, which: RunFilter, limit: int) -> RunPage:
     """Return a page of runs."""
     found = await service.runs(which, limit=limit + 1)
     more = str(found[limit - 1].run_id) if len(found) > limit else None

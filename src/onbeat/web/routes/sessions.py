@@ -12,11 +12,12 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import JSONBody, PathParameter
 from litestar.types import ControllerRouterHandler
 
+from onbeat.app.systems import RunningSystems
 from onbeat.errors import InvalidSchedule
-from onbeat.hosting import Hosted
-from onbeat.service import Service
-from onbeat.systems.sessions import OUTCOMES, SLUG, TIMEOUT, Item, Refused, Sessions
-from onbeat.web.asking import Asked, name_of, told
+from onbeat.service.service import Service
+from onbeat.systems.sessions.definitions import OUTCOMES, SLUG, TIMEOUT, PromptRefused
+from onbeat.systems.sessions.system import PromptFields, Sessions
+from onbeat.web.params import Asked, name_of, problem_responses
 from onbeat.web.problems import PROBLEM_JSON, problem
 
 Fields = dict[str, object]
@@ -34,7 +35,7 @@ Slug = Annotated[
 class SessionSchedules(msgspec.Struct, frozen=True):
     """All of them, by slug."""
 
-    schedules: list[Item]
+    schedules: list[PromptFields]
 
 
 class SessionSchedulePut(msgspec.Struct, frozen=True, rename="camel"):
@@ -67,7 +68,9 @@ class SessionScheduleStarted(msgspec.Struct, frozen=True, rename="camel"):
     session_id: str | None
 
 
-@get("/api/schedule", operation_id="session_schedules", responses=told("schedule", 404))
+@get(
+    "/api/schedule", operation_id="session_schedules", responses=problem_responses("schedule", 404)
+)
 async def get_all(
     service: NamedDependency[Service], sessions: NamedDependency[Sessions]
 ) -> SessionSchedules:
@@ -78,11 +81,11 @@ async def get_all(
 @get(
     "/api/schedule/{slug:str}",
     operation_id="session_schedule",
-    responses=told("schedule", 404, 409),
+    responses=problem_responses("schedule", 404, 409),
 )
 async def get_one(
     service: NamedDependency[Service], sessions: NamedDependency[Sessions], slug: Slug
-) -> Item:
+) -> PromptFields:
     """Return a scheduled prompt."""
     return await sessions.item(service, name_of(slug))
 
@@ -90,7 +93,7 @@ async def get_one(
 @put(
     "/api/schedule/{slug:str}",
     operation_id="session_schedule_put",
-    responses=told("schedule", 404, 409),
+    responses=problem_responses("schedule", 404, 409),
 )
 async def put_one(
     service: NamedDependency[Service],
@@ -106,7 +109,7 @@ async def put_one(
 @patch(
     "/api/schedule/{slug:str}",
     operation_id="session_schedule_patch",
-    responses=told("schedule", 404, 409),
+    responses=problem_responses("schedule", 404, 409),
 )
 async def patch_one(
     service: NamedDependency[Service],
@@ -123,7 +126,7 @@ async def patch_one(
     "/api/schedule/{slug:str}",
     operation_id="session_schedule_delete",
     status_code=200,
-    responses=told("schedule", 404),
+    responses=problem_responses("schedule", 404),
 )
 async def delete_one(
     service: NamedDependency[Service], sessions: NamedDependency[Sessions], slug: Slug
@@ -137,7 +140,7 @@ async def delete_one(
     "/api/schedule/{slug:str}/run",
     operation_id="session_schedule_run",
     status_code=200,
-    responses=told("schedule", 404, 409),
+    responses=problem_responses("schedule", 404, 409),
 )
 async def run_one(
     service: NamedDependency[Service], sessions: NamedDependency[Sessions], slug: Slug
@@ -149,13 +152,13 @@ async def run_one(
 
 async def provide_sessions(state: State) -> Sessions:
     """Return the system, if there is one."""
-    systems: Hosted = state.systems
+    systems: RunningSystems = state.systems
     if systems.sessions is None:
-        raise Refused(404, "the sessions system is off: set sessions_url")
+        raise PromptRefused(404, "the sessions system is off: set sessions_url")
     return systems.sessions
 
 
-def _refused(_: Asked, refused: Refused) -> Response[bytes]:
+def _refused(_: Asked, refused: PromptRefused) -> Response[bytes]:
     return _answer(refused.status, refused.error, refused.hint)
 
 
@@ -174,7 +177,7 @@ ROUTES: list[ControllerRouterHandler] = [
         "/",
         route_handlers=[get_all, get_one, put_one, patch_one, delete_one, run_one],
         dependencies={"sessions": Provide(provide_sessions)},
-        exception_handlers={Refused: _refused, InvalidSchedule: _invalid},
+        exception_handlers={PromptRefused: _refused, InvalidSchedule: _invalid},
     )
 ]
 

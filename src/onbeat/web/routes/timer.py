@@ -9,14 +9,15 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
 
-from onbeat.core.schedules import ID
+from onbeat.app.systems import RunningSystems
+from onbeat.core.schedule import ID
 from onbeat.errors import InvalidSettings
-from onbeat.hosting import Hosted
-from onbeat.records import RunRow
-from onbeat.service import Service
-from onbeat.systems.flows import ScheduleStatus, Timer, TimerStatus
-from onbeat.telling import RunFields, run_fields
-from onbeat.web.asking import Asked, Limit, schedule_id_of, told
+from onbeat.ports.rows import RunRow
+from onbeat.service.serialize import RunFields, run_fields
+from onbeat.service.service import Service
+from onbeat.systems.flows.config import ScheduleStatus, TimerStatus
+from onbeat.systems.flows.system import FlowTimer
+from onbeat.web.params import Asked, Limit, problem_responses, schedule_id_of
 from onbeat.web.problems import PROBLEM_JSON, problem
 
 FlowId = Annotated[
@@ -48,17 +49,17 @@ class FlowRun(msgspec.Struct, frozen=True):
     result: object
 
 
-@get("/timer", operation_id="timer_status", responses=told("timer", 409))
+@get("/timer", operation_id="timer_status", responses=problem_responses("timer", 409))
 async def get_status(
-    service: NamedDependency[Service], timer: NamedDependency[Timer]
+    service: NamedDependency[Service], timer: NamedDependency[FlowTimer]
 ) -> TimerStatus:
     """Return how the timer stands."""
     return await timer.status(service)
 
 
-@get("/timer/schedules", operation_id="timer_schedules", responses=told("timer", 409))
+@get("/timer/schedules", operation_id="timer_schedules", responses=problem_responses("timer", 409))
 async def get_schedules(
-    service: NamedDependency[Service], timer: NamedDependency[Timer]
+    service: NamedDependency[Service], timer: NamedDependency[FlowTimer]
 ) -> list[ScheduleStatus]:
     """Return the flows that are scheduled, by key, and those that are left out, with the reason."""
     return await timer.schedules(service)
@@ -68,10 +69,10 @@ async def get_schedules(
     "/timer/schedules/{flow:str}/run",
     operation_id="timer_run",
     status_code=200,
-    responses=told("flow", 404, 409, 422),
+    responses=problem_responses("flow", 404, 409, 422),
 )
 async def run(
-    service: NamedDependency[Service], timer: NamedDependency[Timer], flow: FlowId
+    service: NamedDependency[Service], timer: NamedDependency[FlowTimer], flow: FlowId
 ) -> RunFields:
     """Start a flow now, beside its times."""
     return run_fields(await timer.run(service, schedule_id_of(flow)))
@@ -81,10 +82,10 @@ async def run(
     "/timer/schedules/{flow:str}/pause",
     operation_id="timer_pause",
     status_code=200,
-    responses=told("flow", 404, 409, 422),
+    responses=problem_responses("flow", 404, 409, 422),
 )
 async def pause(
-    service: NamedDependency[Service], timer: NamedDependency[Timer], flow: FlowId
+    service: NamedDependency[Service], timer: NamedDependency[FlowTimer], flow: FlowId
 ) -> ScheduleStatus:
     """Let a flow rest; what its expose says stays as it is."""
     return await timer.pause(service, schedule_id_of(flow), paused=True)
@@ -94,18 +95,18 @@ async def pause(
     "/timer/schedules/{flow:str}/resume",
     operation_id="timer_resume",
     status_code=200,
-    responses=told("flow", 404, 409, 422),
+    responses=problem_responses("flow", 404, 409, 422),
 )
 async def resume(
-    service: NamedDependency[Service], timer: NamedDependency[Timer], flow: FlowId
+    service: NamedDependency[Service], timer: NamedDependency[FlowTimer], flow: FlowId
 ) -> ScheduleStatus:
     """Let a flow go on from now."""
     return await timer.pause(service, schedule_id_of(flow), paused=False)
 
 
-@get("/timer/runs", operation_id="timer_runs", responses=told("timer", 409))
+@get("/timer/runs", operation_id="timer_runs", responses=problem_responses("timer", 409))
 async def get_runs(
-    service: NamedDependency[Service], timer: NamedDependency[Timer], *, limit: Limit = 50
+    service: NamedDependency[Service], timer: NamedDependency[FlowTimer], *, limit: Limit = 50
 ) -> list[FlowRun]:
     """Return what ran of flows, the latest first: as whom, and by whom it was triggered."""
     rows = await timer.runs(service, limit=limit)
@@ -132,9 +133,9 @@ def _run(row: RunRow, key: str) -> FlowRun:
     )
 
 
-async def provide_timer(state: State) -> Timer:
+async def provide_timer(state: State) -> FlowTimer:
     """Return the timer of this process, or refuse where there is none."""
-    systems: Hosted = state.systems
+    systems: RunningSystems = state.systems
     if systems.flows is None:
         hint = 'exposes = "data/expose.db" in [flows]'
         raise InvalidSettings("flows_exposes", "there is no timer of flows here", hint=hint)

@@ -7,12 +7,12 @@ from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
-from onbeat.access import Scope
-from onbeat.core.durations import parse_duration
+from onbeat.core.time.durations import parse_duration
 from onbeat.errors import naming
-from onbeat.service import Service
-from onbeat.telling import TokenFields, token_fields
-from onbeat.web.asking import name_of, told
+from onbeat.service.access import Scope
+from onbeat.service.serialize import TokenFields, token_fields
+from onbeat.service.service import Service
+from onbeat.web.params import name_of, problem_responses
 
 
 class NewToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,19 +31,19 @@ class TokenMade(msgspec.Struct, frozen=True):
     secret: str
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class TokenPage(msgspec.Struct, frozen=True):
     """The tokens and sessions there are."""
 
     tokens: list[TokenFields]
 
 
-@get("/tokens", operation_id="list_tokens", responses=told("token"))
-async def list_tokens(service: NamedDependency[Service]) -> Tokens:
+@get("/tokens", operation_id="list_tokens", responses=problem_responses("token"))
+async def list_tokens(service: NamedDependency[Service]) -> TokenPage:
     """Return who may come in; never the secrets."""
-    return Tokens([token_fields(row) for row in await service.tokens.all()])
+    return TokenPage([token_fields(row) for row in await service.tokens.all()])
 
 
-@post("/tokens", operation_id="create_token", responses=told("token", 422))
+@post("/tokens", operation_id="create_token", responses=problem_responses("token", 422))
 async def create_token(service: NamedDependency[Service], data: JSONBody[NewToken]) -> TokenMade:
     """Make a token. Its secret is in this answer, and is not kept."""
     lasts = None
@@ -54,7 +54,11 @@ async def create_token(service: NamedDependency[Service], data: JSONBody[NewToke
     return TokenMade(token_fields(row), secret)
 
 
-@delete("/tokens/{name:str}", operation_id="revoke_token", responses=told("token", 404, 422))
+@delete(
+    "/tokens/{name:str}",
+    operation_id="revoke_token",
+    responses=problem_responses("token", 404, 422),
+)
 async def revoke_token(
     service: NamedDependency[Service],
     name: Annotated[

@@ -15,16 +15,15 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
-from onbeat.core.schedules import ID
+from onbeat.app.systems import RunningSystems
+from onbeat.core.schedule import ID
 from onbeat.errors import InvalidSchedule, InvalidSettings
-from onbeat.hosting import Hosted
-from onbeat.service import Service
-from onbeat.systems.wording import check_fields
-from onbeat.systems.workflows import Workflows
+from onbeat.service.serialize import RunFields
+from onbeat.service.service import Service
+from onbeat.systems.field_names import check_fields
 from onbeat.systems.workflows.registrar import check_given, check_one_of
-from onbeat.systems.workflows.system import check_deployed
-from onbeat.telling import RunFields
-from onbeat.web.asking import Asked, Limit, name_of, schedule_id_of, told
+from onbeat.systems.workflows.system import Workflows, check_deployed
+from onbeat.web.params import Asked, Limit, name_of, problem_responses, schedule_id_of
 from onbeat.web.problems import PROBLEM_JSON, problem
 from onbeat.web.routes.runs import Ending, RunKey, heard_of
 
@@ -266,7 +265,7 @@ def in_words(check: Callable[[Any], object]) -> Callable[[Any, Any], Awaitable[N
     operation_id="workflow_upsert",
     guards=[in_words(check_given)],
     status_code=200,
-    responses=told("schedule", 412),
+    responses=problem_responses("schedule", 412),
 )
 async def upsert(
     workflows: NamedDependency[Workflows], data: JSONBody[UpsertInput]
@@ -280,7 +279,7 @@ async def upsert(
     "/schedules/pause",
     operation_id="workflow_pause",
     status_code=200,
-    responses=told("schedule", 404),
+    responses=problem_responses("schedule", 404),
 )
 async def pause(
     workflows: NamedDependency[Workflows], data: JSONBody[WorkflowPausing]
@@ -294,7 +293,7 @@ async def pause(
     "/schedules/{id:str}/pause",
     operation_id="workflow_pause_by_id",
     status_code=200,
-    responses=told("schedule", 404),
+    responses=problem_responses("schedule", 404),
 )
 async def pause_by_id(
     workflows: NamedDependency[Workflows],
@@ -307,13 +306,19 @@ async def pause_by_id(
     return WorkflowPaused(schedule_id, data.paused)
 
 
-@delete("/schedules/{id:str}", operation_id="workflow_delete", responses=told("schedule", 404))
+@delete(
+    "/schedules/{id:str}",
+    operation_id="workflow_delete",
+    responses=problem_responses("schedule", 404),
+)
 async def remove(workflows: NamedDependency[Workflows], id: Id) -> None:  # noqa: A002 - as before
     """Take the schedule of a workflow away; its started runs finish."""
     await workflows.registrar.delete_schedule(schedule_id_of(id))
 
 
-@get("/schedules/{id:str}", operation_id="workflow_get", responses=told("schedule", 404))
+@get(
+    "/schedules/{id:str}", operation_id="workflow_get", responses=problem_responses("schedule", 404)
+)
 async def get_one(workflows: NamedDependency[Workflows], id: Id) -> WorkflowPreview:  # noqa: A002 - as before
     """Return the schedule of a workflow, with the next five times at which it fires."""
     return msgspec.convert(
@@ -321,7 +326,7 @@ async def get_one(workflows: NamedDependency[Workflows], id: Id) -> WorkflowPrev
     )
 
 
-@get("/schedules", operation_id="workflow_list", responses=told(""))
+@get("/schedules", operation_id="workflow_list", responses=problem_responses(""))
 async def get_all(
     workflows: NamedDependency[Workflows],
     *,
@@ -336,7 +341,11 @@ async def get_all(
     return msgspec.convert(found, list[WorkflowSchedule])
 
 
-@get("/schedules/{id:str}/runs", operation_id="workflow_runs", responses=told("schedule", 404))
+@get(
+    "/schedules/{id:str}/runs",
+    operation_id="workflow_runs",
+    responses=problem_responses("schedule", 404),
+)
 async def get_runs(
     workflows: NamedDependency[Workflows],
     id: Id,  # noqa: A002 - as before
@@ -353,7 +362,7 @@ async def get_runs(
     operation_id="workflow_deploy",
     guards=[in_words(check_deployed)],
     status_code=200,
-    responses=told(""),
+    responses=problem_responses(""),
 )
 async def deploy(
     workflows: NamedDependency[Workflows], data: JSONBody[DeployInput]
@@ -369,7 +378,7 @@ async def deploy(
     "/run-launcher/start",
     operation_id="run_launcher_start",
     status_code=200,
-    responses=told("executor", 409),
+    responses=problem_responses("executor", 409),
 )
 async def start(
     workflows: NamedDependency[Workflows], data: JSONBody[StartInput]
@@ -378,7 +387,7 @@ async def start(
     return WorkflowStarted(await workflows.start(**msgspec.structs.asdict(data)))
 
 
-@get("/workflows", operation_id="workflow_dags", responses=told(""))
+@get("/workflows", operation_id="workflow_dags", responses=problem_responses(""))
 async def get_dags(
     workflows: NamedDependency[Workflows],
     *,
@@ -394,7 +403,11 @@ async def get_dags(
     return msgspec.convert(found, WorkflowPage)
 
 
-@get("/workflows/{id:str}", operation_id="workflow_versions", responses=told("workflow", 404))
+@get(
+    "/workflows/{id:str}",
+    operation_id="workflow_versions",
+    responses=problem_responses("workflow", 404),
+)
 async def get_workflow(
     workflows: NamedDependency[Workflows],
     id: WorkflowId,  # noqa: A002 - as before
@@ -409,7 +422,7 @@ async def get_workflow(
 @get(
     "/workflows/{id:str}/versions/{version:int}",
     operation_id="workflow_dag",
-    responses=told("workflow", 404),
+    responses=problem_responses("workflow", 404),
 )
 async def get_dag(
     workflows: NamedDependency[Workflows],
@@ -427,7 +440,7 @@ async def get_dag(
     "/workflows/{id:str}",
     operation_id="workflow_delete_dags",
     status_code=200,
-    responses=told("workflow", 404, 409),
+    responses=problem_responses("workflow", 404, 409),
 )
 async def delete_workflow(
     workflows: NamedDependency[Workflows],
@@ -445,7 +458,7 @@ async def delete_workflow(
     "/workflows/{id:str}/versions/{version:int}",
     operation_id="workflow_delete_dag",
     status_code=200,
-    responses=told("workflow", 404, 409),
+    responses=problem_responses("workflow", 404, 409),
 )
 async def delete_version(
     workflows: NamedDependency[Workflows],
@@ -467,7 +480,7 @@ async def delete_version(
     operation_id="report_run_shortly",
     guards=[in_words(check_ending)],
     status_code=200,
-    responses=told("run", 404, 409),
+    responses=problem_responses("run", 404, 409),
 )
 async def report(
     service: NamedDependency[Service], key: RunKey, data: JSONBody[Ending]
@@ -478,7 +491,7 @@ async def report(
 
 async def provide_workflows(service: NamedDependency[Service], state: State) -> Workflows:
     """Return what whoever asks may have of this system."""
-    systems: Hosted = state.systems
+    systems: RunningSystems = state.systems
     return systems.workflows.of(service)
 
 

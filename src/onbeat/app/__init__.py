@@ -1,0 +1,1 @@
+"""The composition root: settings, stores, launchers and systems become one running process."""

@@ -1,0 +1,599 @@
+"""What an operator can change: defaults, then a file, then the environment, then flags.
+
+`Settings.load` is given all four and reads nothing but the file. It is strict in every place: an
+unknown name or a wrong value is refused where it stands, even if a later place would outvote it.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Literal, get_args
+
+from onbeat.core.notify.channels import Channel, read_channels
+from onbeat.core.time.durations import parse_duration
+from onbeat.core.web_origins import read_origins
+from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown, without_password
+from onbeat.files.regular import read_regular
+from onbeat.ports.store import Role
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "text", "json"]
+HttpTargets = Literal["any", "public"]
+OverlapPolicy = Literal["allow", "skip", "queue"]
+CatchupPolicy = Literal["none", "fire_immediately", "spread"]
+TimerLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+JwtAlgorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
+
+Reader = Callable[[object], object]
+
+FILE = "onbeat.toml"
+LISTEN = "127.0.0.1:8585"
+PREFIX = "ONBEAT_"
+CONFIG = "ONBEAT_CONFIG"  # names another file than FILE
+# Onbeat gives these to the commands it starts, which may call `onbeat` themselves.
+HANDED_DOWN = frozenset({
+    "ONBEAT_ATTEMPT", "ONBEAT_FAILPOINT", "ONBEAT_INPUTS", "ONBEAT_ITERATION", "ONBEAT_KEY",
+    "ONBEAT_NODE", "ONBEAT_RUN_AT", "ONBEAT_RUN_ID", "ONBEAT_SCHEDULE", "ONBEAT_STORE",
+    "ONBEAT_TRIGGERED_BY",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything an operator can change. Nothing else in the package reads the environment.
+
+    Lengths of time are milliseconds here, and texts such as `30s` wherever a person writes them.
+    """
+
+    database: str = "sqlite:///onbeat.db"
+    output: str = ""  # the folder for what runs print; empty: beside the database
+    roles: tuple[Role, ...] = ("plan", "run", "api")  # what this node does
+    concurrency: int = 512  # runs at once on this node
+    lease: int = 5_000  # how long a silent node keeps its runs
+    stop_grace: int = 30_000  # how long `down` lets runs finish
+    catchup_per_second: int = 100  # missed ticks that this node starts in a second
+    keep: int = 30 * 86_400_000  # how long finished runs and events are kept
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "auto"  # text on a terminal, json otherwise
+    http_targets: HttpTargets = "any"  # whether requests may go to private addresses
+    pass_env: tuple[str, ...] = ()  # variables that commands get besides the usual ones
+    secrets: str = ""  # the folder whose files `secret://name` names
+    listen: str = ""  # where the API is; empty: LISTEN, or the next free port on loopback
+    public_url: str = ""  # where others find it; empty: where it listens
+    hosts: tuple[str, ...] = ()  # names under which it answers, besides those of this machine
+    cors_origins: tuple[str, ...] = ()  # whose pages may use the API, with a token
+    trusted_proxies: tuple[str, ...] = ()  # who may say for whom they ask
+    rate_limit: int = 1000  # requests of one caller in a second
+    tls_cert: str = ""  # a file, with the chain
+    tls_key: str = ""
+    tls_client_ca: str = ""  # only clients with a certificate of theirs come in
+    jwt_key: str = ""  # the file of the key that tokens from elsewhere are checked with
+    jwt_algorithm: JwtAlgorithm = "RS256"
+    jwt_issuer: str = ""
+    jwt_audience: str = ""
+    lookahead: int = 60_000  # over how long missed ticks are spread, at most
+    services_file: str = ""  # services and their timers; empty: there are none
+    sessions_url: str = ""  # the chat server; empty: there is no sessions system
+    sessions_folder: str = "~/.caco/schedule"  # its definitions and last runs, as files
+    sessions_cwd: str = ""  # where new sessions work; empty: where Onbeat was started
+    sessions_check: int = 30 * 60_000  # how long after an error a prompt is sent again
+    sessions_busy_delay: int = 60 * 60_000  # and after its session was busy
+    sessions_minimum: int = 60 * 60_000  # the shortest time between two runs of a schedule
+    sessions_most: int = 100  # sessions that it keeps; the oldest are cleaned up
+    workflows_folder: str = ""  # DAGs as files; empty: they are kept in the database
+    workflows_executor: str = ""  # where DAGs are sent: a URL, or ray; empty: to a function
+    workflows_token: str = ""  # what the executor is sent to know who asks: a reference
+    workflows_feedback: bool = False  # whether it tells of the end of every run
+    workflows_timeout: int = 3_600_000  # how long that is waited for
+    workflows_overlap_policy: OverlapPolicy = "skip"  # unless a schedule says so, as are these
+    workflows_catchup_policy: CatchupPolicy = "none"
+    workflows_jitter_ms: int = 0
+    ray_address: str = ""  # of a Ray cluster, for functions with `on: ray`; empty: there is none
+    ray_lease: int = 60_000  # how long a cluster that falls silent keeps its runs
+    ray_working_dir: str = ""  # the folder whose code the cluster gets; empty: it has it
+    flows_exposes: str = ""  # expose.db, or a folder of exposes; empty: there are none
+    flows_panel: str = ""  # the URL of the panel that launches flows
+    flows_user: str = "timer"  # the user of the panel that flows run as
+    flows_password: str = ""  # a reference
+    flows_interval: int = 60_000  # between two looks at exposes, and at a panel that was away
+    flows_log_file: str = "./data/timer.log"  # what the timer did; empty: there is no such file
+    flows_log_file_level: TimerLevel = "DEBUG"
+    flows_std_level: TimerLevel = "INFO"  # of the same on the console
+    notify: tuple[Channel, ...] = ()  # who hears of failures and the like: a table of the file
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        flags: Mapping[str, object] = {},
+        environment: Mapping[str, str],
+        file: Path | None = None,
+        folder: Path,
+        for_workflows: bool = False,
+    ) -> "Settings":
+        """Return what the places say, the later one winning: defaults, file, environment, flags.
+
+        The file is `file`, or the one that ONBEAT_CONFIG names, and then it has to be there; or
+        else `onbeat.toml` in `folder`, if there is one. Relative names start at `folder`. A flag
+        that is None was not given. What those who have workflows, or flows, name otherwise in the
+        environment counts `for_workflows`, or if anything is said of them; our own names win.
+        """
+        in_file = _from_file(environment, file, folder)
+        later = {**_from_environment(environment), **_from_flags(flags)}
+        if for_workflows or any(name.startswith("workflows_") for name in (*in_file, *later)):
+            in_file |= _by_their_names(environment, WORKFLOWS_NAMES)
+        if any(name.startswith("flows_") for name in (*in_file, *later)):
+            in_file |= _by_their_names(environment, FLOWS_NAMES)
+        found = {**in_file, **later}
+        return cls(**found)  # type: ignore[arg-type]  # each reader gives what its field takes
+
+    def at(self, database: str) -> "Settings":
+        """Return the same settings for another database."""
+        return replace(self, database=str(_read("database", database, at="address")))
+
+    @property
+    def listen_at(self) -> tuple[str, int]:
+        """The host and the port where the API is."""
+        host, _, port = (self.listen or LISTEN).rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines can reach the API."""
+        host, _ = self.listen_at
+        return host != "localhost" and not ip_address(host).is_loopback
+
+    @property
+    def api_url(self) -> str:
+        """Where the API is found, as links say it: without a slash at the end."""
+        if self.public_url:
+            return self.public_url
+        host, port = self.listen_at
+        if host != "localhost" and ip_address(host).is_unspecified:
+            host = self.hosts[0].partition(":")[0] if self.hosts else "localhost"
+        there = f"[{host}]" if ":" in host else host
+        return f"{'https' if self.tls_cert else 'http'}://{there}:{port}"
+
+    @property
+    def token_path(self) -> Path | None:
+        """The file for the first token; None if the database is in memory."""
+        if self.is_postgres:
+            return Path("onbeat.token")
+        path = self.database_path
+        return path and path.with_name(f"{path.name}.token")
+
+    @property
+    def logs_json(self) -> bool:
+        """Whether the log is written as JSON: unless a person reads it, if nothing else is said."""
+        return self.log_format == "json" or (self.log_format == "auto" and not sys.stderr.isatty())
+
+    @property
+    def is_postgres(self) -> bool:
+        """Whether the database is PostgreSQL; else it is SQLite."""
+        return not self.database.startswith("sqlite:")
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the database is gone when the program ends."""
+        return not self.is_postgres and self.database_path is None
+
+    @property
+    def database_path(self) -> Path | None:
+        """The file of the database; None if it has none."""
+        path = self.database.removeprefix("sqlite://").removeprefix("/")
+        return Path(path) if path and not self.is_postgres else None
+
+    @property
+    def database_shown(self) -> str:
+        """The address of the database as anybody may read it: without a password or options."""
+        return without_password(self.database) if self.is_postgres else self.database
+
+    @property
+    def output_folder(self) -> Path | None:
+        """The folder for what runs print; None: a temporary one, as the database is in memory."""
+        if self.output or self.is_postgres:
+            return Path(self.output or "onbeat.output")
+        path = self.database_path
+        return path and path.with_name(f"{path.name}.output")
+
+
+def _from_file(
+    environment: Mapping[str, str], file: Path | None, folder: Path
+) -> dict[str, object]:
+    hint = "a TOML file that can be read"
+    if file is None and CONFIG in environment:
+        if not environment[CONFIG]:
+            raise InvalidSettings(CONFIG, "it is empty", hint="name a file, or unset it")
+        file, hint = Path(environment[CONFIG]), f"{CONFIG} names it"
+    name, path = (file, folder / file) if file else (folder / FILE, folder / FILE)
+    try:
+        given = _parse(str(name), read_regular(path).decode())
+    except OSError as failed:
+        if file is None and isinstance(failed, FileNotFoundError) and not path.is_symlink():
+            return {}
+        problem = f"it cannot be read: {failed.strerror}"
+        raise InvalidSettings(str(name), problem, hint=hint) from None
+    except UnicodeDecodeError:
+        raise InvalidSettings(str(name), "it is not in UTF-8", hint="save it in UTF-8") from None
+    except ValueError:  # a NUL in the name
+        raise InvalidSettings(shown(str(name)), "it is no file name", hint=hint) from None
+    found = {}
+    for key, value in _with_tables_flat(given, at=str(name)).items():
+        at = f"{name}: {_spelled(key)}"
+        if key not in _READERS:
+            raise _unknown(at, _meant_in_file(key, value))
+        found[key] = _read(key, value, at=at)
+    return found
+
+
+def _meant_in_file(key: str, value: object) -> str:
+    """Return a hint for what is no setting: where it belongs, or what was perhaps meant."""
+    for system in SYSTEMS:
+        name = key.removeprefix(f"{system}_")
+        if name != key and name in _READERS:
+            return f"{name} stands above [{system}]"
+    near = get_close_matches(key[:64], SYSTEMS, n=1) if isinstance(value, dict) else ()
+    return f"did you mean [{near[0]}]?" if near else meant(key, _READERS)
+
+
+def _with_tables_flat(given: Mapping[str, object], *, at: str) -> dict[str, object]:
+    """Return the same with `[sessions] url` as `sessions_url`, for each system."""
+    tables = {key: value for key, value in given.items() if key in SYSTEMS}
+    found = {key: value for key, value in given.items() if key not in tables}
+    for key, value in tables.items():
+        if not isinstance(value, dict):
+            found[key] = value  # which is no setting
+            continue
+        for name, each in value.items():
+            if f"{key}_{name}" in found:
+                problem, hint = "it is said twice", f"{name} in [{key}] is the same"
+                raise InvalidSettings(f"{at}: {_spelled(f'{key}_{name}')}", problem, hint=hint)
+            found[f"{key}_{name}"] = each
+    return found
+
+
+def _by_their_names(
+    environment: Mapping[str, str], names: Mapping[str, tuple[str, Reader]]
+) -> dict[str, object]:
+    """Return the settings that a system is used to have in the environment, as it names them."""
+    found = {}
+    for variable, (name, reader) in names.items():
+        if variable in environment:
+            text = environment[variable]
+            value = int(text) if re.fullmatch(r"[0-9]{1,18}", text.strip()) else text
+            found[name] = _read_by(reader, value, at=variable)
+    found.pop("tick_ms", None)  # there is no tick to set: nothing is polled
+    return found
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    known = {PREFIX + name.upper(): name for name in _READERS.keys() - _TABLES}
+    found = {}
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX) or variable == CONFIG or variable in HANDED_DOWN:
+            continue
+        if variable not in known:
+            # Compared without the prefix, which would make all of them alike.
+            ends = [name.removeprefix(PREFIX) for name in (*known, CONFIG)]
+            hint = meant(variable.removeprefix(PREFIX).upper(), ends)
+            raise _unknown(_spelled(variable), re.sub(r"[A-Z_]+", rf"{PREFIX}\g<0>", hint))
+        name = known[variable]
+        found[name] = _read(name, _as_in_a_file(name, environment[variable]), at=variable)
+    return found
+
+
+def _from_flags(flags: Mapping[str, object]) -> dict[str, object]:
+    found = {}
+    for name, value in flags.items():
+        at = f"--{_spelled(name).replace('_', '-')}"
+        if name not in _READERS.keys() - _TABLES:
+            raise _unknown(at, meant(name, _READERS.keys() - _TABLES))
+        if value is not None:
+            plain = _as_in_a_file(name, value) if isinstance(value, str) else value
+            found[name] = _read(name, plain, at=at)
+    return found
+
+
+def _parse(name: str, text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as failed:  # ValueError: also a number of 5000 digits
+        hint = 'such as concurrency = 64 or lease = "5s"'
+        raise InvalidSettings(name, f"it is not TOML: {failed}", hint=hint) from None
+
+
+def _as_in_a_file(name: str, text: str) -> object:
+    """Return what a file would hold for a text; one that makes no sense stays, to be refused."""
+    if name in _NUMBERS and re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
+        return int(text)
+    if name in _FLAGS and text.strip().lower() in ("true", "false"):
+        return text.strip().lower() == "true"
+    if name in _LISTS:
+        return [part.strip() for part in text.split(",")] if text.strip() else []
+    return text
+
+
+def _read(name: str, value: object, *, at: str) -> object:
+    return _read_by(_READERS[name], value, at=at)
+
+
+def _read_by(reader: Reader, value: object, *, at: str) -> object:
+    try:
+        return reader(value)
+    except (InvalidSchedule, InvalidSettings) as refused:
+        where = f"{at}.{refused.field}" if refused.field else at
+        raise InvalidSettings(where, refused.problem, hint=refused.hint) from None
+
+
+def _unknown(at: str, hint: str) -> InvalidSettings:
+    return InvalidSettings(at, "no setting has this name", hint=hint)
+
+
+def _spelled(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]{1,64}", name) else shown(name)
+
+
+def _database(value: object) -> str:
+    # An address may hold a password: of a text, no more than its scheme is quoted.
+    forms = "sqlite:///relative.db, sqlite:////absolute.db, or postgresql://user@host/name"
+    text = _text(value)
+    address = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", text, re.DOTALL)
+    if address is None:
+        raise InvalidSettings("", "it has no scheme", hint=forms)
+    scheme, rest = address.groups()
+    if scheme in {"postgres", "postgresql"}:
+        return text
+    if scheme.startswith(("postgres+", "postgresql+")):
+        raise InvalidSettings("", "it names a driver", hint="postgresql://user@host/name")
+    if scheme != "sqlite":
+        raise InvalidSettings("", f"no database is called {shown(scheme)}", hint=forms)
+    if rest and not rest.startswith("/"):
+        raise InvalidSettings("", "SQLite has no host: a slash is missing", hint=forms)
+    if "?" in rest:
+        raise InvalidSettings("", "it has options after '?'", hint=forms)
+    if rest == "/:memory:" or (rest and rest[1:].rpartition("/")[2] in {"", ".", ".."}):
+        raise InvalidSettings("", "it names no file", hint=forms)
+    return text
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidSettings("", f"{shown(value)} is not a text", hint="a text in quotes")
+    if "\0" in value:
+        raise InvalidSettings("", "there is a NUL in it", hint="a path")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidSettings("", f"{shown(value)} is neither true nor false", hint="true or false")
+    return value
+
+
+def _whole(least: int, most: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        hint = f"{least} to {most}"
+        if type(value) is not int:
+            raise InvalidSettings("", f"{shown(value)} is not a whole number", hint=hint)
+        if not least <= value <= most:
+            raise InvalidSettings("", f"{shown(value)} is out of bounds", hint=hint)
+        return value
+
+    return read
+
+
+def _length(least: str, most: str) -> Callable[[object], int]:
+    shortest, longest = parse_duration(least).elapsed, parse_duration(most).elapsed
+
+    def read(value: object) -> int:
+        seconds = parse_duration(value).elapsed
+        if not shortest <= seconds <= longest:
+            hint = f"{least} to {most}"
+            raise InvalidSettings("", f"{shown(value)} is out of bounds", hint=hint)
+        return seconds * 1000
+
+    return read
+
+
+def _choice(kind: object) -> Callable[[object], str]:
+    known = get_args(kind)
+
+    def read(value: object) -> str:
+        if value not in known:
+            raise InvalidSettings("", f"{shown(value)} is no choice", hint=meant(value, known))
+        return str(value)
+
+    return read
+
+
+def _timer_level(value: object) -> str:
+    return _choice(TimerLevel)(value.upper() if isinstance(value, str) else value)
+
+
+def _seconds(value: object) -> int:
+    return _whole(1, 86_400)(value) * 1000
+
+
+def _name(value: object) -> str:
+    text = _text(value)
+    if not re.fullmatch(r"[A-Za-z0-9._@-]{1,100}", text):
+        hint = "letters, digits and . _ @ -, at most 100"
+        raise InvalidSettings("", f"{shown(text)} is no name of a user", hint=hint)
+    return text
+
+
+def _roles(value: object) -> tuple[str, ...]:
+    known = get_args(Role)
+    if not isinstance(value, (list, tuple)) or not value:
+        raise InvalidSettings("", f"{shown(value)} is no list of roles", hint='["plan", "run"]')
+    for role in value:
+        if role not in known:
+            raise InvalidSettings("", f"{shown(role)} is no role", hint=meant(role, known))
+    return tuple(dict.fromkeys(value))
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings("", f"{shown(value)} is not a list", hint='such as ["HOME", "LANG"]')
+    for name in value:
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            # What is behind a '=' may be a secret.
+            quoted = name.partition("=")[0] if isinstance(name, str) else name
+            problem = f"{shown(quoted)} is not the name of a variable"
+            if quoted != name:
+                problem = f"{shown(quoted)} is given with a value"
+            raise InvalidSettings("", problem, hint="names only, such as HOME")
+    return tuple(dict.fromkeys(value))
+
+
+def _listen(value: object) -> str:
+    hint = "such as 127.0.0.1:8585, [::1]:8585 or 0.0.0.0:443"
+    text = _text(value)
+    if not text:
+        return text
+    match = re.fullmatch(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", text)
+    if match is None or int(match[2]) > 65_535:
+        raise InvalidSettings("", f"{shown(text)} is no address with a port", hint=hint)
+    with suppress(ValueError):
+        if match[1] != "localhost":
+            ip_address(match[1].strip("[]"))
+        return text
+    raise InvalidSettings("", f"{shown(match[1])} is no address", hint=hint)
+
+
+def _url(example: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        text = _text(value)
+        if text and not re.fullmatch(rf"https?://{HOST}(/[A-Za-z0-9._~/-]*)?", text):
+            problem = f"{shown(text.rpartition('@')[2])} is no URL that others could use"
+            raise InvalidSettings("", problem, hint=f"such as {example}")
+        return text.rstrip("/")
+
+    return read
+
+
+def _executor(value: object) -> str:
+    return "ray" if value == "ray" else _url("http://127.0.0.1:8002, or ray")(value)
+
+
+def _ray_address(value: object) -> str:
+    text = _text(value)
+    if text and text not in {"auto", "local"} and not re.fullmatch(rf"(ray://)?{HOST}", text):
+        hint = "such as 10.0.0.7:6379, or auto for the one on this machine"
+        raise InvalidSettings("", f"{shown(text)} is no address of a Ray cluster", hint=hint)
+    return text
+
+
+def _hosts(value: object) -> tuple[str, ...]:
+    hint = 'such as ["onbeat.example.com"]'
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings("", f"{shown(value)} is not a list", hint=hint)
+    for name in value:
+        if not isinstance(name, str) or not re.fullmatch(HOST, name):
+            raise InvalidSettings("", f"{shown(name)} is no host", hint=hint)
+    return tuple(dict.fromkeys(name.lower() for name in value))
+
+
+def _networks(value: object) -> tuple[str, ...]:
+    hint = 'such as ["10.0.0.7", "10.1.0.0/16"]'
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings("", f"{shown(value)} is not a list", hint=hint)
+    for name in value:
+        try:
+            ip_network(name if isinstance(name, str) else "")
+        except ValueError:
+            problem = f"{shown(name)} is neither an address nor a network"
+            raise InvalidSettings("", problem, hint=hint) from None
+    return tuple(dict.fromkeys(value))
+
+
+# A name or an address, with a port if that matters.
+HOST = r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
+
+_READERS: dict[str, Reader] = {
+    "database": _database,
+    "output": _text,
+    "roles": _roles,
+    "concurrency": _whole(1, 100_000),
+    "lease": _length("1s", "1h"),
+    "stop_grace": _length("0s", "1d"),
+    "catchup_per_second": _whole(1, 100_000),
+    "keep": _length("1h", "36500d"),
+    "log_level": _choice(LogLevel),
+    "log_format": _choice(LogFormat),
+    "http_targets": _choice(HttpTargets),
+    "pass_env": _names,
+    "secrets": _text,
+    "listen": _listen,
+    "public_url": _url("https://onbeat.example.com"),
+    "hosts": _hosts,
+    "cors_origins": read_origins,
+    "trusted_proxies": _networks,
+    "rate_limit": _whole(1, 1_000_000),
+    "tls_cert": _text,
+    "tls_key": _text,
+    "tls_client_ca": _text,
+    "jwt_key": _text,
+    "jwt_algorithm": _choice(JwtAlgorithm),
+    "jwt_issuer": _text,
+    "jwt_audience": _text,
+    "lookahead": _length("1s", "1h"),
+    "services_file": _text,
+    "sessions_url": _url("http://127.0.0.1:53000"),
+    "sessions_folder": _text,
+    "sessions_cwd": _text,
+    "sessions_check": _length("1m", "1d"),
+    "sessions_busy_delay": _length("1m", "7d"),
+    "sessions_minimum": _length("1m", "1d"),
+    "sessions_most": _whole(1, 100_000),
+    "workflows_folder": _text,
+    "workflows_executor": _executor,
+    "workflows_token": _text,
+    "workflows_feedback": _flag,
+    "workflows_timeout": _length("1m", "30d"),
+    "workflows_overlap_policy": _choice(OverlapPolicy),
+    "workflows_catchup_policy": _choice(CatchupPolicy),
+    "workflows_jitter_ms": _whole(0, 7 * 86_400_000),
+    "ray_address": _ray_address,
+    "ray_lease": _length("5s", "1h"),
+    "ray_working_dir": _text,
+    "flows_exposes": _text,
+    "flows_panel": _url("http://127.0.0.1:3370"),
+    "flows_user": _name,
+    "flows_password": _text,
+    "flows_interval": _length("1s", "1d"),
+    "flows_log_file": _text,
+    "flows_log_file_level": _timer_level,
+    "flows_std_level": _timer_level,
+    "notify": read_channels,
+}
+_TABLES = {"notify"}  # which only a file can have
+_FLAGS = {"workflows_feedback"}
+_NUMBERS = {
+    "concurrency", "catchup_per_second", "rate_limit", "sessions_most", "workflows_jitter_ms",
+}  # fmt: skip
+SYSTEMS = ("flows", "services", "sessions", "workflows", "ray")
+# What those who come from a scheduler of workflows have in their environment.
+WORKFLOWS_NAMES: dict[str, tuple[str, Reader]] = {
+    "TICK_MS": ("tick_ms", _whole(1, 3_600_000)),
+    "LOOKAHEAD_MS": ("lookahead", _whole(1000, 3_600_000)),
+    "MAX_CATCHUP_PER_TICK": ("catchup_per_second", _READERS["catchup_per_second"]),
+    "DEFAULT_OVERLAP_POLICY": ("workflows_overlap_policy", _choice(OverlapPolicy)),
+    "DEFAULT_CATCHUP_POLICY": ("workflows_catchup_policy", _choice(CatchupPolicy)),
+    "DEFAULT_JITTER_MS": ("workflows_jitter_ms", _READERS["workflows_jitter_ms"]),
+}
+# And from a timer of flows.
+FLOWS_NAMES: dict[str, tuple[str, Reader]] = {
+    "KODO_TIMER_LOG_FILE": ("flows_log_file", _text),
+    "KODO_TIMER_LOG_FILE_LEVEL": ("flows_log_file_level", _timer_level),
+    "KODO_TIMER_STD_LEVEL": ("flows_std_level", _timer_level),
+    "KODO_TIMER_INTERVAL": ("flows_interval", _seconds),
+    "KODO_TIMER_USER": ("flows_user", _name),
+}
+_LISTS = {"cors_origins", "hosts", "pass_env", "roles", "trusted_proxies"}

@@ -1,0 +1,1 @@
+"""What to do with ticks, outcomes, edits and backfills: pure functions."""

@@ -1,0 +1,98 @@
+"""Which ticks of the past can be run after all, and what becomes of the rows they have."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from onbeat.core.runs.run import Reason, Status
+
+WhyNot = Literal["ran", "waits", "canceled", "undecided", "forgotten"]
+TELLS: dict[WhyNot, str] = {
+    "ran": "it ran, or another run stood for it",
+    "waits": "it is enqueued, or runs right now",
+    "canceled": "it was canceled",
+    "undecided": "it is not decided yet",
+    "forgotten": "it is older than what is kept, so that nobody knows whether it ran",
+}
+
+
+class CoveringRow(msgspec.Struct, frozen=True, gc=False):
+    """A row that stands for a tick, or for several."""
+
+    run_id: int
+    run_at: int
+    first_run_at: int | None
+    tick_count: int
+    status: Status
+    reason: Reason | None
+    revision: int = 0  # of the definition that it was decided by
+
+    @property
+    def first(self) -> int:
+        return self.run_at if self.first_run_at is None else self.first_run_at
+
+
+class Revive(msgspec.Struct, frozen=True, gc=False):
+    """Enqueue the row that a skipped tick has: it keeps its row and its key."""
+
+    run_at: int
+    row: CoveringRow
+
+
+class Add(msgspec.Struct, frozen=True, gc=False):
+    """Give a tick a row of its own: it had none, or shared one with others."""
+
+    run_at: int
+    shared: CoveringRow | None = None
+
+
+class Refuse(msgspec.Struct, frozen=True, gc=False):
+    """Leave a tick as it is."""
+
+    run_at: int
+    why: WhyNot
+    run_id: int | None = None
+
+
+Choice = Revive | Add | Refuse
+
+
+def choose(
+    ticks: Iterable[int], rows: Sequence[CoveringRow], *, until: int, unknown: tuple[int, int]
+) -> list[Choice]:
+    """Decide what becomes of each tick. A tick's own row goes before a range that contains it.
+
+    Every tick up to `until` is decided. Between the two instants of `unknown` history is gone.
+    """
+    own = {row.run_at: row for row in rows}
+    ranges = [row for row in rows if row.first_run_at is not None]
+    found: list[Choice] = []
+    for tick in ticks:
+        row = own.get(tick)
+        shared = next((each for each in ranges if each.first <= tick < each.run_at), None)
+        if tick > until:
+            found.append(Refuse(tick, "undecided"))
+        elif row is not None:
+            refused = _refused(tick, row)
+            found.append(refused or Revive(tick, row))
+        elif shared is not None:
+            refused = _refused(tick, shared)
+            found.append(refused or Add(tick, shared))
+        elif unknown[0] < tick < unknown[1]:
+            found.append(Refuse(tick, "forgotten"))
+        else:
+            found.append(Add(tick))
+    return found
+
+
+def _refused(tick: int, row: CoveringRow) -> Refuse | None:
+    match row.status:
+        case Status.SKIPPED:
+            return None
+        case Status.CANCELED:
+            return Refuse(tick, "canceled", row.run_id)
+        case Status.ENQUEUED | Status.STARTED:
+            return Refuse(tick, "waits", row.run_id)
+        case Status.SUCCESS | Status.FAILED:
+            return Refuse(tick, "ran", row.run_id)

@@ -1,0 +1,243 @@
+"""What an edit does with ticks that are owed and with runs that wait: decided once, for all.
+
+The store carries out what `decide` returns in the transaction of the edit. `foresee` says the same
+beforehand, by the same function: it is what `onbeat plan` names.
+
+Ticks are in seconds, everything else is in milliseconds.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from onbeat.core.decide.plan import decide_edit, defined_late, due_at, next_due, plan, set_aside
+from onbeat.core.runs.decisions import Decision, Launch, Queue, Skip, Supersede, Tick
+from onbeat.core.runs.run import Reason, ReasonDetail, Run, Status
+from onbeat.core.schedule import Schedule
+from onbeat.core.time.instants import rfc3339, rfc3339_ms
+from onbeat.core.triggers.past import NO_PAST, Past
+
+MOST_LISTED = 1000  # single times of a new schedule that are looked at
+NONE: Mapping[int, int] = {}
+MISSED: Mapping[Reason, str] = {"edited": "missed (edited)", "missed": "missed"}
+
+
+class EditContext(msgspec.Struct, frozen=True):
+    """What an edit finds: a schedule, the ticks that it owes, and its unfinished runs."""
+
+    schedule: Schedule | None  # None: its definition cannot be read
+    revision: int
+    run_at: int | None = None  # the first undecided tick
+    past: Past = NO_PAST
+    unfinished: tuple[Run, ...] = ()
+    held: Reason | None = None  # why none of its ticks starts: `paused` or `gate_off`
+    held_by: ReasonDetail | None = None  # since when, and by whom
+    is_down: bool = False  # no node is up that plans or runs
+
+
+class PlannedRecord(msgspec.Struct, frozen=True):
+    """Ticks that get one row, which starts nothing."""
+
+    reason: Reason
+    count: int
+    first: int
+    last: int
+
+
+class EditForecast(msgspec.Struct, frozen=True):
+    """What defining or deleting a schedule now would do with its past and its waiting runs."""
+
+    starts: Sequence[int] = ()  # ticks that would start, or wait for their turn
+    revision: int = 0  # that these would start by
+    records: Sequence[PlannedRecord] = ()
+    keeps: Mapping[int, int] = NONE  # how many waiting runs keep which revision
+    moves: Mapping[int, int] = NONE  # how many of which revision are moved to the new one
+    ends: int = 0  # waiting runs whose place a tick takes
+    cancels: int = 0  # waiting runs of a schedule that is deleted
+    by_planner: bool = False  # the edit leaves ticks as they are: the planner decides them next
+    has_more: bool = False  # the planner decides further ones after those
+    start_by: int | None = None  # no node is up: by when one has to be, for the last to start
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing to name."""
+        return not (self.starts or self.records or self.keeps or self.moves or self.cancels)
+
+
+NOTHING_FORESEEN = EditForecast()
+
+
+def is_retimed(old: Schedule | None, new: Schedule) -> bool:
+    """Return whether an edit changes when a schedule ticks: the new one then plans from now on."""
+    return old is None or not new.is_timed_like(old)
+
+
+def decide(found: EditContext, new: Schedule, *, now: int) -> tuple[Decision, ...]:
+    """Decide what a definition owes before `new` takes over: all by the old one.
+
+    If the ticks stay the same, nothing is decided: they are left to the planner and to `new`.
+    """
+    old, run_at = found.schedule, found.run_at
+    if old is None or run_at is None or not is_retimed(old, new):
+        return ()
+    if found.held is not None:
+        aside = set_aside(old, run_at, found.past, now=now, reason=found.held, detail=found.held_by)
+        return () if aside is None else (aside,)
+    decisions = decide_edit(old, run_at, found.unfinished, found.past, now=now)
+    if not found.is_down:
+        return decisions
+    return _within_grace(decisions, found.unfinished, lateness=old.policy.lateness)
+
+
+def _within_grace(
+    decisions: Sequence[Decision], unfinished: Sequence[Run], *, lateness: int
+) -> tuple[Decision, ...]:
+    """Have the runs that wait only for a node start within the grace of their ticks, or not at all.
+
+    Otherwise an edit made while no node is up would start the past whenever the next node is up.
+    A run that is queued behind one that has started waits for its turn.
+    """
+    started = {
+        run.run_at
+        for run in unfinished
+        if run.status is Status.STARTED or run.leased or run.detached
+    }
+    bounded: list[Decision] = []
+    for each in decisions:
+        if isinstance(each, Launch) or (isinstance(each, Queue) and each.behind not in started):
+            detail = replace(each.detail or ReasonDetail(), start_by=each.tick.due_at + lateness)
+            bounded.append(replace(each, detail=detail))
+        else:
+            bounded.append(each)
+    return tuple(bounded)
+
+
+def foresee(
+    found: EditContext | None, new: Schedule | None, *, now: int, update_waiting: bool = False
+) -> EditForecast:
+    """Say what defining `new` now, or deleting what is there if it is None, would do."""
+    if found is None:
+        return NOTHING_FORESEEN if new is None else _foresee_new(new, now)
+    if new is None:
+        return _foresee_deletion(found, now)
+    decisions, has_more = decide(found, new, now=now), False
+    by_planner = not is_retimed(found.schedule, new)
+    if by_planner and found.held is None and found.run_at is not None:
+        planned = plan(new, found.run_at, found.unfinished, found.past, now=now)
+        decisions = planned.decisions
+        has_more = planned.due is not None and planned.due.run_at * 1000 <= now
+    ended = {each.run.run_id for each in decisions if isinstance(each, Supersede)}
+    waiting = Counter(run.revision for run in _waiting(found) if run.run_id not in ended)
+    return EditForecast(
+        _started(decisions),
+        found.revision + 1 if by_planner or update_waiting else found.revision,
+        _records(decisions),
+        NONE if update_waiting else dict(waiting),
+        dict(waiting) if update_waiting else NONE,
+        ends=len(ended),
+        by_planner=by_planner,
+        has_more=has_more,
+        start_by=max(_limits(decisions), default=None),
+    )
+
+
+def foresee_move(found: EditContext) -> EditForecast:
+    """Say what moving the waiting runs would do of a schedule whose definition stays as it is."""
+    runs = (run.revision for run in _waiting(found))
+    moves = Counter(revision for revision in runs if revision != found.revision)
+    return (
+        EditForecast(revision=found.revision - 1, moves=dict(moves)) if moves else NOTHING_FORESEEN
+    )
+
+
+def foreseen_words(foreseen: EditForecast) -> list[str]:
+    """Return what is foreseen, a line for each thing."""
+    lines = [f"records {_ticks(each)} as {MISSED[each.reason]}" for each in foreseen.records
+             if each.reason in MISSED]  # fmt: skip
+    lines += [f"skips {_ticks(each)}: {each.reason}" for each in foreseen.records
+              if each.reason not in MISSED]  # fmt: skip
+    if foreseen.starts:
+        starts = PlannedRecord(
+            "missed", len(foreseen.starts), foreseen.starts[0], foreseen.starts[-1]
+        )
+        who = "the planner then starts" if foreseen.by_planner else "starts"
+        more = ", and more of them after that" if foreseen.has_more else ""
+        by = f"{_if_up(foreseen)}, as revision {foreseen.revision} says{more}"
+        lines.append(f"{who} {_ticks(starts)}{by}")
+    if foreseen.ends:
+        lines.append(f"ends {_runs(foreseen.ends)}: superseded by a tick")
+    for revision, n in sorted(foreseen.keeps.items()):
+        lines.append(f"keeps {_runs(n)} of revision {revision} (--update-waiting moves them)")
+    for revision, n in sorted(foreseen.moves.items()):
+        lines.append(f"moves {_runs(n)} of revision {revision} to the new one")
+    if foreseen.cancels:
+        lines.append(f"cancels {_runs(foreseen.cancels)}")
+    return lines
+
+
+def _foresee_new(new: Schedule, now: int) -> EditForecast:
+    """Say what becomes of single times that are past when they are defined."""
+    if not new.ticks_once:
+        return NOTHING_FORESEEN
+    past = Past(created_at=now // 1000)
+    missed, until = defined_late(new, past, now=now)
+    due, starts = next_due(new, until, past), list[int]()
+    while due is not None and len(starts) < MOST_LISTED and due_at(new, due.run_at, past) <= now:
+        starts.append(due.run_at)
+        due = next_due(new, due.run_at, past)
+    records = _records([] if missed is None else [missed])
+    return EditForecast(starts, 1, records, by_planner=True)
+
+
+def _foresee_deletion(found: EditContext, now: int) -> EditForecast:
+    aside = None
+    if found.schedule is not None and found.run_at is not None:
+        aside = set_aside(found.schedule, found.run_at, found.past, now=now, reason="canceled")
+    records = _records([] if aside is None else [aside])
+    waiting = [run for run in found.unfinished if run.status is Status.ENQUEUED]
+    return EditForecast(records=records, cancels=sum(not run.detached for run in waiting))
+
+
+def _waiting(found: EditContext) -> list[Run]:
+    """Return the runs that can be given another revision."""
+    waiting = [run for run in found.unfinished if run.status is Status.ENQUEUED]
+    return [run for run in waiting if not (run.leased or run.detached)]
+
+
+def _limits(decisions: Iterable[Decision]) -> list[int]:
+    found = [each.detail for each in decisions if isinstance(each, (Launch, Queue))]
+    return [each.start_by for each in found if each is not None and each.start_by is not None]
+
+
+def _if_up(foreseen: EditForecast) -> str:
+    if foreseen.start_by is None:
+        return ""
+    by = rfc3339_ms(foreseen.start_by)
+    if len(foreseen.starts) == 1:
+        return f" if a node is up by {by}"
+    return f", each if a node is up within its grace (the last by {by})"
+
+
+def _started(decisions: Iterable[Decision]) -> list[int]:
+    return [each.tick.run_at for each in decisions if isinstance(each, (Launch, Queue))]
+
+
+def _records(decisions: Iterable[Decision]) -> list[PlannedRecord]:
+    return [_record(each.tick, each.reason) for each in decisions if isinstance(each, Skip)]
+
+
+def _record(tick: Tick, reason: Reason) -> PlannedRecord:
+    first = tick.run_at if tick.first_run_at is None else tick.first_run_at
+    return PlannedRecord(reason, tick.count, first, tick.run_at)
+
+
+def _ticks(record: PlannedRecord) -> str:
+    if record.first == record.last:
+        return f"1 tick ({rfc3339(record.first)})"
+    return f"{record.count} ticks ({rfc3339(record.first)} to {rfc3339(record.last)})"
+
+
+def _runs(n: int) -> str:
+    return f"{n} waiting run{'s' * (n != 1)}"

@@ -1,0 +1,179 @@
+"""What follows the outcome of an attempt, and whether a run that waited may start."""
+
+from collections.abc import Iterable, Sequence
+
+from onbeat.core.policy import Policy
+from onbeat.core.runs.decisions import (
+    AboutRun,
+    AwaitReport,
+    Decision,
+    Finish,
+    Launch,
+    Queue,
+    RequestCancel,
+    Retry,
+    Skip,
+    Supersede,
+    Tick,
+)
+from onbeat.core.runs.run import (
+    Accepted,
+    Busy,
+    Canceled,
+    Failed,
+    Gone,
+    Lost,
+    Outcome,
+    Run,
+    Status,
+    Succeeded,
+)
+from onbeat.core.runs.stable_hash import stable_share
+from onbeat.core.schedule import Schedule, Target
+
+MOST_LOST = 5  # attempts beyond a policy's own for a run whose nodes fall silent: it may be why
+UNREPORTED = "its target accepted it and reported no outcome by its deadline: it may still run"
+REPORT_TIMEOUT = 3_600_000  # how long an accepted run is in flight unless a timeout is configured
+
+
+def next_step(
+    schedule: Schedule | None,
+    run: Run,
+    outcome: Outcome,
+    unfinished: Sequence[Run],
+    *,
+    now: int,
+) -> Finish | Retry | AwaitReport:
+    """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
+
+    A failure is attempted again while the policy has delays left for its reason, unless a newer
+    tick waits in the queue: that one takes its turn. So is a lost one under `on_lost: retry`, or
+    if it can be found again, but not for ever: what it runs may be what ends its nodes. One that
+    was asked to end is not, unless it is only to be found, and then ended. A schedule that was
+    deleted, or cannot be read, is None: nothing of it is started again. An accepted run is in
+    flight until it is reported or its own deadline passes: the schedule's timeout, else that of
+    its launcher, else REPORT_TIMEOUT. The next tick does not shorten it.
+    """
+    policy = schedule.policy if schedule is not None else Policy()
+    release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)
+    queued = any(other.blocked_by is not None and not other.is_backfill for other in unfinished)
+    superseded = queued and not run.request_id
+    is_last = superseded or run.ending is not None or schedule is None
+    delays, tries = policy.retry.delays, run.attempt - run.deferrals
+    match outcome:
+        case Succeeded():
+            return Finish(Status.SUCCESS, None, release)
+        case Accepted():
+            if run.ending is not None:
+                return Finish(Status.CANCELED, run.ending, release)
+            return AwaitReport(now + _report_timeout(policy, outcome), outcome.external_id)
+        case Canceled():
+            return Finish(Status.CANCELED, run.ending or "canceled", release)
+        case Gone():
+            return Finish(Status.FAILED, "invalid_target", release)
+        case Busy():
+            if not is_last:
+                return Retry(now + outcome.retry_in, "busy", is_deferral=True)
+            return Finish(_never_ran(run), run.ending or "busy", release)
+        case Lost():
+            wanted = policy.on_lost == "retry" or run.reattachable
+            may_again = wanted and tries <= len(delays) + MOST_LOST
+            if may_again and (run.reattachable or not is_last):
+                return Retry(now, run.ending or "lost")  # one that is to end is found for that
+            return Finish(Status.FAILED, "lost", release)
+        case Failed():
+            may_again = policy.retry.has_one_for(outcome.reason, failures=tries)
+            if outcome.retryable and not is_last and may_again:
+                vary = stable_share(f"retry:{run.run_id}:{run.attempt}", policy.retry.jitter + 1)
+                return Retry(now + delays[tries - 1] + vary, outcome.reason)
+            return Finish(Status.FAILED, outcome.reason, release)
+
+
+def _report_timeout(policy: Policy, outcome: Accepted) -> int:
+    if policy.timeout is not None:
+        return policy.timeout
+    return outcome.timeout if outcome.timeout is not None else REPORT_TIMEOUT
+
+
+def _never_ran(run: Run) -> Status:
+    """Return how a run ends whose last attempt found its target busy."""
+    if run.ending is not None:
+        return Status.CANCELED
+    return Status.SKIPPED if run.attempt - run.deferrals <= 1 else Status.FAILED
+
+
+def to_release(unfinished: Iterable[Run], *, now: int) -> Run | None:
+    """Return the first in the queue, if no run is in flight before it.
+
+    One that is later and to be judged yet is not before it: it will find the other in flight.
+    """
+    runs = list(unfinished)
+    waiting = [run for run in runs if run.blocked_by is not None]
+    first = min(waiting, key=lambda run: (run.is_backfill, run.run_at), default=None)
+    if first is None:
+        return None
+    before = [run for run in runs if not (run.awaits_judgement and run.run_at > first.run_at)]
+    return None if any(run.in_flight(now) for run in before) else first
+
+
+def recheck_overlap(
+    schedule: Schedule, run: Run, unfinished: Sequence[Run], *, now: int
+) -> tuple[Decision, ...]:
+    """Decide again about a run that was decided before it was due, now that it is.
+
+    Others that were, and come after it, are not in its way: they will be judged themselves. The
+    last decision is about the run.
+    """
+    tick, place, policy = Tick(run.run_at, run.due_at), (run.due_at, run.run_at), schedule.policy
+    others = [
+        other
+        for other in unfinished
+        if other.run_id != run.run_id
+        and other.in_flight(now)
+        and not (other.awaits_judgement and (other.due_at, other.run_at) > place)
+    ]
+    most = 1 if policy.overlap != "allow" else policy.max_active
+    if run.request_id or most is None or len(others) < most:
+        return (Launch(tick),)
+    if policy.overlap == "queue" or run.is_backfill:
+        return (Queue(tick, others[0].run_at),)
+    older = all(other.run_at < run.run_at for other in others)
+    if policy.overlap == "replace" and older:
+        decisions, left = displace(others, newer=run.run_at)
+        return (*decisions, Launch(tick) if left is None else Queue(tick, left.run_at))
+    is_replaced = run.was_tried or policy.overlap == "replace"
+    return (Skip(tick, "superseded" if is_replaced else "overlap", others[0].run_at),)
+
+
+def holds(condition: Target, outcome: Outcome) -> bool | None:
+    """Return whether a condition holds by what came of asking it, or None if nobody could tell.
+
+    A program says no by its exit code, a function by what it returns, a server by refusing.
+    """
+    match outcome:
+        case Succeeded():
+            return bool(outcome.result) if condition.kind == "python" else True
+        case Accepted():
+            return True
+        case Busy() | Gone():
+            return False
+        case Failed(reason="exit") | Failed(reason="error", retryable=False):
+            return False
+        case _:
+            return None
+
+
+def displace(
+    others: Iterable[Run], *, newer: int | None = None
+) -> tuple[list[AboutRun], Run | None]:
+    """Decide how runs end that a newer one replaces; return one that has to be waited for."""
+    decisions: list[AboutRun] = []
+    left = None
+    for run in others:
+        if run.status is Status.ENQUEUED and not run.detached:
+            decisions.append(Supersede(run, newer=newer))
+            continue
+        left = run
+        if run.ending is None:
+            decisions.append(RequestCancel(run))
+    return decisions, left

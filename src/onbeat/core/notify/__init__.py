@@ -1,0 +1,1 @@
+"""Notifications as values: channels, rules, messages."""

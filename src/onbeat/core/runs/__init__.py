@@ -1,0 +1,1 @@
+"""Runs and the decisions about them, as values."""

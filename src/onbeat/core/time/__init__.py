@@ -1,0 +1,1 @@
+"""Time without clocks: zones, days, cron texts, durations and instants as integers."""

@@ -1,0 +1,58 @@
+"""Following new time zone data in the background, in bounded batches."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from onbeat.errors import StoreFailed
+from onbeat.ports.rows import ZoneDataProgress
+from onbeat.ports.store import Clock, Store
+
+BATCH = 1000  # schedules in one transaction
+PAUSE = 0.005  # seconds between two batches: others who write have their turn
+LOOK_EVERY = 60.0  # seconds: a program with older data may have written since
+REPORT_EVERY = 5.0
+BACKOFF = 1.0
+
+log = logging.getLogger("onbeat.engine")
+
+
+async def keep_following(store: Store, clock: Clock, moved: Callable[[], None]) -> None:
+    """Follow newer zone data as long as there is any to follow; `moved` hears of moved ticks."""
+    while True:
+        try:
+            await _follow(store, clock, moved)
+        except StoreFailed as broken:
+            log.warning("time zone data could not be followed, will be tried again: %s", broken)
+            await asyncio.sleep(BACKOFF)
+        else:
+            await asyncio.sleep(LOOK_EVERY)
+
+
+async def _follow(store: Store, clock: Clock, moved: Callable[[], None]) -> None:
+    """Follow until nothing is left, and report how far that is."""
+    began = reported = clock.monotonic()
+    known = -1
+    while (found := await store.follow_zones(limit=BATCH)) is not None:
+        if found.moved != known:
+            moved()
+            known = found.moved
+        now = clock.monotonic()
+        if found.is_done:
+            log.info(
+                "time zone data %s: all %d schedules followed in %.1f s, %d ticks moved",
+                found.version, found.total, now - began, found.moved,
+            )  # fmt: skip
+            return
+        if now - reported >= REPORT_EVERY or reported == began:
+            reported = now
+            log.info("%s", zone_progress_text(found))
+        await asyncio.sleep(PAUSE)
+
+
+def zone_progress_text(found: ZoneDataProgress) -> str:
+    """Return how far it is, as a sentence."""
+    return (
+        f"following time zone data {found.version}: {found.done} of {found.total} schedules, "
+        f"{found.moved} ticks moved"
+    )

@@ -1,0 +1,1 @@
+"""Reading and replacing files safely."""

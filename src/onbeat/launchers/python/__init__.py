@@ -1,0 +1,1 @@
+"""The launcher of Python functions in this process."""

@@ -1,0 +1,473 @@
+"""What is kept, as JSON tells it: the same fields on the command line and over HTTP.
+
+Instants are RFC 3339 texts.
+"""
+
+from functools import lru_cache
+
+import msgspec
+
+from onbeat.core.explain.attempts import AttemptSpan, stretches
+from onbeat.core.explain.preview import Preview, awaited
+from onbeat.core.explain.why import Why
+from onbeat.core.schedule import from_definition
+from onbeat.core.time.instants import rfc3339, rfc3339_ms
+from onbeat.core.triggers.past import Past
+from onbeat.errors import InvalidSchedule
+from onbeat.ports.rows import (
+    EventRow,
+    GroupRow,
+    NodeRow,
+    Overview,
+    RunRow,
+    ScheduleRow,
+    TokenRow,
+    ZoneDataProgress,
+)
+
+
+class ScheduleFields(msgspec.Struct, frozen=True):
+    """A schedule, with its position and what became of its runs."""
+
+    schedule_id: str
+    words: str
+    definition: dict[str, object]
+    revision: int
+    source: str
+    user_id: str
+    paused: bool
+    pause_note: str
+    paused_until: str | None
+    next_run_at: str | None
+    next_due_at: str | None
+    iteration: int
+    runs_used: int
+    last_run_at: str | None
+    last_success_at: str | None
+    last_failure_at: str | None
+    last_exit: int | None
+    last_missed_at: str | None
+    last_miss_reason: str | None
+    consecutive_failures: int
+    edited: bool
+    created_at: str
+    updated_at: str
+
+
+class RunFields(msgspec.Struct, frozen=True):
+    """A run: a tick that was decided, or what somebody started by hand."""
+
+    run_id: int
+    schedule_id: str
+    run_at: str
+    due_at: str
+    status: str
+    reason: str | None
+    triggered_by: str
+    user: str
+    attempt: int
+    iteration: int
+    revision: int
+    tick_count: int
+    first_run_at: str | None
+    blocked_by: int | None
+    priority: int
+    group: str | None
+    deadline_at: str | None
+    end_asked_at: str | None
+    deferrals: int
+    external_id: str | None
+    idempotency_key: str
+    request_id: str
+    node_id: str | None
+    started_at: str | None
+    stuck_at: str | None
+    finished_at: str | None
+    exit_code: int | None
+    error: str | None
+    result: object
+    inputs: dict[str, object] | None
+    rendered: dict[str, object] | None
+    created_at: str
+    updated_at: str
+
+
+class NodeFields(msgspec.Struct, frozen=True):
+    """A node: what it does, what it offers to run, and whether it is alive."""
+
+    node_id: str
+    name: str
+    roles: list[str]
+    offers: list[str]
+    running: int
+    alive: bool
+    stopping: bool
+    started_at: str
+    alive_until: str
+    version: str
+    tz: str
+    address: str
+
+
+class AwaitedFields(msgspec.Struct, frozen=True):
+    """A run that its target has accepted. It is in flight until it is reported, or its deadline."""
+
+    run_id: int
+    schedule_id: str
+    started_at: str
+    deadline_at: str
+    external_id: str
+
+
+class FollowingFields(msgspec.Struct, frozen=True):
+    """How far due ticks are computed anew with newer time zone data."""
+
+    tz: str
+    done: int
+    schedules: int
+    moved: int
+    since: str
+
+
+class OverviewFields(msgspec.Struct, frozen=True):
+    """How things stand."""
+
+    now: str
+    gate: str
+    schedules: int
+    paused: int
+    due: int
+    next_due_at: str | None
+    runs: dict[str, int]
+    stuck: int
+    nodes: list[NodeFields]
+    awaited: list[AwaitedFields]  # up to five, those with the next deadlines
+    following: FollowingFields | None
+
+
+class GroupFields(msgspec.Struct, frozen=True):
+    """A group, and how full it is."""
+
+    name: str
+    places: int
+    used: int
+    waiting: int
+
+
+class TokenFields(msgspec.Struct, frozen=True):
+    """A token, without its secret."""
+
+    token_id: str
+    kind: str
+    name: str
+    scope: str
+    owner: str
+    created_at: str
+    created_by: str
+    expires_at: str | None
+
+
+class EventFields(msgspec.Struct, frozen=True):
+    """Something that happened. `fields` are its own: which run, which reason, and so on."""
+
+    event_id: str
+    at: str
+    name: str
+    by: str
+    fields: dict[str, object]
+
+
+class AttemptFields(msgspec.Struct, frozen=True):
+    """An attempt at a run: when it was announced, and when its outcome was recorded."""
+
+    attempt: int
+    started_at: str | None
+    ended_at: str | None
+    reason: str | None
+    exit_code: int | None
+    error: str
+
+
+class WhyFields(msgspec.Struct, frozen=True):
+    """Why a schedule ran, or did not, at an instant."""
+
+    schedule_id: str
+    at: str
+    kind: str
+    reason: str | None
+    headline: str
+    sentences: list[str]
+    instead: str | None
+    run_id: int | None
+    status: str | None
+    previous: str | None
+    next: str | None
+    triggered_by: str | None = None
+    attempts: list[AttemptFields] = []
+    note: str = ""  # what a local time stands for that the clocks jump over, or show twice
+    also: list[str] = []  # the other instant, if they show it twice
+
+
+class TickFields(msgspec.Struct, frozen=True):
+    """A tick to come: as planned, when it is to start, and what the clock on the wall shows."""
+
+    run_at: str
+    due_at: str
+    local: str
+
+
+class PreviewFields(msgspec.Struct, frozen=True):
+    """What a schedule will do: in words, its next ticks, and what clock changes do to them."""
+
+    words: str
+    timezone: str
+    ticks: list[TickFields]
+    notes: list[str]
+
+
+def schedule_fields(row: ScheduleRow) -> ScheduleFields:
+    """Return a schedule as JSON tells it."""
+    return ScheduleFields(
+        schedule_id=row.schedule_id,
+        words=words_of(row),
+        definition=_definition(row.definition),
+        revision=row.revision,
+        source=row.source,
+        user_id=row.user_id,
+        paused=row.paused,
+        pause_note=row.pause_note,
+        paused_until=_millisecond(row.paused_until),
+        next_run_at=_second(row.next_run_at),
+        next_due_at=_millisecond(row.next_due_at),
+        iteration=row.iteration,
+        runs_used=row.runs_used,
+        last_run_at=_millisecond(row.last_run_at),
+        last_success_at=_millisecond(row.last_success_at),
+        last_failure_at=_millisecond(row.last_failure_at),
+        last_exit=row.last_exit,
+        last_missed_at=_millisecond(row.last_missed_at),
+        last_miss_reason=row.last_miss_reason,
+        consecutive_failures=row.consecutive_failures,
+        edited=row.is_edited,
+        created_at=rfc3339_ms(row.created_at),
+        updated_at=rfc3339_ms(row.updated_at),
+    )
+
+
+def words_of(row: ScheduleRow) -> str:
+    """Return in words when a schedule runs."""
+    try:
+        return _words(from_definition(row.schedule_id, row.definition).trigger)
+    except InvalidSchedule as refused:
+        return f"cannot be read: {refused}"
+
+
+def idle_words(row: ScheduleRow, now: int) -> str | None:
+    """Return why no coming time of a schedule starts a run; None: one does, or is not known."""
+    try:
+        schedule = from_definition(row.schedule_id, row.definition)
+    except InvalidSchedule:
+        return None
+    if not schedule.policy.enabled:
+        return "disabled (enabled: false)"
+    if not schedule.target.is_enabled:
+        return "disabled (run.enabled: false)"
+    if row.next_due_at is not None:
+        return None
+    past = Past(created_at=row.created_at // 1000, runs_used=row.runs_used)
+    return awaited(schedule.trigger, now // 1000, past)
+
+
+def target_of(row: ScheduleRow) -> str:
+    """Return the kind of what a schedule runs, such as `command`."""
+    try:
+        return from_definition(row.schedule_id, row.definition).target.kind
+    except InvalidSchedule:
+        return "-"
+
+
+_words = lru_cache(maxsize=16_384)(words)  # they take longest of all that is told of a schedule
+
+
+def run_fields(row: RunRow) -> RunFields:
+    """Return a run as JSON tells it."""
+    return RunFields(
+        run_id=row.run_id,
+        schedule_id=row.schedule_id,
+        run_at=rfc3339(row.run_at),
+        due_at=rfc3339_ms(row.due_at),
+        status=row.status,
+        reason=row.reason,
+        triggered_by=row.triggered_by,
+        user=row.user,
+        attempt=row.attempt,
+        iteration=row.iteration,
+        revision=row.revision,
+        tick_count=row.tick_count,
+        first_run_at=_second(row.first_run_at),
+        blocked_by=row.blocked_by,
+        priority=row.priority,
+        group=row.grp,
+        deadline_at=_millisecond(row.deadline_at),
+        end_asked_at=_millisecond(row.end_asked_at),
+        deferrals=row.deferrals,
+        external_id=row.external_id,
+        idempotency_key=row.key,
+        request_id=row.request_id,
+        node_id=row.leased_by,
+        started_at=_millisecond(row.started_at),
+        stuck_at=_millisecond(row.stuck_at),
+        finished_at=_millisecond(row.finished_at),
+        exit_code=row.exit_code,
+        error=row.error,
+        result=row.result,
+        inputs=None if row.inputs is None else dict(row.inputs),
+        rendered=None if row.rendered is None else dict(row.rendered),
+        created_at=rfc3339_ms(row.created_at),
+        updated_at=rfc3339_ms(row.updated_at),
+    )
+
+
+def overview_fields(found: Overview) -> OverviewFields:
+    """Return how things stand as JSON tells it."""
+    return OverviewFields(
+        now=rfc3339_ms(found.now),
+        gate="open" if found.gate_open else "closed",
+        schedules=found.schedules,
+        paused=found.paused,
+        due=found.due,
+        next_due_at=_millisecond(found.next_due_at),
+        runs=dict(found.runs),
+        stuck=found.stuck,
+        nodes=[node_fields(node, found.now) for node in found.nodes],
+        awaited=[
+            AwaitedFields(
+                row.run_id,
+                row.schedule_id,
+                rfc3339_ms(row.started_at),
+                rfc3339_ms(row.deadline_at),
+                row.external_id,
+            )
+            for row in found.awaited
+        ],
+        following=None if found.following is None else _following_fields(found.following),
+    )
+
+
+def _following_fields(found: ZoneDataProgress) -> FollowingFields:
+    since = rfc3339_ms(found.since)
+    return FollowingFields(found.version, found.done, found.total, found.moved, since)
+
+
+def node_fields(row: NodeRow, now: int) -> NodeFields:
+    """Return a node as JSON tells it."""
+    return NodeFields(
+        node_id=row.node_id,
+        name=row.name,
+        roles=sorted(row.roles),
+        offers=sorted(row.offers),
+        running=row.running,
+        alive=row.alive_until > now,
+        stopping=row.is_stopping,
+        started_at=rfc3339_ms(row.started_at),
+        alive_until=rfc3339_ms(row.alive_until),
+        version=row.version,
+        tz=row.tz,
+        address=row.address,
+    )
+
+
+def group_fields(row: GroupRow) -> GroupFields:
+    """Return a group as JSON tells it."""
+    return GroupFields(row.name, row.places, row.used, row.waiting)
+
+
+def token_fields(row: TokenRow) -> TokenFields:
+    """Return a token as JSON tells it."""
+    return TokenFields(
+        row.token_id,
+        row.kind,
+        row.name,
+        row.scope,
+        row.owner,
+        rfc3339_ms(row.created_at),
+        row.created_by,
+        _millisecond(row.expires_at),
+    )
+
+
+def event_fields(row: EventRow) -> EventFields:
+    """Return an event as JSON tells it."""
+    fields: dict[str, object] = msgspec.to_builtins(row.event)
+    name, by = str(fields.pop("name")), str(fields.pop("by", ""))
+    for field, as_text in INSTANTS.items():
+        value = fields.get(field)
+        if isinstance(value, int):
+            fields[field] = as_text(value)
+    if isinstance(fields.get("definition"), str):
+        fields["definition"] = _definition(str(fields["definition"]))
+    return EventFields(f"{row.event_id}.{row.n}", rfc3339_ms(row.at), name, by, fields)
+
+
+def why_fields(found: Why) -> WhyFields:
+    """Return why as JSON tells it."""
+    run = found.run
+    return WhyFields(
+        schedule_id=found.schedule_id,
+        at=rfc3339(found.at),
+        kind=found.kind,
+        reason=found.reason,
+        headline=found.headline,
+        sentences=list(found.sentences),
+        instead=found.instead,
+        run_id=None if run is None else run.run_id,
+        status=None if run is None else run.status.value,
+        previous=_second(found.previous),
+        next=_second(found.following),
+        triggered_by=None if run is None else run.triggered_by,
+        attempts=[] if run is None else [_attempt(each) for each in stretches(run)],
+        note=found.note,
+        also=[rfc3339(each) for each in found.also],
+    )
+
+
+def _attempt(one: AttemptSpan) -> AttemptFields:
+    began, ended = _millisecond(one.started_at), _millisecond(one.ended_at)
+    return AttemptFields(one.attempt, began, ended, one.reason, one.exit_code, one.error)
+
+
+def preview_fields(found: Preview) -> PreviewFields:
+    """Return what a schedule will do as JSON tells it."""
+    ticks = [
+        TickFields(rfc3339(run_at), rfc3339(due_at), rfc3339(due_at, found.zone))
+        for run_at, due_at in found.ticks
+    ]
+    return PreviewFields(found.words, found.zone.name, ticks, found.notes)
+
+
+INSTANTS = {
+    "run_at": rfc3339,
+    "first_run_at": rfc3339,
+    "due_at": rfc3339_ms,
+    "deadline_at": rfc3339_ms,
+    "expires_at": rfc3339_ms,
+    "until": rfc3339_ms,
+    "history_from": rfc3339_ms,
+}  # the fields of events that are instants
+
+
+def _second(t: int | None) -> str | None:
+    return None if t is None else rfc3339(t)
+
+
+def _millisecond(t: int | None) -> str | None:
+    return None if t is None else rfc3339_ms(t)
+
+
+def _definition(text: str) -> dict[str, object]:
+    """Return what is kept as a definition, also if it cannot be read as one any more."""
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        found = text
+    return found if isinstance(found, dict) else {"unreadable": found}

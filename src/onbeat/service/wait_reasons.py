@@ -1,0 +1,61 @@
+"""What waiting runs wait for, in short: a peer that does not answer, or a node that offers it."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from onbeat.core.runs.run import Status
+from onbeat.core.schedule import from_definition
+from onbeat.errors import InvalidSchedule
+from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleFilter
+from onbeat.service.service import Service
+
+MOST = 500  # waiting runs that are looked at
+SETTING_OF = {  # which makes a node offer it
+    "flow": "flows_panel",
+    "ray": "ray_address",
+    "session": "sessions_url",
+    "workflow": "workflows_executor",
+}
+
+
+class WaitReasons(msgspec.Struct, frozen=True):
+    """Some runs that wait for the same thing."""
+
+    why: str
+    runs: int
+    schedule_id: str  # of the first of them
+
+
+async def wait_reasons(service: Service, found: Overview) -> Sequence[WaitReasons]:
+    """Return what runs wait for that are due, other than their turn; most runs first."""
+    waiting = await service.runs(RunFilter(status=Status.ENQUEUED), limit=MOST)
+    due = [run for run in waiting if run.blocked_by is None and run.leased_by is None]
+    needs = await _needs(service, {run.schedule_id for run in due})
+    offered = {name for node in found.nodes if node.alive_until > found.now for name in node.offers}
+    counted: dict[str, list[RunRow]] = {}
+    for run in due:
+        need = needs.get(run.schedule_id, "")
+        if need and need not in offered and run.due_at <= found.now:
+            counted.setdefault(not_offered(need), []).append(run)
+        elif run.reason == "busy" and run.error:
+            counted.setdefault(run.error, []).append(run)
+    listed = [WaitReasons(why, len(runs), runs[-1].schedule_id) for why, runs in counted.items()]
+    return sorted(listed, key=lambda each: -each.runs)
+
+
+def not_offered(need: str) -> str:
+    """Return that no node offers something, and what would make one."""
+    hint = f" (start one with the setting {SETTING_OF[need]})" if need in SETTING_OF else ""
+    return f"no node that is up offers {need!r}{hint}"
+
+
+async def _needs(service: Service, ids: set[str]) -> dict[str, str]:
+    rows = await service.schedules(ScheduleFilter(ids=sorted(ids))) if ids else []
+    found = {}
+    for row in rows:
+        try:
+            found[row.schedule_id] = from_definition(row.schedule_id, row.definition).target.needs
+        except InvalidSchedule:  # which is reported as such
+            continue
+    return found

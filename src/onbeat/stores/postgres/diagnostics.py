@@ -1,0 +1,89 @@
+"""What a doctor sees of a PostgreSQL server: it is only read, and no table is made or changed."""
+
+from onbeat.errors import StoreFailed, StoreUnusable
+from onbeat.ports.store import Clock
+from onbeat.stores.postgres.database import SCHEMA, Connection, PostgresWorkers, ServerAddress
+from onbeat.stores.postgres.migrations import MIGRATIONS
+from onbeat.stores.postgres.transaction import NOW
+from onbeat.stores.sql.diagnostics import DatabaseFacts, PostgresFacts, examine
+
+LEFT = """
+SELECT current_setting('max_connections')::int
+       - current_setting('superuser_reserved_connections')::int
+       - (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
+"""
+
+SETTINGS = """
+SELECT name, setting FROM pg_settings
+ WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'default_transaction_read_only')
+UNION ALL SELECT 'in_recovery', pg_is_in_recovery()::text
+"""
+
+# What is there, and what of that the user may not do.
+LACKS = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = $1 AND c.relkind = 'r'
+   AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+            AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
+ ORDER BY 1
+"""
+
+
+async def look(url: str, clock: Clock) -> DatabaseFacts:
+    """Look at a database, whatever state it is in."""
+    try:
+        threads = PostgresWorkers(ServerAddress(url), size=1)
+    except StoreUnusable as refused:
+        return DatabaseFacts(problem=str(refused), is_there=False)
+    try:
+        server, schema = await threads.use(lambda connection: _look(connection, clock))
+        standing = None
+        if schema == len(MIGRATIONS) and not server.lacks:
+            standing = await threads.read(examine)
+    except (StoreFailed, StoreUnusable) as broken:
+        return DatabaseFacts(problem=str(broken), is_there=False)
+    finally:
+        threads.close()
+    is_there = schema > 0 or bool(server.lacks)
+    return DatabaseFacts(
+        standing,
+        problem="" if is_there else f"there is no schema {SCHEMA!r} yet",
+        hint="" if is_there else "onbeat up makes it",
+        is_there=is_there,
+        schema=schema,
+        known_schema=len(MIGRATIONS),
+        postgres=server,
+    )
+
+
+def _look(connection: Connection, clock: Clock) -> tuple[PostgresFacts, int]:
+    ((now,),) = connection.execute(f"SELECT {NOW}").fetchall()
+    asked_at = clock.now()
+    ((left,),) = connection.execute(LEFT).fetchall()
+    lacks, schema = _rights(connection)
+    version = connection.info.server_version // 10_000
+    settings = {name: str(value) for name, value in connection.execute(SETTINGS).fetchall()}
+    server = PostgresFacts(
+        version, int(now), asked_at, connection.is_pooled, int(left), lacks, settings
+    )
+    return server, schema
+
+
+def _rights(connection: Connection) -> tuple[list[str], int]:
+    """Return what the user lacks, and which schema there is."""
+    exists = connection.execute("SELECT to_regnamespace($1) IS NOT NULL", (SCHEMA,)).fetchone()
+    if exists != (True,):
+        may = "SELECT has_database_privilege(current_database(), 'CREATE')"
+        made = connection.execute(may).fetchone() == (True,)
+        return ([] if made else [f"CREATE on the database, for the schema {SCHEMA!r}"]), 0
+    used = "SELECT has_schema_privilege($1, 'USAGE')"
+    if connection.execute(used, (SCHEMA,)).fetchone() != (True,):
+        return [f"USAGE of the schema {SCHEMA!r}"], 0
+    names = [row[0] for row in connection.execute(LACKS, (SCHEMA,)).fetchall()]
+    lacks = [f"reading and changing {SCHEMA}.{name}" for name in names]
+    if lacks or connection.execute("SELECT to_regclass($1)", (f"{SCHEMA}.meta",)).fetchone() == (
+        None,
+    ):
+        return lacks, 0
+    found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'schema'").fetchone()
+    return lacks, 0 if found is None else int(found[0])

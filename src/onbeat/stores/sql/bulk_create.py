@@ -1,0 +1,136 @@
+"""Defining many schedules at once: what is new is written set by set, what is the same is left.
+
+The rest is done one by one in `defining`: an edit, or the return of a schedule that was deleted.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from onbeat.core.decide.plan import defined_late, next_due
+from onbeat.core.schedule import Schedule, definition
+from onbeat.errors import ChangedSince
+from onbeat.events import ScheduleCreated
+from onbeat.ports.store import Upserted
+from onbeat.stores.sql.rows import State, replace_due
+from onbeat.stores.sql.schedule_rows import SET_POSITIONS, is_foreign
+from onbeat.stores.sql.transaction import Row, Transaction, Value
+from onbeat.stores.sql.write_decisions import Decided, carry_out
+
+AT_ONCE = 1000  # schedules whose rows are read and written together
+
+THERE = """
+SELECT schedule_id, definition, revision, source, base, user_id, deleted_at FROM schedules
+ WHERE schedule_id IN (?1[])
+"""
+
+REVISIONS = """
+SELECT schedule_id, revision, user_id FROM schedules
+ WHERE schedule_id IN (?1[]) AND deleted_at IS NULL
+"""
+
+CREATE = """
+INSERT INTO schedules (source, user_id, revision, created_at, updated_at, schedule_id, definition,
+       base)
+VALUES {(?1,?2,1,?3,?3,?text,?text,?text)}
+"""
+
+CREATE_STATES = """
+INSERT INTO schedule_state (decided_until, schedule_id) VALUES {(?1,?text)}
+"""
+
+
+def upsert_plain(
+    tx: Transaction,
+    schedules: Sequence[Schedule],
+    *,
+    source: str | None,
+    user_id: str,
+    but: Collection[str],
+) -> dict[str, Upserted]:
+    """Define those that are new, and return them with those that are the same already.
+
+    The others are left to be defined one by one: those of `but`, those that are given twice, and
+    all that change or were deleted. The definitions, and all of the schedules, are held.
+    """
+    given = Counter(each.schedule_id for each in schedules)
+    if len(given) < len(schedules):
+        but = {*but, *(name for name, times in given.items() if times > 1)}
+    found: dict[str, Upserted] = {}
+    for begin in range(0, len(schedules), AT_ONCE):
+        some = [each for each in schedules[begin : begin + AT_ONCE] if each.schedule_id not in but]
+        texts = {each.schedule_id: definition(each) for each in some}
+        there: dict[str, Row] = {row[0]: row for row in tx.all(THERE, (list(texts),))}
+        found |= _unchanged(tx, texts, there, source)
+        new = [each for each in some if each.schedule_id not in there]
+        if new:
+            _create(tx, new, texts, source=source or "", user_id=user_id)
+        found |= {each.schedule_id: Upserted(each.schedule_id, "created", 1) for each in new}
+    return found
+
+
+def check_revisions(tx: Transaction, expected: Mapping[str, int | None]) -> None:
+    """Refuse if a schedule has another revision than is expected; None is that it is not there."""
+    names = list(expected)
+    for begin in range(0, len(names), AT_ONCE):
+        some = names[begin : begin + AT_ONCE]
+        there = {row[0]: row[1] for row in tx.all(REVISIONS, (some,)) if not is_foreign(tx, row[2])}
+        for name in some:
+            if there.get(name) != expected[name]:
+                raise ChangedSince(name, expected[name], there.get(name))
+
+
+def _unchanged(
+    tx: Transaction, texts: Mapping[str, str], there: Mapping[str, Row], source: str | None
+) -> dict[str, Upserted]:
+    """Return those that are there and say the same, as their source does."""
+    found: dict[str, Upserted] = {}
+    for name, row in there.items():
+        _, text, revision, its_source, base, owner, deleted_at = row
+        if text != texts[name] or deleted_at is not None or is_foreign(tx, owner):
+            continue
+        if source is None or (its_source, base) == (source, text):
+            found[name] = Upserted(name, "unchanged", revision)
+    return found
+
+
+def _create(
+    tx: Transaction,
+    schedules: Sequence[Schedule],
+    texts: Mapping[str, str],
+    *,
+    source: str,
+    user_id: str,
+) -> None:
+    until = tx.now // 1000
+    rows: list[Value] = []
+    for each in schedules:
+        text = texts[each.schedule_id]
+        rows += (each.schedule_id, text, text)
+    tx.many(CREATE, rows, (source, user_id, tx.now))
+    tx.many(CREATE_STATES, [each.schedule_id for each in schedules], (until,))
+    state = State(until, 0, 0, 0, tx.now, 1, user_id)
+    positions = _leave_missed(tx, [each for each in schedules if each.ticks_once], state)
+    tx.many(SET_POSITIONS, [value for name, at in positions.items() for value in (at, name)])
+    past = state.past
+    due = [
+        (each.schedule_id, next_due(each, positions.get(each.schedule_id, until), past))
+        for each in schedules
+    ]
+    replace_due(tx, due)
+    tx.events += [
+        ScheduleCreated(name, 1, texts[name], None if at is None else at.run_at, user_id, None)
+        for name, at in due
+    ]
+
+
+def _leave_missed(tx: Transaction, schedules: Sequence[Schedule], state: State) -> dict[str, int]:
+    """Record the single times that were past when they were defined; return up to where."""
+    positions: dict[str, int] = {}
+    missed: list[Decided] = []
+    for each in schedules:
+        skip, positions[each.schedule_id] = defined_late(each, state.past, now=tx.now)
+        if skip is not None:
+            missed.append(Decided(each, state, [skip]))
+    if missed:
+        carry_out(tx, missed)
+    return positions

@@ -1,0 +1,121 @@
+"""What a doctor reads of a store: plain facts, from tables that may be of another program's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onbeat.events import ScheduleParked, decode_events
+from onbeat.ports.rows import Overview, StoreFigures
+from onbeat.stores.sql import queries
+from onbeat.stores.sql.rows import zone_data
+from onbeat.stores.sql.transaction import Transaction
+
+MOST_NAMES = 10  # of a kind
+MOST_DEFINITIONS = 10_000
+FAILING = 5  # runs in a row
+PARKED_LATELY = 600_000  # milliseconds
+
+OVER = """
+SELECT s.schedule_id FROM schedules s LEFT JOIN due d USING (schedule_id)
+ WHERE s.deleted_at IS NULL AND s.paused = 0 AND d.schedule_id IS NULL
+   AND NOT EXISTS (SELECT 1 FROM follows f
+                    WHERE f.schedule_id = s.schedule_id AND f.followed <> s.schedule_id)
+   AND NOT EXISTS (SELECT 1 FROM schedule_runs r
+                    WHERE r.schedule_id = s.schedule_id AND r.finished_at IS NULL)
+   AND s.definition NOT LIKE '%"manual":true%'
+ ORDER BY s.schedule_id LIMIT ?1
+"""
+
+FAILED_OFTEN = """
+SELECT schedule_id
+  FROM schedule_state INDEXED BY failing_schedules JOIN schedules USING (schedule_id)
+ WHERE consecutive_failures >= ?1 AND consecutive_failures > 0 AND deleted_at IS NULL
+ ORDER BY consecutive_failures DESC, schedule_id LIMIT ?2
+"""
+
+PARKED = """
+SELECT body FROM (SELECT at, body FROM events ORDER BY event_id DESC LIMIT 100000) AS e
+ WHERE at > ?1 AND body LIKE '%"schedule.parked"%' LIMIT 100
+"""
+
+DEFINED = """
+SELECT schedule_id, definition FROM schedules WHERE deleted_at IS NULL
+ ORDER BY schedule_id LIMIT ?1
+"""
+
+STUCK = """
+SELECT DISTINCT schedule_id FROM schedule_runs INDEXED BY unfinished_runs
+ WHERE finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NOT NULL
+ ORDER BY schedule_id LIMIT ?1
+"""
+
+FIRST_ENDED = """
+SELECT min(finished_at) FROM (SELECT finished_at FROM schedule_runs ORDER BY run_id LIMIT 100) AS r
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """How things stand, as far as a doctor asks. Of names there are a few of each kind."""
+
+    overview: Overview
+    figures: StoreFigures
+    tz: str  # the zone data that due rows were computed with; empty: none yet
+    over: Sequence[str] = ()  # schedules that will never have a tick again by themselves
+    failing: Sequence[str] = ()
+    stuck: Sequence[str] = ()  # schedules with runs that take too long
+    parked: Sequence[str] = ()  # those that could not be planned lately
+    definitions: Sequence[tuple[str, str]] = ()
+    runs: int = 0
+    first_ended: int | None = None  # when the oldest run that is kept has ended
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseFacts:
+    """What came of looking at a database."""
+
+    standing: StoreFacts | None = None  # None: it could not be read
+    problem: str = ""  # why it could not be used as it is
+    hint: str = ""
+    is_there: bool = True
+    schema: int = 0
+    known_schema: int = 0  # what this program makes of it
+    damage: str = ""  # what its own check says; empty: nothing
+    is_checked: bool | None = True  # whether that check came to its end; None: it was not made
+    wal: int = 0  # bytes
+    postgres: "PostgresFacts | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresFacts:
+    """A PostgreSQL server, as far as a doctor asks."""
+
+    version: int
+    clock: int  # milliseconds
+    asked_at: int  # by the clock here, when it told its own
+    is_pooled: bool
+    connections_left: int
+    lacks: Sequence[str] = field(default_factory=tuple)  # what the user may not do
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the server, as it names them
+
+
+def examine(tx: Transaction) -> StoreFacts:
+    """Read how things stand."""
+    parked = [
+        event.schedule_id
+        for (body,) in tx.all(PARKED, (tx.now - PARKED_LATELY,))
+        for event in decode_events(body)
+        if isinstance(event, ScheduleParked)
+    ]
+    counted, first = tx.one("SELECT count(*) FROM schedule_runs"), tx.one(FIRST_ENDED)
+    return StoreFacts(
+        queries.overview(tx),
+        queries.figures(tx),
+        zone_data(tx),
+        over=[row[0] for row in tx.all(OVER, (MOST_NAMES,))],
+        failing=[row[0] for row in tx.all(FAILED_OFTEN, (FAILING, MOST_NAMES))],
+        stuck=[row[0] for row in tx.all(STUCK, (MOST_NAMES,))],
+        parked=sorted(set(parked)),
+        definitions=[(row[0], row[1]) for row in tx.all(DEFINED, (MOST_DEFINITIONS,))],
+        runs=0 if counted is None else int(counted[0]),
+        first_ended=None if first is None else first[0],
+    )

@@ -1,0 +1,148 @@
+"""Ticks that follow an event: the end of a run, or a start of the scheduler.
+
+Whoever tells of an event holds the schedules that follow it as well, so that their due rows are
+written in the transaction that makes it true.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from onbeat.core.decide.follow import (
+    ENDINGS,
+    encode_happened,
+    ended,
+    find_cycle,
+    followed_schedules,
+    started,
+)
+from onbeat.core.decide.plan import next_due
+from onbeat.core.runs.run import Status
+from onbeat.core.schedule import Schedule, follows
+from onbeat.core.triggers.past import STARTUP, TriggerCause
+from onbeat.errors import InvalidSchedule
+from onbeat.stores.sql.rows import replace_due
+from onbeat.stores.sql.schedule_rows import StoredSchedule, find_all
+from onbeat.stores.sql.transaction import Transaction, Value
+from onbeat.stores.sql.zone_data import follow_held
+
+FOLLOWERS = "SELECT DISTINCT schedule_id FROM follows WHERE followed IN (?1[]) ORDER BY schedule_id"
+
+
+def followers(tx: Transaction, followed: Collection[str]) -> list[str]:
+    """Return the schedules that have ticks when these end."""
+    return [row[0] for row in tx.all(FOLLOWERS, (list(followed),))]
+
+
+def hold_with_followers(tx: Transaction, schedule_ids: Collection[str]) -> set[str]:
+    """Hold schedules and those that follow them; return which of them are followed."""
+    if tx.one("SELECT 1 FROM follows LIMIT 1") is None:
+        tx.hold(schedule_ids)
+        return set()
+    rows = tx.all(
+        "SELECT followed, schedule_id FROM follows WHERE followed IN (?1[])", (list(schedule_ids),)
+    )
+    tx.hold({*schedule_ids, *(row[1] for row in rows)})
+    return {row[0] for row in rows}
+
+
+def cause(tx: Transaction, schedule_id: str, status: Status) -> None:
+    """Give ticks to what follows a run of this schedule that has ended so. All are held."""
+    if status not in ENDINGS:
+        return
+    ids = followers(tx, [schedule_id])
+    if ids:
+        follow_held(tx, ids)
+    for known in find_all(tx, ids):
+        schedule = known.schedule()
+        if schedule is None or known.deleted:
+            continue
+        past, until = known.state.past, known.state.decided_until
+        own = [""] if known.schedule_id == schedule_id else []  # it may name itself as well
+        for name in (*own, schedule_id):
+            happened = ended(schedule.trigger, past, name, status, now=tx.now, until=until)
+            past = replace(past, happened=happened)
+        happen(tx, known, schedule, past.happened)
+
+
+def cause_startup(tx: Transaction) -> None:
+    """Give ticks to what follows a start of the scheduler."""
+    ids = followers(tx, [STARTUP])
+    tx.hold(ids)
+    follow_held(tx, ids)
+    for known in find_all(tx, ids):
+        schedule = known.schedule()
+        if schedule is not None and not known.deleted:
+            until = known.state.decided_until
+            happened = started(schedule.trigger, known.state.past, now=tx.now, until=until)
+            happen(tx, known, schedule, happened)
+
+
+def happen(
+    tx: Transaction, known: StoredSchedule, schedule: Schedule, happened: Mapping[str, TriggerCause]
+) -> None:
+    """Keep what has happened, and move the due row if its tick is sooner."""
+    tx.run(
+        "UPDATE schedule_state SET happened = ?1 WHERE schedule_id = ?2",
+        (encode_happened(happened), known.schedule_id),
+    )
+    if known.paused:
+        return
+    past = replace(known.state.past, happened=happened)
+    due = next_due(schedule, known.state.decided_until, past)
+    if due is not None and (known.run_at is None or due.run_at < known.run_at):
+        replace_due(tx, [(known.schedule_id, due)])
+
+
+def keep_follows(tx: Transaction, schedules: Sequence[Schedule]) -> None:
+    """Keep what schedules follow; refuse what is not there, and what would go round in a circle.
+
+    The definitions are held, so that nobody else adds to them.
+    """
+    if tx.one("SELECT 1 FROM follows LIMIT 1") is not None:
+        ids = [schedule.schedule_id for schedule in schedules]
+        tx.many("DELETE FROM follows WHERE schedule_id IN ({?text})", ids)
+    new: list[Value] = []
+    for schedule in schedules:
+        for followed in sorted(follows(schedule)):
+            new += (followed, schedule.schedule_id)
+    if not new:
+        return
+    tx.many("INSERT INTO follows (followed, schedule_id) VALUES {(?text,?text)}", new)
+    there = tx.all(
+        "SELECT schedule_id FROM schedules WHERE deleted_at IS NULL AND schedule_id IN (?1[])",
+        (new[::2],),
+    )
+    known = {STARTUP, *(row[0] for row in there)}
+    for schedule in schedules:
+        for followed in sorted(follows(schedule) - known):
+            problem = f"{schedule.schedule_id} follows {followed!r}, which is not there"
+            raise InvalidSchedule("after.schedule", problem, hint="define that one first, or both")
+    if circle := _circle(tx, [schedule.schedule_id for schedule in schedules]):
+        raise InvalidSchedule(
+            "after.schedule", followed_schedules(circle), hint="leave one of these out"
+        )
+
+
+def _circle(tx: Transaction, schedule_ids: Sequence[str]) -> list[str]:
+    """Return the way by which one of these follows itself through others, if it does.
+
+    What nothing follows is in no circle. Of the others two statements read all that they follow.
+    """
+    followed = {row[0] for row in tx.all(FOLLOWED, (list(schedule_ids),))}
+    names = [name for name in schedule_ids if name in followed]
+    edges: dict[str, list[str]] = {}
+    for name, other in tx.all(ALL_FOLLOWED, (names,)) if names else ():
+        edges.setdefault(name, []).append(other)
+    return find_cycle(edges, names)
+
+
+FOLLOWED = "SELECT DISTINCT followed FROM follows WHERE followed IN (?1[])"
+ALL_FOLLOWED = """
+  WITH RECURSIVE up (schedule_id) AS (
+       SELECT schedule_id FROM follows WHERE schedule_id IN (?1[])
+        UNION
+       SELECT f.followed FROM up JOIN follows f USING (schedule_id)
+       )
+SELECT f.schedule_id, f.followed FROM up JOIN follows f USING (schedule_id)
+"""

@@ -1,0 +1,438 @@
+"""Reading what is kept. Nothing here changes anything, but for what `prune` removes."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from onbeat.events import GateChanged, HistoryPruned, decode_events
+from onbeat.ports.rows import (
+    AwaitedRow,
+    EventRow,
+    GroupRow,
+    NodeRow,
+    Overview,
+    RunFilter,
+    RunRow,
+    ScheduleFilter,
+    ScheduleRow,
+    StoreFigures,
+)
+from onbeat.ports.store import ALL
+from onbeat.stores.sql import zone_data
+from onbeat.stores.sql.outbox import forget as forget_messages
+from onbeat.stores.sql.rows import GROUPS, KEEP, gate_is_open
+from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value
+
+SCHEDULES = """
+SELECT s.schedule_id, s.definition, s.revision, s.source, s.user_id, s.paused, s.pause_note,
+       s.paused_until, s.created_at, s.updated_at, CASE WHEN s.paused = 0 THEN d.run_at END,
+       CASE WHEN s.paused = 0 THEN d.due_at END, t.runs_used, t.iteration, t.last_run_at,
+       t.last_success_at, t.last_failure_at, t.last_exit, t.last_missed_at, t.last_miss_reason,
+       t.consecutive_failures, s.base
+  FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
+ WHERE s.deleted_at IS NULL
+"""
+
+NEXT_DUE = """
+SELECT min(at) FROM (
+    SELECT min(due_at) AS at FROM due WHERE due_at >= ?2
+    UNION ALL
+    SELECT min(due_at) FROM schedule_runs
+     WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL AND due_at > ?1
+    UNION ALL
+    SELECT min(deadline_at) FROM schedule_runs
+     WHERE deadline_at IS NOT NULL AND leased_by IS NULL AND finished_at IS NULL) AS next
+"""
+
+USER = "coalesce((SELECT user_id FROM schedules s WHERE s.schedule_id = r.schedule_id), '')"
+COLUMNS = [USER if name == "user" else name for name in RunRow.__dataclass_fields__]
+RUNS = f"SELECT {', '.join(COLUMNS)} FROM schedule_runs r WHERE TRUE"
+
+OF_OWNER = "SELECT schedule_id FROM schedules WHERE user_id = ?1 AND user_id <> ''"
+OF_SOURCE = "SELECT schedule_id FROM schedules WHERE source = ?1"
+FEW = 100  # schedules whose runs are looked for by schedule, rather than the latest first
+
+PLANNED_BETWEEN = (
+    "SELECT run_id FROM schedule_runs INDEXED BY run_of_tick WHERE run_at >= {} AND run_at < {}"
+)
+
+EVENTS = "SELECT event_id, at, body FROM events WHERE TRUE"
+
+AUDIT = """
+SELECT event_id, at, body FROM events
+ WHERE asked_by IS NOT NULL AND event_id <= ?1 ORDER BY event_id DESC LIMIT ?2
+"""
+
+SEARCHED = [f"lower(s.{column}) LIKE {{0}} ESCAPE '\\'" for column in ("schedule_id", "definition")]
+
+FAR = 2**62
+MOST_AWAITED = 5  # shown of the runs that targets have accepted
+
+UNFINISHED = ("ENQUEUED", "STARTED")
+STUCK = "finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NOT NULL"  # not between retries
+ENDED_OTHERWISE = ("FAILED", "SKIPPED", "CANCELED")  # each has an index: mostly they are few
+
+COUNT_SCHEDULES = """
+SELECT (SELECT count(*) FROM schedules WHERE {own})
+       - (SELECT count(*) FROM schedules WHERE deleted_at IS NOT NULL AND {own}),
+       (SELECT count(*) FROM schedules WHERE paused = 1 AND deleted_at IS NULL AND {own})
+"""
+
+COUNT_DUE = """
+SELECT (SELECT count(*) FROM due WHERE due_at <= {now} AND {own}),
+       (SELECT min(due_at) FROM due WHERE {own})
+"""
+
+NODES = """
+SELECT n.node_id, n.name, n.roles, n.offers, n.started_at, n.alive_until, n.version, n.tz,
+       coalesce(r.running, 0), n.stop_asked, n.address
+  FROM nodes n LEFT JOIN (
+       SELECT leased_by, count(*) AS running FROM schedule_runs
+        WHERE finished_at IS NULL AND status = 'STARTED' GROUP BY leased_by) r
+    ON r.leased_by = n.node_id
+ ORDER BY n.started_at, n.node_id
+"""
+
+WAITING_IN_GROUPS = """
+SELECT grp, count(*) FROM schedule_runs INDEXED BY runs_in_group
+ WHERE grp IS NOT NULL AND finished_at IS NULL AND status = 'ENQUEUED' AND leased_by IS NULL
+ GROUP BY grp
+"""
+
+COUNT_FAILING = """
+SELECT count(*) FROM schedule_state INDEXED BY failing_schedules JOIN schedules USING (schedule_id)
+ WHERE consecutive_failures > 0 AND deleted_at IS NULL
+"""
+
+WAITING_SINCE = """
+SELECT min(due_at) FROM schedule_runs INDEXED BY waiting_runs
+ WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL
+"""
+
+COUNT_TO_NOTIFY = "SELECT count(*) FROM events WHERE to_notify IS NOT NULL"
+
+PRUNE = """
+DELETE FROM schedule_runs WHERE run_id IN (
+    SELECT run_id FROM (SELECT run_id, finished_at FROM schedule_runs ORDER BY run_id LIMIT ?2) r
+     WHERE finished_at < ?1)
+"""
+
+# What an unfinished run was decided under is kept: it starts, and is tried again, by that. So is
+# that its schedule was deleted since: then it is not.
+FORGET_DEFINITIONS = """
+DELETE FROM past_definitions WHERE until_at < ?1 AND NOT EXISTS (
+    SELECT 1 FROM schedule_runs r
+     WHERE r.finished_at IS NULL AND r.schedule_id = past_definitions.schedule_id
+       AND (r.revision = past_definitions.revision
+            OR (past_definitions.definition = '' AND r.revision < past_definitions.revision)))
+"""
+
+FORGET_DELETED = """
+DELETE FROM {table} WHERE schedule_id IN (
+    SELECT s.schedule_id FROM schedules s
+     WHERE s.deleted_at < ?1
+       AND NOT EXISTS (SELECT 1 FROM schedule_runs r WHERE r.schedule_id = s.schedule_id))
+"""
+
+
+def schedules(
+    tx: Transaction, which: ScheduleFilter = ALL, *, after: str = "", limit: int | None = None
+) -> list[ScheduleRow]:
+    """Return schedules, by id. The contract is `Store.schedules`."""
+    asked, begins = _Conditions(), SCHEDULES
+    asked.if_given("s.source = {}", which.source)
+    for owner in (which.owner, tx.only_of):
+        # As its index says it, which has those of owners only.
+        asked.if_given("s.user_id = {} AND s.user_id <> ''" if owner else "s.user_id = {}", owner)
+    asked.if_given("s.schedule_id > {}", after or None)
+    if which.paused is not None:
+        asked.add("s.paused = " + ("1" if which.paused else "0"))
+    if which.failing:
+        begins = begins.replace("schedule_state t", "schedule_state t INDEXED BY failing_schedules")
+    if which.failing is not None:
+        asked.add("t.consecutive_failures " + ("> 0" if which.failing else "= 0"))
+    if which.ids is not None:
+        asked.add("s.schedule_id IN ({}[])", list(which.ids))
+    if which.search:
+        like = f"%{_escaped(which.search.lower())}%"
+        asked.add(f"({' OR '.join(SEARCHED)})", like)
+    bounded = "" if limit is None else f"LIMIT {asked.number(limit)}"
+    sql = f"{begins} {asked.where} ORDER BY s.schedule_id {bounded}"
+    return [_schedule(row) for row in tx.all(sql, asked.values)]
+
+
+def schedule(tx: Transaction, schedule_id: str) -> ScheduleRow | None:
+    """Return one schedule."""
+    found = schedules(tx, ScheduleFilter(ids=[schedule_id]))
+    return found[0] if found else None
+
+
+def runs(tx: Transaction, which: RunFilter, *, limit: int) -> list[RunRow]:
+    """Return runs, latest first."""
+    asked, begins = _Conditions(), RUNS
+    asked.if_given("schedule_id = {}", which.schedule_id)
+    if which.status in ENDED_OTHERWISE:
+        asked.add(f"status = '{which.status}'")  # as its index says it
+    else:
+        asked.if_given("status = {}", which.status)
+    if which.status in UNFINISHED:
+        begins = begins.replace("runs r", "runs r INDEXED BY unfinished_runs")
+        asked.add("finished_at IS NULL")
+    is_between = which.since is not None and which.until is not None
+    if is_between and which.schedule_id is None:
+        planned = PLANNED_BETWEEN.format(asked.number(which.since), asked.number(which.until))
+        if tx.is_shared:  # else PostgreSQL would go through all that came later
+            first = f"({planned} OFFSET 0) AS planned JOIN schedule_runs r USING (run_id)"
+            begins = begins.replace("schedule_runs r", first)
+        else:
+            asked.add(f"run_id IN ({planned})")
+    if which.reason is not None:
+        asked.add("reason = {} AND reason IS NOT NULL", which.reason)
+    asked.if_given("triggered_by = {}", which.triggered_by)
+    if which.triggered_by not in (None, "timer"):
+        asked.add("triggered_by <> 'timer'")
+    asked.if_given("run_at >= {}", which.since)
+    asked.if_given("run_at < {}", which.until)
+    asked.if_given("run_id < {}", which.before)
+    if which.is_stuck:
+        asked.add(STUCK)
+    for whose, value in ((OF_SOURCE, which.source), (OF_OWNER, tx.only_of)):
+        if value is None:
+            continue
+        ids = [row[0] for row in tx.all(f"{whose} LIMIT ?2", (value, FEW + 1))]
+        if len(ids) > FEW:
+            asked.add(f"schedule_id IN ({whose.replace('?1', '{}')})", value)
+        else:  # all of their runs are less than all there are
+            asked.add("schedule_id IN ({}[])", ids)
+            if "INDEXED" not in begins:
+                begins = begins.replace("runs r", "runs r INDEXED BY runs_of_schedule")
+    bounded = asked.number(limit)
+    sql = f"{begins} {asked.where} ORDER BY run_id DESC LIMIT {bounded}"
+    return [_run(row) for row in tx.all(sql, asked.values)]
+
+
+def run(tx: Transaction, run_id: int) -> RunRow | None:
+    """Return one run."""
+    asked = _Conditions()
+    asked.add("run_id = {}", run_id)
+    if tx.only_of is not None:
+        asked.add(f"schedule_id IN ({OF_OWNER.replace('?1', '{}')})", tx.only_of)
+    row = tx.one(f"{RUNS} {asked.where}", asked.values)
+    return None if row is None else _run(row)
+
+
+class _Conditions:
+    """What a question asks for, as a WHERE goes on, and the values of it."""
+
+    def __init__(self) -> None:
+        self._clauses: list[str] = []
+        self.values: list[Value | Sequence[Value]] = []
+
+    def if_given(self, clause: str, value: Value) -> None:
+        if value is not None:
+            self.add(clause, value)
+
+    def add(self, clause: str, *values: Value | Sequence[Value]) -> None:
+        self._clauses.append(clause.format(*map(self.number, values)))
+
+    def number(self, value: Value | Sequence[Value]) -> str:
+        self.values.append(value)
+        return f"?{len(self.values)}"
+
+    @property
+    def where(self) -> str:
+        return "".join(f" AND {clause}" for clause in self._clauses)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def events(tx: Transaction, *, after: int, but: Collection[int] = (), limit: int) -> list[EventRow]:
+    """Return what happened: what concerns one schedule in the order of commits."""
+    found: list[EventRow] = []
+    while True:  # whoever sees only their own may have to look at many of others
+        asked = _Conditions()
+        asked.add("event_id > {}", after)
+        if but:
+            asked.add("NOT event_id IN ({}[])", list(but))
+        bounded = asked.number(limit)
+        rows = tx.all(f"{EVENTS} {asked.where} ORDER BY event_id LIMIT {bounded}", asked.values)
+        found += _own(tx, _events(rows))
+        own = sorted({row.event_id for row in found})
+        if len(rows) < limit or len(own) >= limit:
+            return [row for row in found if row.event_id in own[:limit]]
+        after = rows[-1][0]
+
+
+def newest_event(tx: Transaction, *, before: int | None) -> int:
+    """Return the newest event row. The contract is `Store.newest_event`."""
+    writer = None if before is None else tx.oldest_writer(before)
+    if before is not None and writer is not None:
+        before = min(before, writer)
+    row = tx.one(
+        "SELECT event_id FROM (SELECT event_id, at FROM events ORDER BY event_id DESC LIMIT 100000)"
+        " AS e WHERE at < ?1 ORDER BY event_id DESC LIMIT 1",
+        (FAR if before is None else before,),
+    )
+    return 0 if row is None else int(row[0])
+
+
+def audit(
+    tx: Transaction, *, schedule_id: str | None, before: tuple[int, int] | None, limit: int
+) -> list[EventRow]:
+    """Return what somebody had done. The contract is `Store.audit`."""
+    found: list[EventRow] = []
+    before = (FAR, 0) if before is None else before
+    last = before[0]
+    while len(found) < limit:
+        rows = tx.all(AUDIT, (last, limit))
+        some = sorted(_own(tx, _events(rows)), key=_place, reverse=True)
+        found += [
+            each for each in some if _place(each) < before and schedule_id in (None, about(each))
+        ]
+        if len(rows) < limit:
+            break
+        last = rows[-1][0] - 1
+    return found[:limit]
+
+
+def _place(row: EventRow) -> tuple[int, int]:
+    return row.event_id, row.n
+
+
+def _events(rows: Sequence[Row]) -> list[EventRow]:
+    return [
+        EventRow(event_id, n, at, event)
+        for event_id, at, body in rows
+        for n, event in enumerate(decode_events(body))
+    ]
+
+
+def about(row: EventRow) -> str | None:
+    """Return the schedule that an event is about, if it is about one."""
+    found: str | None = getattr(row.event, "schedule_id", None)
+    return found
+
+
+def _own(tx: Transaction, found: list[EventRow]) -> list[EventRow]:
+    """Return those events that whoever asks may hear of: of their schedules, and of the gate."""
+    if tx.only_of is None:
+        return found
+    ids = {about(each) for each in found} - {None}
+    sql = "SELECT schedule_id FROM schedules WHERE user_id = ?1 AND schedule_id IN (?2[])"
+    own = {row[0] for row in tx.all(sql, (tx.only_of, sorted(ids, key=str)))} if ids else set()
+    return [each for each in found if isinstance(each.event, GateChanged) or about(each) in own]
+
+
+def next_due(tx: Transaction, *, after: int) -> int | None:
+    """Return when something is next to be decided or claimed. The contract is `Store.next_due`."""
+    if not gate_is_open(tx):
+        return None
+    row = tx.one(NEXT_DUE, (after, tx.due_from))
+    return None if row is None else row[0]
+
+
+def overview(tx: Transaction) -> Overview:
+    """Return what `status` tells."""
+    own = "TRUE" if tx.only_of is None else f"schedule_id IN ({OF_OWNER})"
+    whose: Bindings = () if tx.only_of is None else (tx.only_of,)
+    counted = tx.one(COUNT_SCHEDULES.format(own=own), whose)
+    now = f"?{len(whose) + 1}"
+    due = tx.one(COUNT_DUE.format(own=own, now=now), (*whose, tx.now))
+    unfinished = tx.all(
+        "SELECT status, count(*) FROM schedule_runs WHERE finished_at IS NULL "
+        f"AND {own} GROUP BY status",
+        whose,
+    )
+    stuck = tx.one(
+        f"SELECT count(*) FROM schedule_runs WHERE {STUCK} AND {own}",
+        whose,
+    )
+    assert counted is not None, "a count has a row"
+    assert stuck is not None, "a count has a row"
+    assert due is not None, "a count has a row"
+    return Overview(
+        tx.now,
+        gate_open=gate_is_open(tx),
+        schedules=counted[0],
+        paused=int(counted[1]),
+        due=due[0],
+        next_due_at=due[1],
+        runs=dict(unfinished),
+        nodes=nodes(tx) if tx.only_of is None else [],
+        awaited=[
+            AwaitedRow(*row)
+            for row in tx.all(
+                "SELECT run_id, schedule_id, started_at, deadline_at, coalesce(external_id, '') "
+                "FROM schedule_runs WHERE deadline_at IS NOT NULL AND leased_by IS NULL "
+                f"AND finished_at IS NULL AND status = 'STARTED' AND {own} "
+                f"ORDER BY deadline_at LIMIT {MOST_AWAITED}",
+                whose,
+            )
+        ],
+        following=zone_data.following(tx) if tx.only_of is None else None,
+        stuck=stuck[0],
+    )
+
+
+def figures(tx: Transaction) -> StoreFigures:
+    """Return what metrics tell besides. The contract is `Store.figures`."""
+    rows = [tx.one(sql) for sql in (COUNT_FAILING, WAITING_SINCE, COUNT_TO_NOTIFY, tx.SIZE)]
+    failing, waiting_since, to_notify, size = (row[0] if row is not None else None for row in rows)
+    outbox: dict[str, int] = dict(tx.all("SELECT state, count(*) FROM outbox GROUP BY state"))
+    return StoreFigures(failing or 0, waiting_since, to_notify or 0, outbox, int(size or 0))
+
+
+def nodes(tx: Transaction) -> list[NodeRow]:
+    """Return the nodes there are, the oldest first."""
+    return [_node(row) for row in tx.all(NODES)]
+
+
+def groups(tx: Transaction) -> list[GroupRow]:
+    """Return the groups there are, by name."""
+    waiting: dict[str, int] = dict(tx.all(WAITING_IN_GROUPS))
+    rows = sorted(tx.all(GROUPS))
+    return [GroupRow(name, places, used, waiting.get(name, 0)) for name, places, used in rows]
+
+
+def prune(tx: Transaction, *, before: int, limit: int) -> int:
+    """Remove finished runs and events older than `before`. The contract is `Store.prune`."""
+    tx.hold_definitions()
+    removed = tx.run(PRUNE, (before, limit))
+    gone = tx.run(
+        "DELETE FROM events WHERE event_id IN (SELECT event_id FROM "
+        "(SELECT event_id, at FROM events ORDER BY event_id LIMIT ?2) e WHERE at < ?1)",
+        (before, limit),
+    )
+    tx.run(FORGET_DEFINITIONS, (before,))
+    tx.run("DELETE FROM node_times WHERE ended_at < ?1", (before,))
+    forget_messages(tx, before)
+    for table in ("schedule_state", "schedules"):
+        tx.run(FORGET_DELETED.format(table=table), (before,))
+    if removed or gone:
+        tx.run(KEEP, ("history_from", str(before)))
+    if removed:
+        tx.tell(HistoryPruned(before, removed))
+    return removed
+
+
+def _schedule(row: Row) -> ScheduleRow:
+    values = list(row)
+    values[5] = bool(values[5])
+    return ScheduleRow(*values)
+
+
+def _run(row: Row) -> RunRow:
+    found = dict(zip(RunRow.__dataclass_fields__, row, strict=True))
+    for name in ("result", "inputs", "rendered"):
+        if found[name] is not None:
+            found[name] = msgspec.json.decode(found[name])
+    return RunRow(**found)
+
+
+def _node(row: Row) -> NodeRow:
+    found = dict(zip(NodeRow.__dataclass_fields__, row, strict=True))
+    for name in ("roles", "offers"):
+        found[name] = frozenset(msgspec.json.decode(found[name], type=list[str]))
+    return NodeRow(**found | {"is_stopping": bool(found["is_stopping"])})

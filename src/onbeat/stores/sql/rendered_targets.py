@@ -1,0 +1,104 @@
+"""Targets with their templates rendered: once for all attempts at a run, and kept with it.
+
+What is written in a definition may name secrets; what its templates make of it may not.
+"""
+
+from collections.abc import Mapping
+from operator import add
+
+import msgspec
+
+from onbeat.core.notify.channels import REFERENCE
+from onbeat.core.runs.run import run_key
+from onbeat.core.schedule import Schedule, Target, read_inputs
+from onbeat.core.templates import Expression, PreviousRun, Template, Values, render_all, values_of
+from onbeat.files.secrets import without_references
+from onbeat.stores.sql.rows import WaitingRow
+from onbeat.stores.sql.transaction import Transaction
+
+LAST_ENDED = """
+SELECT status, run_at, finished_at, result, error FROM (
+    SELECT status, run_at, finished_at, result, error FROM schedule_runs
+     WHERE schedule_id = ?1 AND status IN ('SUCCESS', 'FAILED', 'CANCELED') AND attempt > 0
+     ORDER BY run_id DESC LIMIT 100) AS latest
+ ORDER BY finished_at DESC LIMIT 1
+"""
+
+
+def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
+    """Return what a run is to start. Inputs that were given by hand are taken as they are."""
+    last = _last(tx, row.schedule_id)
+    values = values_of(
+        schedule_id=row.schedule_id,
+        timezone=schedule.timezone,
+        run_at=row.run_at,
+        due_at=row.due_at,
+        first_run_at=row.first_run_at,
+        key=run_key(row.schedule_id, row.run_at, row.request_id),
+        iteration=row.iteration,
+        tick_count=row.tick_count,
+        triggered_by=row.triggered_by,
+        last=last,
+        ran_before=_ran_before(tx, row.schedule_id) if last is None else None,
+    )
+    target, own = schedule.target, schedule.target.inputs
+    fields = {
+        name: _render_beside_references(value, values)
+        if target.kind == "http" or name == "env"
+        else render_all(value, values)
+        for name, value in target.fields.items()
+        if name != "inputs"
+    }
+    if given := read_inputs(row.inputs):
+        fields["inputs"] = {
+            name: render_all(value, values, native=True) if own.get(name) == value else value
+            for name, value in given.items()
+        }
+    return Target(target.kind, fields)
+
+
+def _render_beside_references(value: object, values: Values) -> object:
+    """Return a JSON value with every text rendered; only what was written in it names secrets."""
+    if isinstance(value, str) and "{{" in value:
+        return _beside_references(Template.parse(value), values)
+    if isinstance(value, (list, tuple)):
+        return [_render_beside_references(item, values) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _render_beside_references(item, values) for name, item in value.items()}
+    return value
+
+
+def _beside_references(template: Template, values: Values) -> str:
+    """Render what stands before, between and after the references of a text, each by itself."""
+    stretches: list[list[str | Expression]] = [[]]
+    references: list[str] = []
+    for part in template.parts:
+        if isinstance(part, Expression):
+            stretches[-1].append(part)
+            continue
+        at = 0
+        for reference in REFERENCE.finditer(part):
+            stretches[-1].append(part[at : reference.start()])
+            references.append(reference[0])
+            stretches.append([])
+            at = reference.end()
+        stretches[-1].append(part[at:])
+    texts = (Template(template.text, tuple(parts)).render(values) for parts in stretches)
+    whole = "".join(map(add, map(without_references, texts), (*references, "")))
+    return Template(template.text, (whole,)).render(values)  # cut like any other
+
+
+def _ran_before(tx: Transaction, schedule_id: str) -> int | None:
+    """Return when a schedule last ran, of which no run is kept: it ran elsewhere, or long ago."""
+    sql = "SELECT last_run_at FROM schedule_state WHERE schedule_id = ?1"
+    found = tx.one(sql, (schedule_id,))
+    return None if found is None else found[0]
+
+
+def _last(tx: Transaction, schedule_id: str) -> PreviousRun | None:
+    found = tx.one(LAST_ENDED, (schedule_id,))
+    if found is None:
+        return None
+    status, run_at, finished_at, result, error = found
+    kept = None if result is None else msgspec.json.decode(result)
+    return PreviousRun(status, run_at, finished_at, kept, error)

@@ -1,0 +1,108 @@
+"""Reading how things stand: all that a forecast begins with, of one moment."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
+from statistics import median_low
+
+from onbeat.core.runs.decisions import Due
+from onbeat.core.runs.run import Run
+from onbeat.core.schedule import from_definition
+from onbeat.core.snapshot import ScheduleSnapshot, Snapshot
+from onbeat.errors import InvalidSchedule
+from onbeat.stores.sql.rows import GROUPS, RUN_OF_SCHEDULE, State, as_run, gate_is_open
+from onbeat.stores.sql.transaction import Row, Transaction
+
+STANDINGS = """
+SELECT s.schedule_id, s.definition, s.paused, s.paused_until, d.run_at, d.due_at,
+       t.decided_until, t.decided_run_at, t.iteration, t.runs_used, s.created_at, s.revision,
+       s.user_id, t.spread_until, t.rated, t.happened
+  FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
+ WHERE s.deleted_at IS NULL AND (?1 = '' OR s.user_id = ?2)
+ ORDER BY s.schedule_id
+"""
+
+UNDER_WAY = f"""
+SELECT {RUN_OF_SCHEDULE}, started_at
+  FROM schedule_runs INDEXED BY unfinished_runs
+ WHERE finished_at IS NULL {{own}}
+ ORDER BY schedule_id, run_at, run_id
+"""
+
+OWN = "AND schedule_id IN (SELECT schedule_id FROM schedules WHERE user_id = ?1)"
+
+# Of each schedule the last hundred rows, whatever became of them: a history may be long. The way
+# the join is written has SQLite begin with the schedules, of which there are fewer.
+RUN_LENGTHS = """
+  WITH since (schedule_id, run_id) AS MATERIALIZED (
+       SELECT s.schedule_id, coalesce((
+              SELECT q.run_id FROM schedule_runs q WHERE q.schedule_id = s.schedule_id
+               ORDER BY q.run_id DESC LIMIT 1 OFFSET 99), 0)
+         FROM schedules s WHERE s.deleted_at IS NULL {own})
+SELECT r.schedule_id, r.finished_at - r.started_at
+  FROM since CROSS JOIN schedule_runs r
+ WHERE r.schedule_id = since.schedule_id AND r.run_id >= since.run_id
+   AND r.status = 'SUCCESS' AND r.started_at IS NOT NULL
+ ORDER BY r.schedule_id
+"""
+
+
+def standings(tx: Transaction) -> Snapshot:
+    """Return how things stand. The contract is `Store.standings`."""
+    whose = tx.only_of
+    own, by_owner, is_own = ((), "", "") if whose is None else ((whose,), OWN, "AND user_id = ?1")
+    runs = _by_schedule(tx.all(UNDER_WAY.format(own=by_owner), own))
+    past = _by_schedule(tx.all(RUN_LENGTHS.format(own=is_own), own))
+    lengths = {name: _usual(rows) for name, rows in past.items()}
+    found: list[ScheduleSnapshot] = []
+    unreadable: list[str] = []
+    for row in tx.all(STANDINGS, ("" if whose is None else "owned", whose or "")):
+        schedule_id = row[0]
+        try:
+            found.append(_standing(row, runs.get(schedule_id, []), lengths.get(schedule_id)))
+        except InvalidSchedule:
+            unreadable.append(schedule_id)
+    alive = tx.one("SELECT 1 FROM nodes WHERE alive_until > ?1 LIMIT 1", (tx.now,))
+    return Snapshot(
+        tx.now,
+        tuple(found),
+        {name: places for name, places, _ in tx.all(GROUPS)},
+        gate_is_open=gate_is_open(tx),
+        is_up=alive is not None,
+        unreadable=tuple(unreadable),
+    )
+
+
+def _standing(row: Row, runs: Iterable[Row], length: int | None) -> ScheduleSnapshot:
+    schedule_id, text, paused, paused_until, run_at, due_at, *columns = row
+    state = State(*columns)
+    unfinished: list[Run] = []
+    started_at: dict[int, int] = {}
+    for *of_run, started in runs:
+        run = as_run(tuple(of_run))
+        unfinished.append(run)
+        if started is not None:
+            started_at[run.run_id] = started
+    return ScheduleSnapshot(
+        from_definition(schedule_id, text),
+        state.decided_until,
+        state.decided_run_at,
+        state.past,
+        None if run_at is None else Due(run_at, due_at),
+        tuple(unfinished),
+        started_at,
+        bool(paused),
+        paused_until,
+        length,
+    )
+
+
+def _by_schedule(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return rows by their first column, in which order they are."""
+    return {name: list(found) for name, found in groupby(rows, itemgetter(0))}
+
+
+def _usual(rows: Iterable[Row]) -> int:
+    """Return the median of lengths, which is one of them."""
+    lengths: list[int] = [length for _, length in rows]
+    return max(median_low(lengths), 1)

@@ -1,0 +1,81 @@
+"""Marking runs that take too long, each once, in the transaction that writes its event."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from onbeat.core.runs.stuck import MOST_LENGTHS, Limit, is_stuck, stuck_after
+from onbeat.events import RunStuck
+from onbeat.stores.sql.schedule_rows import find_all
+from onbeat.stores.sql.transaction import Row, Transaction
+
+SHORTEST = 1_000  # milliseconds: younger runs are not looked at
+COLUMNS = "run_id, schedule_id, run_at, attempt, started_at"
+
+# Those that may be stuck. The runs of short schedules end before they are looked at.
+IN_FLIGHT = f"""
+SELECT {COLUMNS} FROM schedule_runs INDEXED BY unfinished_runs
+ WHERE finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NULL AND started_at <= ?1
+   AND run_id > ?2
+ ORDER BY run_id LIMIT ?3
+"""
+
+STILL_IN_FLIGHT = f"""
+SELECT {COLUMNS} FROM schedule_runs
+ WHERE run_id IN (?1[]) AND finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NULL
+ ORDER BY run_id
+"""
+
+LENGTHS = f"""
+  WITH since (schedule_id, run_id) AS MATERIALIZED (
+       SELECT s.schedule_id, coalesce((
+              SELECT q.run_id FROM schedule_runs q WHERE q.schedule_id = s.schedule_id
+               ORDER BY q.run_id DESC LIMIT 1 OFFSET {MOST_LENGTHS - 1}), 0)
+         FROM schedules s WHERE s.schedule_id IN (?1[]))
+SELECT r.schedule_id, r.finished_at - r.started_at
+  FROM since CROSS JOIN schedule_runs r
+ WHERE r.schedule_id = since.schedule_id AND r.run_id >= since.run_id
+   AND r.status = 'SUCCESS' AND r.started_at IS NOT NULL
+ ORDER BY r.schedule_id
+"""
+
+MARK = "UPDATE schedule_runs SET stuck_at = ?1, updated_at = ?1 WHERE run_id IN (?2[])"
+
+
+def find(tx: Transaction, *, after: int, limit: int) -> tuple[dict[int, str], int | None]:
+    """Return stuck runs and their schedules, of those later than `after`; and where to go on."""
+    rows = tx.all(IN_FLIGHT, (tx.now - SHORTEST, after, limit))
+    stuck = {row[0]: str(row[1]) for row, _ in _stuck(tx, rows)}
+    return stuck, rows[-1][0] if len(rows) == limit else None
+
+
+def mark(tx: Transaction, found: dict[int, str]) -> int:
+    """Mark runs that are stuck and not marked yet; return how many. They are judged again."""
+    tx.hold(sorted(set(found.values())))
+    stuck = _stuck(tx, tx.all(STILL_IN_FLIGHT, (sorted(found),)))
+    if stuck:
+        tx.run(MARK, (tx.now, [row[0] for row, _ in stuck]))
+    for (run_id, schedule_id, run_at, attempt, started_at), limit in stuck:
+        lasts = tx.now - started_at
+        tx.tell(RunStuck(schedule_id, run_id, run_at, attempt, lasts, limit.length, limit.rule))
+    return len(stuck)
+
+
+def _stuck(tx: Transaction, rows: Sequence[Row]) -> list[tuple[Row, Limit]]:
+    """Return those of some runs in flight that are stuck now, each with the limit it exceeds."""
+    ids = sorted({str(row[1]) for row in rows})
+    if not ids:
+        return []
+    past = tx.all(LENGTHS, (ids,))
+    lengths = {name: [each[1] for each in of] for name, of in groupby(past, itemgetter(0))}
+    limits: dict[str, Limit | None] = {}
+    for known in find_all(tx, ids):
+        schedule = known.schedule()
+        warn_after = None if schedule is None else schedule.policy.warn_after
+        limits[known.schedule_id] = stuck_after(warn_after, lengths.get(known.schedule_id, ()))
+    found: list[tuple[Row, Limit]] = []
+    for row in rows:
+        limit = limits.get(row[1])
+        if limit is not None and is_stuck(limit, started_at=row[4], now=tx.now):
+            found.append((row, limit))
+    return found

@@ -1,0 +1,207 @@
+"""The store on one SQLite file: `Store`'s contract, each call one transaction on one writer.
+
+A file has one node at a time, which holds a lock beside it; any number of other processes may open
+the file as clients, to define, pause, start and read.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from fcntl import LOCK_EX, LOCK_NB, flock
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from onbeat.errors import StoreHeld, StoreUnusable
+from onbeat.events import Event
+from onbeat.ports.outside import Listener
+from onbeat.ports.store import Clock, HeartbeatResult, Node, RescueResult
+from onbeat.stores.sql import nodes
+from onbeat.stores.sql.rows import KEEP
+from onbeat.stores.sql.store import TABLES, SqlStore, Table
+from onbeat.stores.sql.transaction import Row
+from onbeat.stores.sqlite.database import (
+    Inline,
+    SqliteWorker,
+    Threaded,
+    connect,
+    data_version,
+    migrate,
+)
+
+
+class SqliteStore(SqlStore):
+    """A store on one file, or in memory. Open it with `open`."""
+
+    is_shared = False
+
+    def __init__(
+        self, path: Path | None, worker: SqliteWorker, clock: Clock, store_id: str
+    ) -> None:
+        super().__init__(worker, clock, store_id)
+        self.path = path
+        self._worker = worker
+        self._lock: int | None = None
+        self._file = _identity(path)
+        self._seen: int | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path | None,
+        *,
+        clock: Clock,
+        inline: bool = False,
+        listener: Listener | None = None,
+        to_move: bool = False,
+    ) -> "SqliteStore":
+        """Open a file, made if it is not there, or memory for None; bring its tables up to date.
+
+        `listener` is told the events of this object's own transactions, once they are durable. What
+        was moved to another database is refused, unless it is opened to be moved.
+        """
+        writing = connect(path)
+        store_id = migrate(writing, path)
+        moved = writing.execute("SELECT value FROM meta WHERE name = 'moved_to'").fetchone()
+        if moved is not None and not to_move:
+            writing.close()
+            raise StoreUnusable(f"{path} was moved to {moved[0]} (--database names that)")
+        told = listener or _nobody
+        if inline:
+            return cls(path, Inline(writing, clock, told), clock, store_id)
+        another = partial(connect, path) if path is not None else None
+        return cls(path, Threaded(writing, another, clock, told), clock, store_id)
+
+    async def close(self) -> None:
+        self._worker.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def hold(self, node: Node) -> None:
+        self._take_lock(node)
+
+    async def register(self, node: Node) -> RescueResult:
+        self._take_lock(node)
+        return await self._worker.write(lambda tx: nodes.register(tx, node, RescueResult()))
+
+    async def record_gap(self, *, after: str = "") -> str | None:
+        holder = None if self.path is None else who_holds(self.path)
+        if self.path is not None and (holder is None or holder.pid != os.getpid()):
+            raise StoreHeld(f"{self.path} is not held by this process (onbeat up --restored)")
+        return await super().record_gap(after=after)
+
+    async def heartbeat(self, node: Node) -> HeartbeatResult:
+        if _identity(self.path) != self._file:
+            problem = f"{self.path} was removed or replaced: what is written is lost"
+            raise StoreUnusable(f"{problem} (start again on the file that is meant)")
+        return await super().heartbeat(node)
+
+    async def take_back(self) -> None:
+        """Be what keeps everything, after all."""
+        forget = "DELETE FROM meta WHERE name = 'moved_to'"
+        await self._worker.write(lambda tx: tx.run(forget))
+
+    def tables(self, *, moved_to: str) -> Iterator[Table]:
+        """Yield all that is kept; then refuse to be opened from now on, as another keeps it.
+
+        Whoever reads it holds the store, and has it to itself.
+        """
+        assert self.path is not None, "memory is not moved"
+        with closing(connect(self.path)) as connection:
+            for name in TABLES:
+                columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+                rows = connection.execute(f"SELECT {', '.join(columns)} FROM {name}")
+                yield name, columns, self._found_elsewhere(name, columns, rows)
+            connection.execute(KEEP, ("moved_to", moved_to))
+
+    def _found_elsewhere(self, name: str, columns: list[str], rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield rows as another database is to have them: a file beside this one has its path."""
+        at = columns.index("source") if name == "schedules" else None
+        for row in rows:
+            file = None if at is None or self.path is None else self.path.parent / str(row[at])
+            if at is not None and file is not None and row[at] and file.is_file():
+                yield (*row[:at], str(file.resolve()), *row[at + 1 :])
+            else:
+                yield row
+
+    async def changed_elsewhere(self) -> bool:
+        before, self._seen = self._seen, await self._worker.peek(data_version)
+        return before is not None and before != self._seen
+
+    def _take_lock(self, node: Node) -> None:
+        """Take the lock that only one node can have, and say in it who that is."""
+        if self.path is None or self._lock is not None:
+            return
+        try:
+            lock = os.open(lock_path(self.path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as broken:
+            problem = f"{lock_path(self.path)} cannot be opened: {broken.strerror}"
+            raise StoreUnusable(problem) from None
+        if not _locked(lock):
+            os.close(lock)
+            holder = who_holds(self.path)
+            told = f"{holder.name}, process {holder.pid}" if holder is not None else "another node"
+            raise StoreHeld(f"{self.path} is held by {told} (stop it: onbeat down)") from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, msgspec.json.encode(LockHolder(os.getpid(), node.name, node.node_id)), 0)
+        self._lock = lock
+
+
+def _identity(path: Path | None) -> tuple[int, int] | None:
+    """Return which file a path names now, if one."""
+    try:
+        found = path.stat() if path is not None else None
+    except FileNotFoundError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
+
+
+def _locked(lock: int) -> bool:
+    """Take a lock. Whoever only looks has it for a moment, so it is tried a few times."""
+    for _ in range(10):
+        try:
+            flock(lock, LOCK_EX | LOCK_NB)
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return True
+    return False
+
+
+class LockHolder(msgspec.Struct, frozen=True):
+    """The node that a file is held by."""
+
+    pid: int
+    name: str
+    node_id: str
+
+
+def lock_path(path: Path) -> Path:
+    """Return the file whose lock a node holds."""
+    return path.with_name(f"{path.name}.lock")
+
+
+def who_holds(path: Path) -> LockHolder | None:
+    """Return who holds the lock of a file right now, if anyone does."""
+    try:
+        lock = os.open(lock_path(path), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        flock(lock, LOCK_EX | LOCK_NB)
+    except OSError:
+        try:
+            return msgspec.json.decode(os.pread(lock, 4096, 0), type=LockHolder)
+        except msgspec.MsgspecError:
+            return None
+    else:
+        return None
+    finally:
+        os.close(lock)
+
+
+def _nobody(at: int, events: Sequence[Event]) -> None:
+    """Listen to nothing."""

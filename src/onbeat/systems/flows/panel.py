@@ -1,0 +1,127 @@
+"""A panel of flows over HTTP: logging in, and asking as whoever that was.
+
+A key lasts for a day: whoever is told 401 logs in once more and asks again.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+
+from onbeat.core.runs.run import Failed
+from onbeat.errors import InvalidSettings
+from onbeat.ports.outside import NO_HEADERS, HttpResponse, SendRequest
+
+LONGEST_ANSWER = 60_000  # milliseconds: a panel waits itself until a launch has an id
+LONGEST_ERROR = 500
+KEY = "KODOSUMI_API_KEY"
+WHO = "flows_user and flows_password, or KODO_TIMER_USER"
+VISIBLE = re.compile(r"[!-~]{1,8000}")
+
+
+class PanelAway(Exception):  # noqa: N818 - it says what is so
+    """Nobody could be asked, so that nothing was begun: another try may find it."""
+
+
+class PanelRefuses(Exception):  # noqa: N818 - it says what is so
+    """It lets nobody in with what it was given: no other try could help."""
+
+
+class Panel:
+    """One panel, as one of its users sees it. `password` is the name of a secret, not itself."""
+
+    def __init__(self, ask: SendRequest, url: str, *, user: str, password: str) -> None:
+        self._ask, self.url, self.user = ask, url.rstrip("/"), user
+        self._password = check_password(password, user=user, url=self.url)
+        self._key = ""
+        self._one_at_a_time = asyncio.Lock()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> HttpResponse | Failed:
+        """Return the answer, or why there is none; raise PanelAway, PanelRefuses at the door."""
+        answer: HttpResponse | Failed | None = None
+        for _ in range(2):
+            key = self._key or await self._log_in()
+            answer = await self._ask(
+                method,
+                f"{self.url}{path}",
+                body=body,
+                headers={KEY: key, **headers},
+                timeout=LONGEST_ANSWER,
+            )
+            if not isinstance(answer, HttpResponse) or answer.status != 401:
+                return answer
+            if self._key == key:
+                self._key = ""
+        assert answer is not None, "it was asked"
+        raise PanelRefuses(
+            f"{self.url} lets {self.user!r} in and then does not: {panel_error_text(answer)}"
+        )
+
+    def again(self) -> "Panel":
+        """Return the same panel with a login of its own."""
+        return Panel(self._ask, self.url, user=self.user, password=self._password)
+
+    async def check(self) -> None:
+        """Log in, and ask for a list of flows; raise PanelAway, PanelRefuses if that fails."""
+        answer = await self.ask("GET", "/flow?pp=1")
+        if isinstance(answer, Failed):
+            raise PanelAway(answer.error)
+        if answer.status >= 500:
+            raise PanelAway(panel_error_text(answer))
+
+    async def _log_in(self) -> str:
+        async with self._one_at_a_time:
+            if self._key:
+                return self._key
+            answer = await self._ask(
+                "POST",
+                f"{self.url}/api/login",
+                body={"name": self.user},
+                secrets={"password": self._password},
+                timeout=LONGEST_ANSWER,
+            )
+            if isinstance(answer, Failed):
+                if answer.reason == "invalid_target":
+                    raise PanelRefuses(answer.error)
+                raise PanelAway(answer.error)
+            if answer.status >= 500:
+                raise PanelAway(f"{self.url}: {panel_error_text(answer)}")
+            found = answer.body.get(KEY) if isinstance(answer.body, Mapping) else None
+            if not 200 <= answer.status < 300 or not isinstance(found, str):
+                raise PanelRefuses(
+                    f"{self.url} does not let {self.user!r} in: {panel_error_text(answer)} ({WHO})"
+                )
+            if VISIBLE.fullmatch(found) is None:
+                raise PanelRefuses(f"{self.url} gave a key that cannot be sent")
+            self._key = found
+            return found
+
+
+def check_password(password: str, *, user: str, url: str) -> str:
+    """Return the name of the secret that is the password, or refuse what is none."""
+    if not password:
+        problem = f"it is missing: flows run as {user!r} on {url}"
+        hint = f"the password of {user!r} there: secret://NAME, or ${{env:NAME}} with pass_env"
+        raise InvalidSettings("flows_password", problem, hint=hint)
+    if not password.startswith(("${env:", "secret://")):
+        hint = "secret://name, whose file has it in it, or ${env:NAME}"
+        raise InvalidSettings("flows_password", "it is no reference to a secret", hint=hint)
+    return password
+
+
+def panel_error_text(answer: HttpResponse | Failed) -> str:
+    """Return what is told of an answer that is no success: also why, where that is said."""
+    if isinstance(answer, Failed):
+        return answer.error
+    said = answer.body if isinstance(answer.body, str) else ""
+    if isinstance(answer.body, Mapping):
+        found = [answer.body.get(name) for name in ("detail", "error", "message")]
+        said = next((each for each in found if isinstance(each, str)), "")
+    said = " ".join(said.split())[:LONGEST_ERROR]
+    return f"{answer.error}: {said}" if said else answer.error

@@ -1,0 +1,1 @@
+"""Python functions and DAGs on a Ray cluster."""

@@ -1,0 +1,289 @@
+"""What there is to say of timers: for tables, for JSON, and for the file that keeps it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onbeat.core.runs.run import Status
+from onbeat.core.time.instants import rfc3339_ms
+from onbeat.ports.rows import RunFilter, RunRow, ScheduleRow
+from onbeat.service.service import Service
+from onbeat.systems.services.state import TimerHistory
+from onbeat.systems.services.timers import ServiceTimer, Timers
+
+HEADING = ("ID", "TARGET", "ENABLED", "LAST-RUN", "NEXT-RUN", "EXIT", "MISS")
+DISABLED = "Timer subsystem is disabled (experimental feature)"
+NOTHING_KEPT = TimerHistory()
+
+
+@dataclass(frozen=True, slots=True)
+class TimerState:
+    """How a timer stands. Instants are milliseconds."""
+
+    timer_id: str
+    target: str
+    is_enabled: bool
+    is_persistent: bool
+    kept: TimerHistory
+    next_run_at: int | None = None
+    retry_at: int | None = None
+    retry_attempt: int = 0  # how many attempts have failed, if it is to be tried again
+    is_paused: bool = False
+    failed_for: str | None = None  # why it failed, if there is no exit code
+
+    def fields(self) -> dict[str, object]:
+        """Return the same for JSON."""
+        kept = self.kept
+        return {
+            "id": self.timer_id,
+            "target": self.target,
+            "enabled": self.is_enabled,
+            "persistent": self.is_persistent,
+            "last_run_at": _told(kept.last_run_at),
+            "last_success_at": _told(kept.last_success_at),
+            "last_failure_at": _told(kept.last_failure_at),
+            "last_exit": kept.last_exit,
+            "next_run_at": _told(self.next_run_at),
+            "last_miss_at": _told(kept.last_missed_at),
+            "miss_reason": kept.last_miss_reason,
+            "retry_at": _told(self.retry_at),
+            "retry_attempt": self.retry_attempt,
+        }
+
+    def cells(self, now: int) -> tuple[str, ...]:
+        """Return the same for a table, under `HEADING`."""
+        kept = self.kept
+        is_enabled = "yes" if self.is_enabled else "no"
+        coming = [at for at in (self.next_run_at, self.retry_at) if at is not None]
+        return (
+            self.timer_id,
+            self.target,
+            "paused" if self.is_paused else is_enabled,
+            relative(kept.last_run_at, now),
+            relative(min(coming, default=None), now),
+            self.failed_for or "-" if kept.last_exit is None else str(kept.last_exit),
+            kept.last_miss_reason or "-",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TimerList:
+    """All timers, and what is wrong with those that are."""
+
+    now: int
+    timers: tuple[TimerState, ...]
+    invalid: Mapping[str, str]
+
+    def fields(self) -> dict[str, object]:
+        """Return the same for JSON."""
+        invalid = [{"id": name, "reason": reason} for name, reason in self.invalid.items()]
+        return {"timers": [each.fields() for each in self.timers], "invalid": invalid}
+
+
+async def list_timers(
+    service: Service, timers: Timers, rows: Iterable[ScheduleRow], known: Mapping[str, TimerHistory]
+) -> TimerList:
+    """Return how timers stand by their rows, and by what was `known` of them before."""
+    found = await kept_of(service, list(rows), known, timers)
+    stand = tuple(
+        _standing(timer_id, timer, found.get(timer_id), known.get(timer_id, NOTHING_KEPT))
+        for timer_id, timer in timers.right.items()
+    )
+    return TimerList(service.clock.now(), stand, timers.invalid)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTimer:
+    """What the store knows of a timer."""
+
+    row: ScheduleRow
+    kept: TimerHistory
+    retry_at: int | None  # when it is tried again, if it is to be
+    last: RunRow | None  # what was started last, as far as that was asked for
+
+    @property
+    def retry_attempt(self) -> int:
+        """How many attempts have failed, if it is to be tried again."""
+        return 0 if self.last is None or self.retry_at is None else self.last.attempt
+
+    @property
+    def failed_for(self) -> str | None:
+        """Why the last run failed, or its last attempt, if there is no exit code that says so."""
+        last = self.last
+        if last is None or self.kept.last_exit is not None:
+            return None
+        return last.reason if last.status == Status.FAILED or _waits_again(last) else None
+
+
+async def kept_of(
+    service: Service, rows: Sequence[ScheduleRow], known: Mapping[str, TimerHistory], timers: Timers
+) -> dict[str, StoredTimer]:
+    """Return what is to be kept of timers, by id.
+
+    A schedule tells of runs that have ended; a timer also of one that goes on, or is to go on.
+    """
+    crowded_out = await _crowded_out(service, [row.schedule_id for row in rows], timers)
+    unfinished = await _unfinished(service) if len(rows) > FEW else None
+    now = service.clock.now()
+    found: dict[str, StoredTimer] = {}
+    for row in rows:
+        before = known.get(row.schedule_id, NOTHING_KEPT)
+        if unfinished is None:
+            last = await _last_of(service, row.schedule_id, STARTED_ONCE)
+        elif row.schedule_id in unfinished:
+            last = unfinished[row.schedule_id]
+        elif row.last_run_at is None or (_is_known(row, before) and _has_code(row)):
+            last = None
+        else:
+            has_succeeded = row.last_run_at == row.last_success_at
+            ended = Status.SUCCESS if has_succeeded else Status.FAILED
+            last = await _last_of(service, row.schedule_id, (ended,))
+        kept, retry_at = _kept(row, last, crowded_out.get(row.schedule_id), before)
+        found[row.schedule_id] = StoredTimer(row, kept.since(before, now=now), retry_at, last)
+    return found
+
+
+async def _crowded_out(service: Service, ids: Iterable[str], timers: Timers) -> dict[str, RunRow]:
+    """Return which run of a timer last found that another timer had its service run."""
+    right = timers.right
+    sharing = [each for each in ids if each in right and right[each].schedule.policy.group]
+    if len(sharing) > FEW:
+        runs = await service.runs(RunFilter(reason=CROWDED_OUT), limit=MOST)
+    else:
+        which = [RunFilter(each, reason=CROWDED_OUT) for each in sharing]
+        runs = [run for each in which for run in await service.runs(each, limit=1)]
+    return {run.schedule_id: run for run in sorted(runs, key=_finished)}
+
+
+async def at_work(service: Service, ids: Sequence[str]) -> set[str]:
+    """Return which timers have runs that have not ended."""
+    runs = await _all_unfinished(service) if len(ids) > FEW else None
+    if runs is not None:
+        return {run.schedule_id for run in runs} & set(ids)
+    return {
+        timer_id
+        for timer_id in ids
+        for status in UNFINISHED
+        if await service.runs(RunFilter(timer_id, status), limit=1)
+    }
+
+
+async def _unfinished(service: Service) -> dict[str, RunRow] | None:
+    """Return what was started last of all that has not ended; None: there are too many to say."""
+    runs = await _all_unfinished(service)
+    if runs is None:
+        return None
+    return {
+        run.schedule_id: run for run in sorted(runs, key=_started) if run.started_at is not None
+    }
+
+
+async def _all_unfinished(service: Service) -> list[RunRow] | None:
+    found: list[RunRow] = []
+    for status in UNFINISHED:
+        runs = await service.runs(RunFilter(status=status), limit=MOST)
+        if len(runs) >= MOST:
+            return None
+        found += runs
+    return found
+
+
+async def _last_of(service: Service, timer_id: str, statuses: Iterable[Status]) -> RunRow | None:
+    latest = [
+        run
+        for status in statuses
+        for run in await service.runs(RunFilter(timer_id, status), limit=1)
+        if run.started_at is not None
+    ]
+    return max(latest, key=_started, default=None)
+
+
+def _is_known(row: ScheduleRow, known: TimerHistory) -> bool:
+    """Return whether nothing has ended since it was known when the last run had started."""
+    if known.last_run_at is None or known.last_success_at != row.last_success_at:
+        return False
+    return (known.last_failure_at or 0) >= (row.last_failure_at or 0)
+
+
+def _has_code(row: ScheduleRow) -> bool:
+    """Return whether the last run ended with an exit code, or well."""
+    return row.last_exit is not None or not row.consecutive_failures
+
+
+def _kept(
+    row: ScheduleRow, last: RunRow | None, crowded_out: RunRow | None, known: TimerHistory
+) -> tuple[TimerHistory, int | None]:
+    missed_at, miss_reason = _miss_of(row, crowded_out)
+    started_at = row.last_run_at if known.last_run_at is None else known.last_run_at
+    exit_code, failed_at, retry_at = row.last_exit, row.last_failure_at, None
+    if last is not None and _waits_again(last):
+        exit_code, failed_at, retry_at = last.exit_code, last.updated_at, last.due_at
+        if known.last_failure_at is not None and known.last_failure_at >= _started(last):
+            failed_at = known.last_failure_at  # it was noted: a node may have been at the run since
+    kept = TimerHistory(
+        last_run_at=started_at if last is None else last.started_at,
+        last_success_at=row.last_success_at,
+        last_failure_at=failed_at,
+        last_exit=exit_code,
+        last_missed_at=missed_at,
+        last_miss_reason=miss_reason,
+    )
+    return kept, retry_at
+
+
+def _miss_of(row: ScheduleRow, crowded_out: RunRow | None) -> tuple[int | None, str | None]:
+    """Return when a time was last missed and why: also because another timer had the service."""
+    if crowded_out is None or (crowded_out.finished_at or 0) < (row.last_missed_at or 0):
+        return row.last_missed_at, row.last_miss_reason
+    return crowded_out.finished_at, "overlap"
+
+
+def _standing(
+    timer_id: str, timer: ServiceTimer, found: StoredTimer | None, known: TimerHistory
+) -> TimerState:
+    told = (timer_id, timer.target, timer.is_enabled, timer.is_persistent)
+    if found is None:
+        return TimerState(*told, known)
+    next_run_at = None if found.row.next_run_at is None else found.row.next_run_at * 1000
+    return TimerState(
+        *told,
+        found.kept,
+        next_run_at,
+        found.retry_at,
+        found.retry_attempt,
+        found.row.paused,
+        found.failed_for,
+    )
+
+
+def relative(at: int | None, now: int) -> str:
+    """Return how far off an instant is: `5m ago`, `in 2h`, or `-` if there is none."""
+    if at is None:
+        return "-"
+    seconds = abs(at - now) / 1000
+    size, unit = next((size, unit) for below, size, unit in UNITS if seconds < below)
+    length = f"{round(seconds / size)}{unit}"
+    return f"in {length}" if at > now else f"{length} ago"
+
+
+def _started(run: RunRow) -> int:
+    return run.started_at or 0
+
+
+def _finished(run: RunRow) -> int:
+    return run.finished_at or 0
+
+
+def _waits_again(run: RunRow) -> bool:
+    return run.status == Status.ENQUEUED and run.was_tried
+
+
+def _told(at: int | None) -> str | None:
+    return None if at is None else rfc3339_ms(at)
+
+
+UNFINISHED = (Status.STARTED, Status.ENQUEUED)
+STARTED_ONCE = (*UNFINISHED, Status.SUCCESS, Status.FAILED, Status.CANCELED)
+CROWDED_OUT = "group_full"  # timers of one service share a group of one place
+FEW = 20  # timers, of which runs are asked for one by one
+MOST = 10_000  # runs, of all timers at once
+UNITS = ((60, 1, "s"), (3600, 60, "m"), (86_400, 3600, "h"), (float("inf"), 86_400, "d"))
