@@ -94,7 +94,7 @@ def test_the_connection_is_encrypted_where_the_server_offers_it(certificate):
 
 
 def test_a_password_is_not_sent_in_the_clear_to_another_machine(monkeypatch):
-    monkeypatch.setattr("onbeat.core.notify.channels.Server.is_here", False)
+    monkeypatch.setattr("onbeat.core.notify.channels.MailServer.is_here", False)
     with a_post(logs_in=True) as server:
         delivery = mail(server, user="me", password="s3cret")
         assert server.post.passwords == []
@@ -105,7 +105,7 @@ def test_a_password_is_not_sent_in_the_clear_to_another_machine(monkeypatch):
 def test_a_certificate_that_nobody_vouches_for_is_refused_of_another_machine(
     certificate, monkeypatch
 ):
-    monkeypatch.setattr("onbeat.core.notify.channels.Server.is_here", False)
+    monkeypatch.setattr("onbeat.core.notify.channels.MailServer.is_here", False)
     with a_post(tls_context=certificate) as server:
         delivery = mail(server)
         assert server.post.got == []

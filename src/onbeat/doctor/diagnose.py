@@ -24,7 +24,7 @@ from onbeat.stores.sqlite.diagnostics import LIBRARY
 from onbeat.stores.sqlite.diagnostics import look as look_at_file
 from onbeat.stores.sqlite.store import who_holds
 
-__all__ = ["CHECKS", "Finding", "Level", "InstallationFacts", "judge", "look", "look_at_start"]
+__all__ = ["CHECKS", "Finding", "InstallationFacts", "Level", "judge", "look", "look_at_start"]
 
 CHECKS: tuple[Check, ...] = (
     *machine.CHECKS, *database.CHECKS, *workload.CHECKS, *files.CHECKS, *prompts.CHECKS,

@@ -26,6 +26,7 @@ from onbeat.core.schedule import Target
 from onbeat.core.time.durations import Duration
 from onbeat.core.time.instants import rfc3339
 from onbeat.core.triggers.codec import check_names
+from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.files.secrets import (
     Redactor,
@@ -34,7 +35,6 @@ from onbeat.files.secrets import (
     check_no_reference,
     check_reference,
 )
-from onbeat.launchers.concurrency import finish_despite_cancel
 from onbeat.ports.store import Attempt
 
 Marks = frozenset[bytes]  # entries of an environment

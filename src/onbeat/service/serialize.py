@@ -8,6 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from onbeat.core.explain.attempts import AttemptSpan, stretches
+from onbeat.core.explain.describe import describe
 from onbeat.core.explain.preview import Preview, awaited
 from onbeat.core.explain.why import Why
 from onbeat.core.schedule import from_definition
@@ -286,7 +287,7 @@ def target_of(row: ScheduleRow) -> str:
         return "-"
 
 
-_words = lru_cache(maxsize=16_384)(words)  # they take longest of all that is told of a schedule
+_words = lru_cache(maxsize=16_384)(describe)  # they take longest of all that is told of a schedule
 
 
 def run_fields(row: RunRow) -> RunFields:

@@ -39,8 +39,8 @@ __all__ = [
     "DayForecast",
     "Forecast",
     "GroupForecast",
-    "SimulatedRun",
     "ScheduleForecast",
+    "SimulatedRun",
     "Simulation",
     "forecast_fields",
 ]

@@ -275,7 +275,7 @@ def test_one_that_never_has_its_turn_is_told_so(workflows):
             return False
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("onbeat.systems.workflows.system.Turn.is_own", is_own)
+            patched.setattr("onbeat.systems.workflows.system.DeployTurn.is_own", is_own)
             with pytest.raises(InvalidSchedule, match="others deploy 'report' at the same time"):
                 await its.workflows.deploy(a_dag(trigger()))
 

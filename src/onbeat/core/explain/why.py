@@ -32,12 +32,12 @@ from onbeat.core.triggers.base import Trigger
 __all__ = [
     "RESTORED",
     "SENTENCES",
+    "DefinitionSpan",
     "Facts",
     "GroupFacts",
     "Kind",
     "NodeFacts",
     "RunFacts",
-    "DefinitionSpan",
     "UpFacts",
     "Why",
     "explain",

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from onbeat.core.runs.run import Busy, Canceled, Failed, Lost, Outcome, Succeeded
 from onbeat.core.schedule import Target
+from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, OnbeatError, StoreFailed
 from onbeat.events import Event, RunCanceled, RunFailed, RunRetrying, RunSucceeded
-from onbeat.launchers.concurrency import finish_despite_cancel
 from onbeat.ports.outside import HttpResponse
 from onbeat.ports.store import Attempt, Store
 from onbeat.systems.flows.cancellations import GONE, LAST_WORDS, TO_END, Cancellations

@@ -15,9 +15,9 @@ from typing import Protocol
 from onbeat.core.runs.run import Busy, Canceled, Failed, Lost, Outcome, Succeeded
 from onbeat.core.schedule import Target
 from onbeat.core.time.instants import rfc3339
+from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, StoreFailed
 from onbeat.events import Event, RunCanceled, RunFailed, RunRetrying, RunSucceeded
-from onbeat.launchers.concurrency import finish_despite_cancel
 from onbeat.ports.rows import DocumentRow, RunRow
 from onbeat.ports.store import Attempt, Clock
 from onbeat.systems.ray.dag import read_dag

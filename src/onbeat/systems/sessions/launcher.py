@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Lost, Outcome, Succeeded
 from onbeat.core.schedule import Target
+from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, OnbeatError
-from onbeat.launchers.concurrency import finish_despite_cancel
 from onbeat.ports.outside import NO_HEADERS, Callback, HttpResponse, SendRequest
 from onbeat.ports.store import Attempt, Store
 from onbeat.systems.sessions.chat_server import ChatServer
