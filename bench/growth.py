@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from onbeat.app.opened import SystemClock
+from onbeat.app.stores import SystemClock
 from onbeat.core.decide.plan import plan
 from onbeat.core.schedule import Schedule
 from onbeat.events import SchedulePaused, encode_events

@@ -188,7 +188,7 @@ class Orchestrator:
             await self.beat.open()
             try:
                 self.beat.listen(self._heard)
-                await self.beat.begin(first=self._system.begin)
+                await self.beat.begin(apply_files=self._system.begin)
             except BaseException:
                 await self._system.end()
                 await self.beat.close()

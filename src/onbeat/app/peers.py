@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Literal
 from urllib.parse import urlsplit
 
+import onbeat
 from onbeat.app import notifications
 from onbeat.app.settings import Settings
 from onbeat.core.notify.channels import Channel
@@ -40,6 +41,11 @@ class PeerCheck:
     level: Literal["ok", "warn", "fail"]
     found: str
     hint: str = ""
+
+
+async def peers_of(settings: Settings, *, is_start: bool = False) -> Sequence[PeerCheck]:
+    """Check the peers of the settings, with the environment of this process."""
+    return await ask_peers(settings, os.environ, version=onbeat.__version__, is_start=is_start)
 
 
 async def ask_peers(

@@ -163,7 +163,7 @@ class World:
 
     async def tidy(self):
         """Have what was for one run cleaned up, as is done every minute."""
-        await self.beat._opened.tidy_sessions()
+        await self.beat._runtime.launchers.sessions.tidy()
 
     # -- files
 
