@@ -309,7 +309,7 @@ async def test_a_decorated_function_can_follow_the_start_and_its_own_end(beat, c
 
 def test_two_functions_of_one_name_are_refused(beat):
     beat.schedule(every("1h"), name="report")(lambda: 1)
-    with pytest.raises(InvalidSchedule, match=r"two schedules are called 'report' \(name=\.\.\."):
+    with pytest.raises(InvalidSchedule, match=r"two schedules are called 'report' \(rename one with name=\.\.\."):
         beat.schedule(every("1h"), name="report")(lambda: 2)
 
 
@@ -346,7 +346,7 @@ async def test_what_cannot_be_registered_is_refused(beat):
     beat.register("build", print)
     with pytest.raises(InvalidSchedule, match="two functions are called 'build'"):
         beat.register("build", len)
-    with pytest.raises(InvalidSchedule, match="'print' is no function"):
+    with pytest.raises(InvalidSchedule, match="'print' is not a function"):
         beat.register("report", "print")
     with pytest.raises(InvalidSchedule, match="'re:build' is no name"):
         beat.register("re:build", print)
@@ -705,7 +705,7 @@ async def test_a_second_one_joins_as_a_client_and_says_so_once(file, clock, capl
         async with a_beat(clock, file) as client:
             assert (node.is_node, client.is_node) == (True, False)
         (record,) = [r for r in caplog.records if r.levelname == "WARNING"]
-        assert record.getMessage().startswith("joined as a client, and takes over when that ends: ")
+        assert record.getMessage().startswith("joined as a client; takes over when the node ends: ")
         assert "is held by" in record.getMessage()
 
 
@@ -732,8 +732,8 @@ async def test_a_client_takes_over_when_the_node_ends(file, clock, launcher, mon
 
 
 @pytest.mark.parametrize("given", ["5s", print, None])
-def test_what_is_no_trigger_is_refused(beat, given):
-    with pytest.raises(InvalidSchedule, match=r"^trigger: .* is no trigger \(@beat.schedule"):
+def test_schedule_refuses_what_is_not_a_trigger(beat, given):
+    with pytest.raises(InvalidSchedule, match=r"^trigger: .* is not a trigger \(@beat.schedule"):
         beat.schedule(given)
 
 

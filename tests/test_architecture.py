@@ -102,6 +102,7 @@ def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock()
                 "app/onbeat.py",
                 "app/launchers.py",
                 "app/peers.py",
+                "app/systems.py",
                 "app/notifications.py",
                 "cli/session.py",
                 "cli/supervisor.py",
