@@ -309,7 +309,9 @@ async def test_a_decorated_function_can_follow_the_start_and_its_own_end(beat, c
 
 def test_two_functions_of_one_name_are_refused(beat):
     beat.schedule(every("1h"), name="report")(lambda: 1)
-    with pytest.raises(InvalidSchedule, match=r"two schedules are called 'report' \(rename one with name=\.\.\."):
+    with pytest.raises(
+        InvalidSchedule, match=r"two schedules are called 'report' \(rename one with name=\.\.\."
+    ):
         beat.schedule(every("1h"), name="report")(lambda: 2)
 
 
