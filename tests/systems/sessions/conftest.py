@@ -212,7 +212,7 @@ class World:
 
     def said(self):
         """What was said, by session."""
-        return {each: self.server.said_in(each) for each in self.server.sessions}
+        return {each: self.server.messages_of(each) for each in self.server.sessions}
 
 
 @pytest.fixture
