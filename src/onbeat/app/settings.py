@@ -425,8 +425,8 @@ def _seconds(value: object) -> int:
 def _name(value: object) -> str:
     text = _text(value)
     if not re.fullmatch(r"[A-Za-z0-9._@-]{1,100}", text):
-        hint = "letters, digits and . _ @ -, at most 100"
-        raise InvalidSettings("", f"{shown(text)} is not a user name", hint=hint)
+        problem = f"{shown(text)} is not a user name"
+        raise InvalidSettings("", problem, hint="letters, digits and . _ @ -, at most 100")
     return text
 
 
@@ -445,7 +445,6 @@ def _names(value: object) -> tuple[str, ...]:
         raise InvalidSettings("", f"{shown(value)} is not a list", hint='such as ["HOME", "LANG"]')
     for name in value:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            # The part after '=' may be a secret.
             quoted = name.partition("=")[0] if isinstance(name, str) else name
             problem = f"{shown(quoted)} is not the name of a variable"
             if quoted != name:
@@ -515,7 +514,7 @@ def _networks(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
-# A name or an address, optionally with a port.
+# A name or an address, with or without a port.
 HOST = r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
 
 _READERS: dict[str, Reader] = {
@@ -575,13 +574,13 @@ _READERS: dict[str, Reader] = {
     "flows_std_level": _timer_level,
     "notify": read_channels,
 }
-_TABLES = {"notify"}  # only a file can set these
+_TABLES = {"notify"}  # set in the file only
 _FLAGS = {"workflows_feedback"}
 _NUMBERS = {
     "concurrency", "catchup_per_second", "rate_limit", "sessions_most", "workflows_jitter_ms",
 }  # fmt: skip
 SYSTEMS = ("flows", "services", "sessions", "workflows", "ray")
-# Variables of the workflow scheduler that Onbeat replaces.
+# Variables of the schedulers that Onbeat replaces.
 WORKFLOWS_NAMES: dict[str, tuple[str, Reader]] = {
     "TICK_MS": ("tick_ms", _whole(1, 3_600_000)),
     "LOOKAHEAD_MS": ("lookahead", _whole(1000, 3_600_000)),
@@ -590,7 +589,6 @@ WORKFLOWS_NAMES: dict[str, tuple[str, Reader]] = {
     "DEFAULT_CATCHUP_POLICY": ("workflows_catchup_policy", _choice(CatchupPolicy)),
     "DEFAULT_JITTER_MS": ("workflows_jitter_ms", _READERS["workflows_jitter_ms"]),
 }
-# Variables of the flow timer that Onbeat replaces.
 FLOWS_NAMES: dict[str, tuple[str, Reader]] = {
     "KODO_TIMER_LOG_FILE": ("flows_log_file", _text),
     "KODO_TIMER_LOG_FILE_LEVEL": ("flows_log_file_level", _timer_level),
