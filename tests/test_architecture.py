@@ -24,7 +24,7 @@ CLOCKS = {"now", "utcnow", "today"}
 
 # Lower layers first: a module imports its own layer and those before it.
 LAYERS = [
-    {"errors"},
+    {"errors", "extras"},
     {"core"},
     {"events", "regular"},
     {"records", "access"},
@@ -158,8 +158,10 @@ def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock()
                 "app/onbeat.py",
                 "app/opened.py",
                 "app/notifications.py",
-                "cli/session.py",
+                "cli/completion.py",
+                "cli/runtime.py",
                 "cli/supervisor.py",
+                "cli/terminal.py",
             }
         if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(", text):
             assert name_of(path) in {"app/opened.py", "cli/next.py"}

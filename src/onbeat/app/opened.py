@@ -31,6 +31,7 @@ from onbeat.errors import (
     StoreUnusable,
 )
 from onbeat.events import Event
+from onbeat.extras import install_command
 from onbeat.launchers.command import PASSED, ProcessLauncher, forget_output, output_path
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.launchers.python.launcher import FunctionLauncher
@@ -395,7 +396,7 @@ async def open_postgres(
         from onbeat.stores.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
         problem = "PostgreSQL needs a driver that is not installed"
-        raise StoreUnusable(f"{problem} (pip install 'onbeat[postgres]')") from None
+        raise StoreUnusable(f"{problem} ({install_command('postgres')})") from None
     return await PostgresStore.open(settings.database, clock=clock, listener=listener)
 
 

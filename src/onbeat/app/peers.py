@@ -21,6 +21,7 @@ from onbeat.core.notify.notifications import DeliveryRefused, DeliveryUnknown
 from onbeat.core.runs.run import Failed
 from onbeat.core.schedule import ON_RAY
 from onbeat.errors import InvalidSettings
+from onbeat.extras import install_command
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.notifiers.smtp import SmtpNotifier
 from onbeat.ports.outside import HttpResponse
@@ -149,8 +150,7 @@ class PeerChecker:
             problem = "workflows_executor is ray, and ray_address names no cluster"
             return PeerCheck("ray", "fail", problem, 'ray_address = "10.0.0.7:6379", or "auto"')
         if find_spec("ray") is None:
-            problem, _, hint = NO_RAY.partition(" (")
-            return PeerCheck("ray", "fail", problem, hint.rstrip(")"))
+            return PeerCheck("ray", "fail", NO_RAY, install_command("ray"))
         hint = "ray start --head starts one; ray_address names it"
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if host and port.isdigit():
@@ -221,7 +221,7 @@ class _Channel:
         name = f"apprise {self._channel.name}"
         if find_spec("apprise") is None:
             return PeerCheck(
-                name, "warn", "apprise is not installed here", "pip install 'onbeat[notify]'"
+                name, "warn", "apprise is not installed here", install_command("notify")
             )
         told = f"{self._channel.shown} was not asked: Apprise can only send"
         return PeerCheck(name, "ok", f"{told} (onbeat notify test {self._channel.name})")

@@ -14,10 +14,12 @@ from contextlib import suppress
 
 import msgspec
 
+from onbeat.extras import install_command
+
 log = logging.getLogger("onbeat.ray")
 
 LONGEST_LINE = 64 * 1024 * 1024
-NO_RAY = "ray is not installed here (pip install 'onbeat[ray]')"
+NO_RAY = "ray is not installed here"
 
 Fields = Mapping[str, object]
 Heard = Callable[[Fields], None]
@@ -106,7 +108,7 @@ class _Gateway:
         with theirs:
             handle = theirs.fileno()
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "onbeat.systems.ray.launcher.gateway", str(handle), *given,
+                sys.executable, "-m", "onbeat.systems.ray.gateway", str(handle), *given,
                 env=environment, pass_fds=(handle,), stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
@@ -157,7 +159,7 @@ class _Gateway:
             async with asyncio.timeout(LAST_WORDS):
                 words = await telling
         if "No module named 'ray'" in words:
-            self._why = NO_RAY
+            self._why = f"{NO_RAY} ({install_command('ray')})"
         self._why = self._why or f"the way to the Ray cluster was lost: {words or 'without a word'}"
         self._is_up.set()  # it is not, and whoever waits for that is to know
         for asked in list(self._waiting.values()):
