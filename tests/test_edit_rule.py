@@ -19,7 +19,7 @@ import pytest
 from onbeat import Onbeat
 from onbeat.app.launchers import check_target
 from onbeat.app.settings import Settings
-from onbeat.cli.apply import Wish, apply_definitions
+from onbeat.cli.apply import ApplyOptions, apply_definitions
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.core.schedule import from_definition, read_schedule
 from onbeat.core.time.instants import parse_instant
@@ -126,7 +126,7 @@ class Native:
 
     async def _apply(self, world, service):
         file = read_file(world.folder / "onbeat.yaml", check_target)
-        await apply_definitions(service, file, Wish(source="onbeat.yaml"))
+        await apply_definitions(service, file, ApplyOptions(source="onbeat.yaml"))
 
 
 class FileApply(Native):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
 from onbeat.app.launchers import check_target
-from onbeat.cli.define import FIRST_FILE
+from onbeat.cli.schedules import FIRST_FILE
 from onbeat.core.policy import POLICIES, Policy
 from onbeat.core.schedule import TARGETS, definition, read_schedule
 from onbeat.core.schema import schedule_and_parts, schema_of_file, schema_of_schedule

@@ -190,7 +190,7 @@ async def test_a_run_that_another_program_asks_to_end_ends_within_a_second(tmp_p
         began = time.monotonic()
         await until_all(beat, ("CANCELED", "canceled"))
         assert time.monotonic() - began < 1
-    assert said == b"run 1 of sleep was asked to end\n"
+    assert said == b"run 1 of sleep: cancellation requested\n"
 
 
 class Server:

@@ -1,7 +1,7 @@
-"""The command `onbeat`: one module a group of verbs, loaded when one of them is called.
+"""The command `onbeat`: one module for each group of verbs, imported when a verb is called.
 
-Exit codes: 0 ok, 1 failed, 2 usage, 3 different (if asked for), 4 invalid definition, 69
-unavailable.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 changes to apply (on request), 4 invalid
+definition, 69 unavailable.
 """
 
 from importlib import import_module
@@ -13,46 +13,55 @@ from onbeat.errors import meant
 
 FAILED, USAGE, DIFFERENT, INVALID_DEFINITION, UNAVAILABLE = 1, 2, 3, 4, 69
 
-VERBS = {
-    "init": ("onbeat.cli.define:init", "Write a first file of schedules."),
-    "up": ("onbeat.cli.node:up", "Plan and run schedules."),
-    "down": ("onbeat.cli.node:down", "Stop what is up."),
-    "status": ("onbeat.cli.node:status", "Show which nodes are up, what is due and what runs."),
-    "nodes": ("onbeat.cli.node:nodes", "Show the nodes, and what each of them does."),
-    "next": ("onbeat.cli.next:next_ticks", "Show the coming ticks of a trigger."),
-    "plan": ("onbeat.cli.apply:plan", "Show what applying a file would do."),
-    "apply": ("onbeat.cli.apply:apply_", "Define the schedules of a file."),
-    "export": ("onbeat.cli.apply:export", "Write schedules as a file."),
-    "import": ("onbeat.cli.importing:import_", "Translate the definitions of another program."),
-    "schema": ("onbeat.cli.apply:schema", "Write the JSON Schema of a file of schedules."),
-    "list": ("onbeat.cli.define:list_", "Show every schedule."),
-    "show": ("onbeat.cli.define:show", "Show one schedule."),
-    "delete": ("onbeat.cli.define:delete", "Take schedules away."),
-    "pause": ("onbeat.cli.operate:pause", "Start nothing more of a schedule by itself."),
-    "resume": ("onbeat.cli.operate:resume", "Let a paused schedule go on from now."),
-    "run": ("onbeat.cli.runs:run", "Start a run now."),
-    "backfill": ("onbeat.cli.backfill:backfill", "Run ticks of the past after all."),
-    "cancel": ("onbeat.cli.operate:cancel", "End runs that have not ended."),
-    "report": ("onbeat.cli.operate:report", "Tell of the end of a run that was accepted."),
-    "groups": ("onbeat.cli.operate:groups", "Show the groups, and how full they are."),
-    "group": ("onbeat.cli.operate:group", "Say how many runs of a group may run at once."),
-    "runs": ("onbeat.cli.runs:runs", "Show what ran, what did not, and why."),
-    "why": ("onbeat.cli.why:why", "Say why a schedule ran, or did not, at a time."),
-    "audit": ("onbeat.cli.audit:audit", "Show who had what done."),
-    "simulate": ("onbeat.cli.simulate:simulate", "Show what schedules would do, and why."),
-    "logs": ("onbeat.cli.runs:logs", "Show what a run printed."),
-    "notify": ("onbeat.cli.notify:notify", "Show who is told of failures, and try it out."),
-    "workflows": (
-        "onbeat.cli.workflows:workflows",
-        "Show the workflows that are kept, or delete one.",
-    ),
-    "timers": ("onbeat.cli.timers:timers", "Show the timers of services, or switch one."),
-    "timer": ("onbeat.cli.timer:timer", "Start, stop or look at the timer of flows."),
-    "move": ("onbeat.cli.node:move", "Move everything from SQLite to PostgreSQL."),
-    "token": ("onbeat.cli.token:token", "Say who may come in over HTTP."),
-    "gate": ("onbeat.cli.node:gate", "Stop everything, or let it go on."),
-    "doctor": ("onbeat.cli.doctor:doctor", "Look for what is wrong, and say what would be right."),
+SECTIONS = {
+    "Run": {
+        "up": ("onbeat.cli.up:up", "Plan and run schedules."),
+        "down": ("onbeat.cli.nodes:down", "Stop nodes."),
+        "run": ("onbeat.cli.runs:run", "Start a run now."),
+        "backfill": ("onbeat.cli.backfill:backfill", "Run past ticks that were not run."),
+        "cancel": ("onbeat.cli.control:cancel", "Cancel runs."),
+        "report": ("onbeat.cli.control:report", "Report the outcome of an accepted run."),
+    },
+    "Define": {
+        "init": ("onbeat.cli.schedules:init", "Write an example file of schedules."),
+        "next": ("onbeat.cli.next:next_ticks", "Preview the next ticks of a trigger."),
+        "plan": ("onbeat.cli.apply:plan", "Show what applying a file would change."),
+        "apply": ("onbeat.cli.apply:apply_", "Create and update the schedules of a file."),
+        "export": ("onbeat.cli.apply:export", "Write schedules as a file."),
+        "schema": ("onbeat.cli.apply:schema", "Print the JSON Schema of schedule files."),
+        "simulate": ("onbeat.cli.simulate:simulate", "Simulate what schedules will do."),
+        "delete": ("onbeat.cli.schedules:delete", "Delete schedules."),
+    },
+    "Look": {
+        "status": ("onbeat.cli.nodes:status", "Show nodes, due ticks and unfinished runs."),
+        "list": ("onbeat.cli.schedules:list_", "List schedules."),
+        "show": ("onbeat.cli.schedules:show", "Show one schedule and its last runs."),
+        "runs": ("onbeat.cli.runs:runs", "List runs, the latest first."),
+        "logs": ("onbeat.cli.runs:logs", "Print the output of a run."),
+        "why": ("onbeat.cli.why:why", "Explain why a schedule ran, or did not, at a time."),
+        "nodes": ("onbeat.cli.nodes:nodes", "List nodes, with their roles and launchers."),
+        "audit": ("onbeat.cli.audit:audit", "List changes, with who made them."),
+    },
+    "Operate": {
+        "pause": ("onbeat.cli.control:pause", "Pause schedules."),
+        "resume": ("onbeat.cli.control:resume", "Resume paused schedules from now on."),
+        "gate": ("onbeat.cli.control:gate", "Stop all schedules, or start them again."),
+        "group": ("onbeat.cli.groups:group", "List groups; set a group's concurrency limit."),
+        "token": ("onbeat.cli.token:token", "Manage API tokens."),
+        "notify": ("onbeat.cli.notify:notify", "List and test notification channels."),
+        "doctor": ("onbeat.cli.doctor:doctor", "Diagnose the installation."),
+        "move": ("onbeat.cli.move:move", "Move a database from SQLite to PostgreSQL."),
+        "completion": ("onbeat.cli.completion:completion", "Print a shell completion script."),
+    },
+    "Systems": {
+        "timers": ("onbeat.cli.timers:timers", "Services: list, enable and disable timers."),
+        "timer": ("onbeat.cli.timer:timer", "Flows: start, stop or inspect the timer."),
+        "workflows": ("onbeat.cli.workflows:workflows", "Workflows: list, show and delete DAGs."),
+        "import": ("onbeat.cli.import_:import_", "Services: import a configuration in Emacs Lisp."),
+    },
 }
+VERBS = {verb: entry for section in SECTIONS.values() for verb, entry in section.items()}
+ALIASES = {"groups": "onbeat.cli.groups:groups"}  # former spellings, which --help does not list
 
 
 class Verbs(click.Group):
@@ -62,21 +71,35 @@ class Verbs(click.Group):
         return list(VERBS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, told) for verb, (_, told) in VERBS.items()])
+        width = max(map(len, VERBS))
+        for title, verbs in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(f"{verb:<{width}}", text) for verb, (_, text) in verbs.items()]
+                )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        place = VERBS[cmd_name][0] if cmd_name in VERBS else ALIASES.get(cmd_name)
+        if place is None:
             if (near := meant(cmd_name, VERBS)).startswith("did you mean"):
                 ctx.fail(f"No such command {cmd_name!r}: {near}")
             return None
-        module, name = VERBS[cmd_name][0].split(":")
+        module, name = place.split(":")
         command = getattr(import_module(module), name)
-        assert isinstance(command, click.Command), f"{name} is no command"
+        assert isinstance(command, click.Command), f"{name} is not a command"
         return command
 
 
-@click.group(cls=Verbs)
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="onbeat COMMAND -h shows the options of a command, and examples.",
+)
 @click.version_option(onbeat.__version__, prog_name="onbeat", message="%(prog)s %(version)s")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """A durable scheduler for agents, workflows and oneshot jobs."""
+    from onbeat.cli.terminal import has_colours  # noqa: PLC0415 - not needed for `--help`
+
+    if not has_colours():
+        ctx.color = False  # also for the verbs below

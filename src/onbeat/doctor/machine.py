@@ -20,6 +20,7 @@ from onbeat.doctor.findings import (
     warn,
 )
 from onbeat.errors import InvalidSettings
+from onbeat.files.extras import upgrade_command
 from onbeat.files.regular import read_regular
 
 OLDEST_PYTHON = (3, 11)
@@ -45,7 +46,7 @@ def sqlite(seen: InstallationFacts) -> Finding:
     version, told = tuple(map(int, seen.sqlite.split("."))), f"SQLite {seen.sqlite}"
     first, last = DAMAGING
     if first <= version[:3] <= last:
-        hint = "pip install --upgrade apsw: 3.51.3 or newer"
+        hint = f"{upgrade_command('apsw')}: 3.51.3 or newer"
         return fail("sqlite", f"{told} can damage a database when its WAL is reset", hint)
     return ok("sqlite", told)
 
@@ -56,7 +57,7 @@ def zone_data(seen: InstallationFacts) -> Finding:
     standing, told = seen.looked.standing, f"time zone data {seen.tz}"
     if standing is not None and standing.tz > seen.tz:
         problem = f"{told}, and due ticks were computed with {standing.tz}: nothing is planned here"
-        return fail("zones", problem, "pip install --upgrade tzdata")
+        return fail("zones", problem, upgrade_command("tzdata"))
     others = {row.tz for row in standing.overview.nodes} - {seen.tz} if standing else set()
     if others:
         hint = "the same package tzdata on every node"
@@ -68,7 +69,7 @@ def zone_data(seen: InstallationFacts) -> Finding:
             return ok("zones", f"{told}: {done} so far, and the rest is under way")
         return warn("zones", f"{told}: {done} so far", "onbeat up follows it for the rest")
     if year - int(seen.tz[:4]) >= OLD_ZONES:
-        return warn("zones", f"{told} is old", "pip install --upgrade tzdata")
+        return warn("zones", f"{told} is old", upgrade_command("tzdata"))
     return ok("zones", told)
 
 

@@ -47,7 +47,9 @@ def gate(seen: InstallationFacts) -> Finding | None:
     if standing is None:
         return None
     if not standing.overview.gate_open:
-        return warn("gate", "it is closed: nothing is decided and nothing starts", "onbeat gate on")
+        return warn(
+            "gate", "it is closed: nothing is decided and nothing starts", "onbeat gate open"
+        )
     return ok("gate", "open")
 
 

@@ -18,6 +18,7 @@ from onbeat.core.notify.notifications import (
     subject,
     text,
 )
+from onbeat.files.extras import install_command
 
 
 class AppriseNotifier:
@@ -50,7 +51,7 @@ class AppriseNotifier:
             is_known = box.add(self._channel.address)
         except ModuleNotFoundError:
             return DeliveryRefused(
-                "apprise is not installed (pip install 'onbeat[notify]')", again=False
+                f"apprise is not installed ({install_command('notify')})", again=False
             )
         except Exception as broken:  # noqa: BLE001 - whoever waits for the thread is to hear of it
             return DeliveryRefused(f"apprise failed: {type(broken).__name__}", again=False)

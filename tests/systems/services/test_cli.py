@@ -214,7 +214,7 @@ class TestSwitching:
         write(folder)
         be_up_for_a_moment(folder)
         assert onbeat("timers", "disable", "hourly").output == "disabled hourly\n"
-        assert onbeat("timers", "disable", "hourly").output == "hourly was disabled already\n"
+        assert onbeat("timers", "disable", "hourly").output == "hourly was already disabled\n"
         (timer,) = json.loads(onbeat("timers", "--json").output)["timers"]
         assert timer["enabled"] is False
         be_up_for_a_moment(folder)
@@ -301,7 +301,7 @@ class TestMisuse:
         assert hourly.startswith("hourly           backup           yes      -            in ")
         assert off.startswith("off              backup           no       -            in ")
         assert mistake.startswith("services.json: ")
-        told = "onbeat: 1 mistake in services.json: the timers above are those of before"
+        told = "onbeat: 1 mistake in services.json: the timers above stay in effect"
         assert last == told
         assert json.loads(onbeat("timers", "--json").output)["timers"] == before
 

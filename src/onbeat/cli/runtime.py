@@ -1,10 +1,10 @@
-"""What the verbs share: the settings they take, the store they open, and how they fail."""
+"""What all verbs share: settings, the store, JSON output, and exit codes."""
 
 import asyncio
 import getpass
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -32,46 +32,50 @@ from onbeat.service.service import Service
 T = TypeVar("T")
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+DATABASE = click.option(
+    "--database", metavar="URL", help="The database. [default: sqlite:///onbeat.db]"
+)
+CONFIG_FILE = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The file of settings. [default: onbeat.toml, if it exists]",
+)
 
 
 def with_settings(
     *flags: str, **defaults: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb its settings; what it refuses becomes one line and an exit code.
+    """Pass the settings to a verb, and turn its errors into one line and an exit code.
 
-    `flags` names the options of the verb that are settings, besides `--database`; `defaults` are
-    what the verb says where nobody says anything.
+    `flags` names the options of the verb that are settings, besides `--database`. `defaults` are
+    settings that the verb has if no flag, variable or file sets them.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        @click.option("--database", metavar="URL", help="[default: sqlite:///onbeat.db]")
-        @click.option(
-            "--config",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="A file of settings. [default: onbeat.toml, if it is there]",
-        )
+        @DATABASE
+        @CONFIG_FILE
         @wraps(verb)
         def call(config: Path | None, **options: object) -> None:
             given = {name: options.pop(name) for name in ("database", *flags)}
             try:
                 settings = _loaded(given, config)
-                unsaid = {name: text for name, text in defaults.items() if not given.get(name)}
-                unsaid = {n: text for n, text in unsaid.items() if not getattr(settings, n)}
-                verb(_loaded(given | unsaid, config) if unsaid else settings, **options)
+                unset = {name: text for name, text in defaults.items() if not given.get(name)}
+                unset = {n: text for n, text in unset.items() if not getattr(settings, n)}
+                verb(_loaded(given | unset, config) if unset else settings, **options)
             except InvalidFile as refused:
-                tell_mistakes(refused, as_json=bool(options.get("as_json")))
+                write_mistakes(refused, as_json=bool(options.get("as_json")))
                 sys.exit(INVALID_DEFINITION)
             except OnbeatError as refused:
                 fail(refused)
             except UnicodeEncodeError:
-                click.echo("onbeat: what was given is not UTF-8", err=True)
+                click.echo("onbeat: an argument is not UTF-8", err=True)
                 sys.exit(USAGE)
             except BrokenPipeError:
-                raise  # whoever read has seen enough: click ends in silence
+                raise  # the reader of a pipe has closed it: click exits silently
             except OSError as broken:
                 if broken.filename is None:
-                    _write_no_more()
+                    _discard_output()
                 where = f"{broken.filename}: " if broken.filename else ""
                 click.echo(f"onbeat: {where}{broken.strerror}", err=True)
                 sys.exit(UNAVAILABLE)
@@ -88,7 +92,7 @@ def _loaded(given: Mapping[str, object], config: Path | None) -> Settings:
 def settings_or_refusal(
     database: str | None, config: Path | None
 ) -> tuple[Settings | InvalidSettings, Path | None]:
-    """Return the settings, or why they are refused; and the file that they are read from."""
+    """Return the settings, or the error in them; and the file that they are read from."""
     named = config or (Path(name) if (name := os.environ.get(CONFIG)) else Path(FILE))
     file = named if named.is_file() else None
     try:
@@ -99,25 +103,25 @@ def settings_or_refusal(
     return found, file
 
 
-def _write_no_more() -> None:
-    """Let go of what could not be written: it would be tried again, and fail, at the very end."""
-    with suppress(OSError):  # a test may have put something else in its place
+def _discard_output() -> None:
+    """Discard what could not be written: Python would try, and fail, again when it exits."""
+    with suppress(OSError):  # a test may have replaced stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def tell_mistakes(refused: InvalidFile, *, as_json: bool) -> None:
-    """Write everything that is wrong with a file: for people on stderr, as JSON on stdout."""
+def write_mistakes(refused: InvalidFile, *, as_json: bool) -> None:
+    """Write all mistakes in a file: as text to stderr, or as JSON to stdout."""
     if as_json:
         write_json([{"file": refused.path} | each._asdict() for each in refused.mistakes])
         return
     click.echo(f"{refused}", err=True)
     n = len(refused.mistakes)
-    told = f"{n} mistake{'s' * (n != 1)} in {refused.path}: nothing was changed"
-    click.echo(f"onbeat: {told}", err=True)
+    summary = f"{n} mistake{'s' * (n != 1)} in {refused.path}: nothing was changed"
+    click.echo(f"onbeat: {summary}", err=True)
 
 
 def fail(refused: OnbeatError) -> NoReturn:
-    """Say what is wrong on stderr, and end with the code for it."""
+    """Write an error to stderr, and exit with its code."""
     click.echo(f"onbeat: {refused}", err=True)
     match refused:
         case InvalidSchedule():
@@ -130,25 +134,30 @@ def fail(refused: OnbeatError) -> NoReturn:
             sys.exit(FAILED)
 
 
-def ask(settings: Settings, work: Callable[[Service], Awaitable[T]], *, create: bool = False) -> T:
-    """Do something with the store, which has to be there unless it may be made."""
+def with_service(
+    settings: Settings, work: Callable[[Service], Awaitable[T]], *, create: bool = False
+) -> T:
+    """Open the database, call `work` with the use cases, and return its result.
+
+    A database that does not exist is an error, unless it may be created.
+    """
     path = settings.database_path
     if settings.is_in_memory:
-        raise StoreUnusable("sqlite:// is memory, gone when the program ends (name a file)")
+        raise StoreUnusable("sqlite:// is memory, which ends with this command (name a file)")
     if path is not None and not create and not (path.exists() and path.stat().st_size):
-        hint = "onbeat up makes one; --database names another"
+        hint = "onbeat up creates it; --database names another"
         what = "is empty" if path.exists() else "does not exist"
         raise StoreUnusable(f"{path} {what} ({hint})")
 
-    async def session() -> T:
+    async def connected() -> T:
         async with client(settings, caller()) as service:
             return await work(service)
 
-    return asyncio.run(session())
+    return asyncio.run(connected())
 
 
 def caller() -> Caller:
-    """Return who calls from the command line, as events tell of it: they have the database."""
+    """Return the user of the command line as events record it, with all rights."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container may have no name for its user
@@ -157,17 +166,17 @@ def caller() -> Caller:
 
 
 def is_number(which: str) -> bool:
-    """Return whether this is the number of a run, rather than a name."""
+    """Return whether an argument is the number of a run, not a name."""
     return which.isascii() and which.isdigit() and len(which) < 19
 
 
-def write_json(told: object) -> None:
+def write_json(value: object) -> None:
     """Write JSON on one line."""
-    click.echo(msgspec.json.encode(told))
+    click.echo(msgspec.json.encode(value))
 
 
 async def write_json_list(pages: AsyncIterator[Iterable[object]]) -> None:
-    """Write one JSON list, on one line, as its items come: a page is in memory at a time."""
+    """Write one JSON list on one line, with one page in memory at a time."""
     encoder, before = msgspec.json.Encoder(), b"["
     async for page in pages:
         items = b",".join(map(encoder.encode, page))
@@ -175,33 +184,3 @@ async def write_json_list(pages: AsyncIterator[Iterable[object]]) -> None:
             click.echo(before + items, nl=False)
             before = b","
     click.echo(b"]" if before == b"," else b"[]")
-
-
-class Table:
-    """Rows under a heading, written as they come, in columns as wide as the first ones need."""
-
-    def __init__(self, *heading: str) -> None:
-        self._heading, self._widths = heading, [0] * len(heading)
-        self.is_empty = True
-
-    def write(self, rows: Sequence[tuple[str, ...]]) -> None:
-        """Write some more rows; the first come with the heading."""
-        shown = [self._heading, *rows] if self.is_empty else rows
-        if not rows:
-            return
-        if self.is_empty:
-            self._widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-            self.is_empty = False
-        lines = [
-            "  ".join(cell.ljust(n) for cell, n in zip(row, self._widths, strict=True)).rstrip()
-            for row in shown
-        ]
-        click.echo("\n".join(lines))
-
-
-def write_table(heading: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Write rows under a heading, in columns as wide as they need to be."""
-    table = Table(*heading)
-    table.write(rows)
-    if table.is_empty:
-        click.echo("  ".join(heading))

@@ -1,4 +1,4 @@
-"""`onbeat import`: definitions of other programs, translated once."""
+"""`onbeat import`: convert the definitions of another program."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,8 @@ import msgspec
 
 from onbeat.app.settings import Settings
 from onbeat.cli import INVALID_DEFINITION
-from onbeat.cli.session import JSON, with_settings, write_json
+from onbeat.cli.runtime import JSON, with_settings, write_json
+from onbeat.cli.verbs import VerbGroup
 from onbeat.errors import InvalidFile, InvalidSettings, Mistake
 from onbeat.files.atomic import replace_file
 from onbeat.files.regular import read_regular
@@ -21,18 +22,26 @@ STATE = "timer-state.json"
 FILE_MODE = 0o644
 
 
-@click.group(name="import")
-def import_() -> None:
-    """Translate the definitions of another program, once."""
-
-
-@import_.command()
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--state", metavar="FILE", type=click.Path(path_type=Path), help="Its .eld state.")
-@click.option(
-    "--output", "-o", metavar="FILE", type=click.Path(path_type=Path), help="Else stdout."
+@click.group(
+    name="import", cls=VerbGroup, examples=["onbeat import elisp init.el -o services.yaml"]
 )
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+def import_() -> None:
+    """Convert the definitions of another program."""
+
+
+@import_.command(examples=["onbeat import elisp init.el -o services.yaml --state timer-state.eld"])
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--state", metavar="FILE", type=click.Path(path_type=Path), help="The .eld file of its state."
+)
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The file to write. [default: stdout]",
+)
+@click.option("--force", is_flag=True, help="Replace existing files.")
 @JSON
 @with_settings()
 def elisp(
@@ -43,9 +52,9 @@ def elisp(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write the services file of a configuration in Emacs Lisp, and the state of its timers.
+    """Convert a configuration in Emacs Lisp into a services file, with the state of its timers.
 
-    What cannot be translated is reported with its line, left out, and ends it with 4.
+    What cannot be converted is reported with its line and left out; the exit code is then 4.
     """
     found = import_elisp(_read(path), str(path))
     left_out = [(str(path), each) for each in found.left_out]
@@ -53,16 +62,16 @@ def elisp(
     if state is not None:
         if output is None and not as_json:
             hint = f"--output services.yaml; the state is {STATE} beside it"
-            raise InvalidSettings("state", "there is no file that it could be beside", hint=hint)
+            raise InvalidSettings("state", "it needs --output", hint=hint)
         kept, of_state = import_state(_read(state), str(state))
         left_out += [(str(state), each) for each in of_state]
     text = write_fields(found.fields, HEAD % path.name)
     if output is not None:
         _write(output, text.encode(), kept, force=force)
     if as_json:
-        told = None if kept is None else msgspec.json.decode(kept)
+        state_fields = None if kept is None else msgspec.json.decode(kept)
         reported = [_fields(name, each) for name, each in left_out]
-        write_json({"services": found.fields, "state": told, "left_out": reported})
+        write_json({"services": found.fields, "state": state_fields, "left_out": reported})
     else:
         if output is None:
             click.echo(text, nl=False)
@@ -74,18 +83,18 @@ def elisp(
 
 
 def _write(output: Path, text: bytes, kept: bytes | None, *, force: bool) -> None:
-    """Write the file, and the state beside it: both, or none if one is there."""
+    """Write the file and the state beside it: both, or none if one exists."""
     files = {output: text} | ({} if kept is None else {output.parent / STATE: kept})
     for path in files:
         if path.exists() and not force:
-            raise InvalidSettings("output", f"{path} is there", hint="--force replaces it")
+            raise InvalidSettings("output", f"{path} already exists", hint="--force replaces it")
     for path, content in files.items():
         replace_file(path, content, mode=FILE_MODE if path == output else None)
         click.echo(f"wrote {path}", err=True)
 
 
 def _read(path: Path) -> str:
-    """Return the text of a regular file, as far as a reader takes it."""
+    """Return the text of a regular file of limited size."""
     try:
         return read_regular(path, most=4 * LONGEST).decode()
     except UnicodeDecodeError:
