@@ -104,8 +104,10 @@ def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock()
                 "app/peers.py",
                 "app/systems.py",
                 "app/notifications.py",
+                "cli/completion.py",
                 "cli/runtime.py",
                 "cli/supervisor.py",
+                "cli/terminal.py",
             }
         if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(", text):
             assert name_of(path) in {"app/stores.py", "cli/next.py"}

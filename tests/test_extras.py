@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onbeat import extras
+from onbeat.files import extras
 from onbeat.files.extras import install_command, upgrade_command
 
 ROOT = Path(__file__).parent.parent

@@ -5,7 +5,8 @@ import shlex
 import click
 import pytest
 
-from onbeat.cli import ALIASES, SECTIONS, VERBS, main
+from onbeat.cli import main
+from onbeat.cli.command import ALIASES, SECTIONS, VERBS
 from tests.cli.test_verbs import onbeat
 
 

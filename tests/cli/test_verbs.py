@@ -21,7 +21,8 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.cli import VERBS, main
+from onbeat.cli import main
+from onbeat.cli.command import VERBS
 from onbeat.cli.format import Times
 from onbeat.cli.schedules import write_runs
 from onbeat.core.runs.run import Accepted

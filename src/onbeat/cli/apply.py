@@ -13,8 +13,8 @@ import msgspec
 from onbeat.app.launchers import check_target
 from onbeat.app.settings import Settings
 from onbeat.app.stores import SystemClock
-from onbeat.cli import DIFFERENT
 from onbeat.cli.completion import complete_schedules
+from onbeat.cli.exit_codes import DIFFERENT
 from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
 from onbeat.cli.tables import paint
 from onbeat.cli.verbs import Verb

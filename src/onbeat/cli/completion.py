@@ -38,7 +38,7 @@ def completion(shell: str, as_json: bool) -> None:
 
     Names are read from the SQLite database that the settings name.
     """
-    from onbeat.cli import main  # noqa: PLC0415 - it imports this module by name
+    from onbeat.cli.command import main  # noqa: PLC0415 - it imports this module by name
 
     shell_class = get_completion_class(shell)
     assert shell_class is not None, "click completes in these shells"

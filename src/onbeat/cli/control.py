@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from onbeat.app.settings import Settings
-from onbeat.cli import FAILED
 from onbeat.cli.completion import complete_schedules
+from onbeat.cli.exit_codes import FAILED
 from onbeat.cli.runtime import JSON, is_number, with_service, with_settings, write_json
 from onbeat.cli.verbs import Verb
 from onbeat.core.runs.run import Failed, Status, Succeeded

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from onbeat.app.stores import SystemClock
-from onbeat.cli import FAILED
+from onbeat.cli.exit_codes import FAILED
 from onbeat.cli.runtime import CONFIG_FILE, DATABASE, JSON, settings_or_refusal, write_json
 from onbeat.cli.tables import paint
 from onbeat.cli.verbs import Verb

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from onbeat.app.settings import Settings
-from onbeat.cli import INVALID_DEFINITION
+from onbeat.cli.exit_codes import INVALID_DEFINITION
 from onbeat.cli.runtime import JSON, with_settings, write_json
 from onbeat.cli.verbs import VerbGroup
 from onbeat.errors import InvalidFile, InvalidSettings, Mistake

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from onbeat.cli import INVALID_DEFINITION
+from onbeat.cli.exit_codes import INVALID_DEFINITION
 from onbeat.cli.tables import WIDE, cut
 from onbeat.cli.terminal import table_width
 from onbeat.cli.verbs import Verb

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 from onbeat.app.settings import Settings
 from onbeat.app.stores import lock_holder
-from onbeat.cli import FAILED
+from onbeat.cli.exit_codes import FAILED
 from onbeat.cli.format import Cell, Times
 from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
 from onbeat.cli.tables import WIDE, Column, write_table, write_zone

@@ -8,7 +8,7 @@ import click
 from onbeat.app import notifications
 from onbeat.app.settings import Settings
 from onbeat.app.stores import SystemClock
-from onbeat.cli import FAILED
+from onbeat.cli.exit_codes import FAILED
 from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
 from onbeat.cli.tables import WIDE, Column, write_table
 from onbeat.cli.verbs import VerbGroup

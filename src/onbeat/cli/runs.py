@@ -14,8 +14,8 @@ from msgspec.structs import asdict
 from onbeat.app.output import output_file
 from onbeat.app.settings import Settings
 from onbeat.app.stores import lock_holder
-from onbeat.cli import FAILED
 from onbeat.cli.completion import complete_schedules
+from onbeat.cli.exit_codes import FAILED
 from onbeat.cli.format import Times
 from onbeat.cli.runtime import JSON, is_number, with_service, with_settings, write_json
 from onbeat.cli.schedules import warn_if_closed, write_runs

@@ -15,7 +15,7 @@ import msgspec
 
 from onbeat.app.client import client
 from onbeat.app.settings import CONFIG, FILE, Settings
-from onbeat.cli import FAILED, INVALID_DEFINITION, UNAVAILABLE, USAGE
+from onbeat.cli.exit_codes import FAILED, INVALID_DEFINITION, UNAVAILABLE, USAGE
 from onbeat.errors import (
     ApiUnavailable,
     InvalidFile,

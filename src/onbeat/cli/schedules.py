@@ -7,8 +7,8 @@ import click
 from msgspec.structs import asdict
 
 from onbeat.app.settings import Settings
-from onbeat.cli import FAILED
 from onbeat.cli.completion import complete_schedules
+from onbeat.cli.exit_codes import FAILED
 from onbeat.cli.format import Cell, Times, duration, elapsed
 from onbeat.cli.runtime import JSON, with_service, with_settings, write_json, write_json_list
 from onbeat.cli.tables import (

@@ -10,8 +10,8 @@ from msgspec.structs import asdict, replace
 
 from onbeat.app.settings import Settings
 from onbeat.app.stores import lock_holder
-from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.apply import ApplyOptions
+from onbeat.cli.exit_codes import FAILED, UNAVAILABLE
 from onbeat.cli.nodes import stop_nodes
 from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
 from onbeat.cli.up import FILE, run_node, start_in_background

@@ -11,7 +11,7 @@ import click
 from onbeat.app.client import client
 from onbeat.app.settings import Settings
 from onbeat.app.systems import are_timers_on, timers_of
-from onbeat.cli import FAILED, INVALID_DEFINITION
+from onbeat.cli.exit_codes import FAILED, INVALID_DEFINITION
 from onbeat.cli.runtime import JSON, caller, with_service, with_settings, write_json
 from onbeat.cli.tables import WIDE, cut
 from onbeat.cli.terminal import table_width

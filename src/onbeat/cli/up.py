@@ -21,8 +21,8 @@ from onbeat.app.launchers import check_target
 from onbeat.app.onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.app.stores import lock_holder
-from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.apply import ApplyOptions, apply_definitions, apply_options, source_of
+from onbeat.cli.exit_codes import FAILED, UNAVAILABLE
 from onbeat.cli.runtime import JSON, caller, with_service, with_settings, write_json
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.tables import paint

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
-from onbeat.cli import INVALID_DEFINITION, UNAVAILABLE, main
+from onbeat.cli import main
+from onbeat.cli.exit_codes import INVALID_DEFINITION, UNAVAILABLE
 from onbeat.systems.services.state import TimerHistory
 from onbeat.systems.services.timer_list import TimerList, TimerState, relative
 from tests.systems.services.conftest import HOURLY, a_file
