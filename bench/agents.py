@@ -17,9 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from onbeat.agents import Orchestrator
-from onbeat.systems.agents.builder import AgentBuilder
-from onbeat.systems.agents.context import AgentContext
+from onbeat.agents import AgentBuilder, AgentContext, Orchestrator
 
 AGENTS, ARTIFACTS, AT_ONCE = 1_000, 10_000, 200
 

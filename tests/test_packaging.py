@@ -53,13 +53,13 @@ def unit(tmp_path):
 @pytest.mark.parametrize("with_secrets", [False, True])
 def test_systemd_has_nothing_to_say_against_the_unit(unit, with_secrets):
     if with_secrets:
-        folder = unit.with_name("onbeat.service.service.d")
+        folder = unit.with_name("onbeat.service.d")
         folder.mkdir()
         shutil.copy(PACKAGING / "secrets.conf", folder)
     done = subprocess.run(
         ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False
     )
-    about_it = [line for line in done.stderr.splitlines() if "onbeat.service" in line]
+    about_it = [line for line in done.stderr.splitlines() if "onbeat.service.service" in line]
     assert (done.returncode, about_it) == (0, [])
 
 
@@ -72,7 +72,7 @@ def test_what_runs_in_it_can_do_little_harm(unit):
     if "unrecognized option" in done.stderr:
         assert not os.environ.get("CI"), "that of CI does"
         pytest.skip("this systemd-analyze knows no --offline")
-    exposed = re.search(r"Overall exposure level for onbeat.service.service: ([\d.]+)", done.stdout)
+    exposed = re.search(r"Overall exposure level for onbeat.service: ([\d.]+)", done.stdout)
     assert float(exposed[1]) <= MOST_EXPOSED
 
 

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from onbeat.systems.agents.context import AgentContext
-from onbeat.agents import Orchestrator
+from onbeat.agents import AgentContext, Orchestrator
 
 
 class LogEntry(BaseModel):

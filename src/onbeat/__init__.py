@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that the command line starts quickly."""
     if name not in __all__:
         raise AttributeError(f"module 'onbeat' has no attribute {name!r}")
-    home = "onbeat.errors" if name[0].isupper() else "onbeat.core.build"
+    home = "onbeat.errors" if name[0].isupper() else "onbeat.core.triggers.build"
     if name == "Onbeat":
-        home = "onbeat.app"
+        home = "onbeat.app.onbeat"
     return getattr(import_module(home), name)

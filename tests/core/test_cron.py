@@ -72,7 +72,7 @@ def test_names_stand_for_months_and_weekdays_in_any_letters():
 
 
 def test_the_parser_is_our_own():
-    assert cron("0 9 * * *").pattern.__class__.__module__ == "onbeat.core.wall"
+    assert cron("0 9 * * *").pattern.__class__.__module__ == "onbeat.core.time.local_patterns"
 
 
 def test_seven_fields_end_with_a_year():

@@ -23,6 +23,7 @@ from onbeat.core.policy import read_policy
 from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.core.schedule import ID, Schedule, check_schedule, read_target
 from onbeat.core.triggers.base import Trigger
+from onbeat.engine.node import Activity
 from onbeat.engine.store_retry import until_answered
 from onbeat.errors import (
     InvalidSchedule,
@@ -370,6 +371,13 @@ class Onbeat:
     def is_node(self) -> bool:
         """Whether this process plans and runs, rather than being a client of one that does."""
         return self._opened.engine is not None
+
+    @property
+    def activity(self) -> Activity:
+        """What the engine of this node is doing at this moment, for tests that wait for it."""
+        engine = self._opened.engine
+        assert engine is not None, "only a node has an engine: another process is the node"
+        return engine.activity
 
     @property
     def _opened(self) -> OpenInstallation:

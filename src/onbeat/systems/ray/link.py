@@ -106,7 +106,7 @@ class _Gateway:
         with theirs:
             handle = theirs.fileno()
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "onbeat.systems.ray.launcher.gateway", str(handle), *given,
+                sys.executable, "-m", "onbeat.systems.ray.gateway", str(handle), *given,
                 env=environment, pass_fds=(handle,), stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
