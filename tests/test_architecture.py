@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -25,11 +26,17 @@ CLOCKS = {"now", "utcnow", "today"}
 OPTIONAL = {"apprise", "holidays", "psycopg", "pydantic", "ray"}
 
 
+@cache
 def tree(path):
     return ast.parse(path.read_text())
 
 
+@cache
 def imports(path):
+    return list(_imports(path))
+
+
+def _imports(path):
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -326,7 +326,7 @@ SURFACES = [FileApply, Up, Rest, Python, Services, Sessions, Flows, Workflows]
 # -- the afternoon
 
 
-class World:
+class EditHarness:
     """One database, and the lives of its nodes."""
 
     def __init__(self, folder, database, surface):
@@ -480,7 +480,7 @@ def table_of(surface, cells):
 @pytest.mark.parametrize("make", SURFACES, ids=lambda make: make.name)
 def test_an_edit_does_on_every_surface_what_the_rule_says(make, database, tmp_path, up_after):
     surface = make()
-    world = World(Path(tmp_path), database, surface)
+    world = EditHarness(Path(tmp_path), database, surface)
     cells = asyncio.run(asyncio.wait_for(world.play(up_after), 60))
     print(f"\n{surface.name} on {database.partition(':')[0]}: {len(cells)} cells, up {up_after}\n")
     print(table_of(surface, cells))

@@ -20,6 +20,7 @@ from onbeat.app.settings import Settings
 from onbeat.core.notify.channels import read_channels
 from tests.notifiers.servers import a_hook, a_post
 from tests.systems.flows.panel import FakePanel, Flow
+from tests.waiting import forever
 
 FLOW = "/-/127.0.0.1/8125/-/"
 
@@ -173,7 +174,7 @@ def test_peers_that_never_answer_are_given_up_all_at_the_same_time(monkeypatch):
     monkeypatch.setattr(peers, "ANSWERS_WITHIN", 0.4)
 
     async def never(_):
-        await asyncio.sleep(30)
+        await forever()
 
     async def story():
         async with a_server(never) as (url, _):

@@ -420,7 +420,7 @@ def test_a_node_applies_its_file_again_while_it_is_up(folder):  # noqa: F811
         write("schedules: {other: {every: 1h, run: {command: [ls]}}}")
         limit = time.monotonic() + 10
         while names() != ["other"] and time.monotonic() < limit:
-            time.sleep(0.1)
+            time.sleep(0.05)
         assert names() == ["other"]
 
 

@@ -30,7 +30,6 @@ from onbeat.ports.rows import RunRow
 from onbeat.testing import RecordingLauncher
 
 SOON = 10  # seconds: far more than anything here takes
-LOOKED = 0.25  # seconds after which a node has looked at its file: see `..._right_after_it_is_up`
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z")
 
 TWO = """
@@ -889,7 +888,6 @@ def a_node(folder, *arguments):
     ) as node:  # fmt: skip
         try:
             assert " is up on " in node.stdout.readline(), (folder / "stderr").read_text()
-            time.sleep(LOOKED)
             yield node
             node.terminate()
             node.wait(SOON)
@@ -1017,6 +1015,7 @@ def test_a_terminal_that_is_closed_stops_a_node_in_good_order(folder):
 def test_a_node_whose_file_was_removed_ends_and_says_why(folder):
     write(WORK)
     with a_node(folder, "--lease", "1s") as node:
+        ok("run", "quick", "--wait")
         Path("onbeat.db").unlink()
         assert node.wait(SOON) == 69
         told = (folder / "stderr").read_text()
@@ -1068,7 +1067,7 @@ def test_a_second_signal_ends_what_still_runs_at_once(folder):
         ok("run", "endless")
         until(lambda: statuses("endless") == ["STARTED"])
         node.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+        until(lambda: "stopping: " in (folder / "stderr").read_text())
         node.send_signal(signal.SIGINT)
         try:
             node.wait(0.6)
@@ -1092,18 +1091,19 @@ def test_what_down_says_has_stopped_has_stopped(folder):
 def test_what_another_process_changes_is_noticed_within_a_second(node):
     run = as_json("run", "quick")
     assert until(lambda: status_of(run) == "SUCCESS") < 1
-    ok("apply", write("schedules: {tick: {every: 1s, run: {command: ['true']}}}", "more.yaml"))
+    every_second = "{every: 1s, run: {command: ['true']}}"
+    ok("apply", write(f"schedules: {{tick: {every_second}, tock: {every_second}}}", "more.yaml"))
     assert until(lambda: "SUCCESS" in statuses("tick")) < 2.5  # the tick is up to a second off
     ok("pause", "tick")
     until(lambda: set(statuses("tick")) == {"SUCCESS"})
-    before = len(statuses("tick"))
-    time.sleep(1.2)
+    before, others = len(statuses("tick")), len(statuses("tock"))
+    until(lambda: len(statuses("tock")) >= others + 2)
     assert len(statuses("tick")) == before
     ok("delete", "tick")
+    ok("delete", "tock")
 
 
-def test_what_is_asked_for_right_after_it_is_up_is_not_overlooked(folder, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.LOOKED", 0)
+def test_what_is_asked_for_right_after_it_is_up_is_not_overlooked(folder):
     write(WORK)
     with a_node(folder):
         ok("run", "quick")
@@ -1113,8 +1113,9 @@ def test_what_is_asked_for_right_after_it_is_up_is_not_overlooked(folder, monkey
 def test_behind_a_closed_gate_nothing_starts_until_it_is_opened(node):
     ok("gate", "off")
     run = as_json("run", "quick")
-    time.sleep(0.5)
-    assert status_of(run) == "ENQUEUED"
+    for _ in range(8):  # the node looks for changes every 0.2 s
+        time.sleep(0.05)
+        assert status_of(run) == "ENQUEUED"
     ok("gate", "on")
     assert until(lambda: status_of(run) == "SUCCESS") < 1
 
@@ -1140,7 +1141,6 @@ def test_up_in_the_background_is_up_when_it_returns(in_the_background):
     pid = up["name"].rpartition(":")[2]
     assert done.stdout == f"onbeat is up in the background: process {pid}, log onbeat.db.log\n"
     assert "is up on sqlite:///onbeat.db: 4 schedules" in Path("onbeat.db.log").read_text()
-    time.sleep(LOOKED)
     assert re.fullmatch(r"run \d+ of quick: SUCCESS\n", ok("run", "quick", "--wait"))
     assert ok("down") == f"stopped {up['name']}\n"
     assert as_json("status")["nodes"] == []

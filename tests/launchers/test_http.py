@@ -19,6 +19,7 @@ from onbeat.launchers.http import sender, target
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.launchers.http.target import is_public, place_of, redirected
 from onbeat.ports.store import Attempt
+from tests.waiting import forever
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 SOON = 5  # seconds: far more than anything here takes
@@ -589,7 +590,7 @@ def test_an_attempt_sends_its_request_once_whatever_happens(server, method):
 
 
 async def never(request):
-    await asyncio.sleep(60)
+    await forever()
 
 
 async def too_slowly(request):
@@ -625,7 +626,7 @@ def test_redirects_take_of_the_same_time(server):
 
 def test_a_lookup_takes_of_the_same_time():
     async def resolve(host, port):
-        await asyncio.sleep(60)
+        await forever()
 
     outcome, _ = run(an_attempt("http://a.test", timeout=50), resolve=resolve)
     assert outcome.reason == "timeout"

@@ -535,7 +535,7 @@ def test_a_loop_that_is_taken_down_takes_the_tree_with_it(tmp_path, cancelled_be
         await until(lambda: told(tmp_path / "pids", TREE_SIZE + 1))
         if cancelled_before:  # then even the ending is cancelled
             task.cancel()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
 
     began = time.monotonic()
     asyncio.run(main())

@@ -13,6 +13,7 @@ import pytest
 from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.notifiers.smtp import SmtpNotifier
 from tests.notifiers.servers import a_channel, a_letter, a_post
+from tests.waiting import forever, until
 
 TO = ["you@there.example", "me@there.example"]
 
@@ -162,8 +163,7 @@ def test_one_that_hangs_up_after_the_message_may_have_it():
 
 def test_one_that_never_answers_after_the_message_may_have_it():
     async def hang(_):
-        await asyncio.sleep(1)
-        return "250 OK"
+        await forever()
 
     with a_post() as server:
         server.post.answers = [hang]
@@ -180,9 +180,10 @@ def test_giving_up_before_anything_was_sent_is_a_surely_not():
         async def story():
             notifier = SmtpNotifier(a_channel(smtp=url, to=TO), longest=30)
             sending = asyncio.ensure_future(notifier.send(a_letter()))
-            await asyncio.sleep(0.1)
+            connection, _ = await asyncio.to_thread(silent.accept)
             sending.cancel()
-            return await sending
+            with connection:
+                return await sending
 
         began = time.monotonic()
         assert asyncio.run(story()) == DeliveryRefused("it was given up before it was sent")
@@ -190,10 +191,11 @@ def test_giving_up_before_anything_was_sent_is_a_surely_not():
 
 
 def test_a_thread_that_was_given_up_sends_nothing_later():
-    go, reached = threading.Event(), threading.Event()
+    go, reached, taken = threading.Event(), threading.Event(), []
 
     async def story(server):
-        async def held(*_):
+        async def held(smtp, *_):
+            taken.append(smtp)
             reached.set()
             while not go.is_set():  # noqa: ASYNC110 - it is of another thread
                 await asyncio.sleep(0.01)
@@ -207,7 +209,7 @@ def test_a_thread_that_was_given_up_sends_nothing_later():
         sending.cancel()
         delivery = await sending
         go.set()
-        await asyncio.sleep(0.2)
+        await until(lambda: taken[0].transport is None)  # the thread has hung up
         return delivery, server.post.got
 
     with a_post() as server:

@@ -49,7 +49,7 @@ def touched(monkeypatch):
 
 async def told_of(beat, schedule_id="hourly"):
     """Return the names of what was told of a schedule."""
-    found = await beat._runtime.store.events()
+    found = await beat.service.events(after=0)
     return [row.event.name for row in found if getattr(row.event, "schedule_id", "") == schedule_id]
 
 
@@ -382,7 +382,7 @@ class TestBoundary:
         used = {name for _, _, names in found for name in names}
         assert used <= set(onbeat.systems.services.__all__)
         users = {str(path.relative_to(PACKAGE)) for path, _, _ in found}
-        assert users == {"app/systems.py", "cli/timers.py", "cli/import_.py", "web/pages.py"}
+        assert users == {"app/systems.py", "cli/timers.py", "cli/importing.py", "web/pages.py"}
 
     @pytest.mark.req("S10", "S28")
     def test_neither_the_core_nor_the_engine_has_a_word_for_them(self):
