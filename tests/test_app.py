@@ -324,7 +324,7 @@ async def test_what_cannot_be_registered_is_refused(beat):
     with pytest.raises(InvalidSchedule, match="'re:build' is not a name"):
         beat.register("re:build", print)
     async with beat:
-        with pytest.raises(InvalidSchedule, match="registered while it runs already"):
+        with pytest.raises(InvalidSchedule, match="registered while the scheduler is running"):
             beat.register("late", print)
 
 
