@@ -18,7 +18,7 @@ from onbeat.ports.store import Attempt
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 SOON = 5  # seconds: far more than anything here takes
-LONG = 60  # what should be ended sleeps so long
+LONG = 60  # seconds, for functions that are to be ended
 
 
 def a_target(name="report", **fields):
@@ -47,7 +47,7 @@ def a_launcher(function=None, name="report"):
 
 
 def run(function=None, name="report", **given):
-    """Launch a function once, to its end; return the outcome and what was printed."""
+    """Launch a function once; return the outcome and the output."""
 
     async def story():
         launcher = a_launcher(function)
@@ -200,7 +200,7 @@ def test_so_is_one_that_is_deeper_in_it(module):
     [
         ("no_such_module:build", "", "No module named 'no_such_module'"),
         ("reports:bild", "def build(): ...", "has no attribute 'bild'"),
-        ("reports:build", "build = 3", "reports:build is no function"),
+        ("reports:build", "build = 3", "reports:build is not a function"),
         ("reports:build", "raise RuntimeError('not today')", "not today"),
         ("reports:build", "def build(:", "invalid syntax"),
     ],
@@ -222,8 +222,11 @@ def test_a_name_that_nobody_registered_is_not_tried_again():
 @pytest.mark.parametrize(
     ("inputs", "problem"),
     [
-        ({"limit": 3, "limut": 4}, "inputs.limut: the function has none (known: limit)"),
-        ({}, "inputs.limit: the function needs it (limit: ...)"),
+        (
+            {"limit": 3, "limut": 4},
+            "inputs.limut: the function has no such parameter (known: limit)",
+        ),
+        ({}, "inputs.limit: the function requires it (limit: ...)"),
     ],
 )
 def test_inputs_that_do_not_fit_call_nothing_and_are_not_tried_again(inputs, problem):
@@ -237,7 +240,7 @@ def test_inputs_that_do_not_fit_call_nothing_and_are_not_tried_again(inputs, pro
     assert called == []
 
 
-# -- how it ends
+# -- outcomes
 
 
 def test_an_exception_is_a_failure_that_may_be_retried_and_leaves_its_trace():
@@ -327,7 +330,7 @@ def test_cancelling_ends_an_async_function():
 
 
 class Odd(BaseException):
-    """Nothing that `except Exception` catches."""
+    """An exception that `except Exception` does not catch."""
 
 
 def raises(error):
@@ -379,7 +382,7 @@ def test_so_is_a_cancelled_error_that_nobody_asked_for():
     assert isinstance(outcome, Failed)
 
 
-# -- what it offers, and what it refuses
+# -- offers and checks
 
 
 def test_it_offers_what_can_be_imported_and_each_registered_name():
@@ -391,7 +394,7 @@ def test_it_offers_what_can_be_imported_and_each_registered_name():
 def test_two_functions_under_one_name_are_refused():
     launcher = a_launcher(print)
     launcher.register("report", print)
-    with pytest.raises(InvalidSchedule, match="two functions are called 'report'"):
+    with pytest.raises(InvalidSchedule, match="another function is registered as 'report'"):
         launcher.register("report", len)
 
 
@@ -406,7 +409,7 @@ def test_a_name_that_may_be_there_is_accepted(name):
      "reports:"],
 )  # fmt: skip
 def test_a_name_that_cannot_be_one_is_refused(name):
-    with pytest.raises(InvalidSchedule, match="names no function"):
+    with pytest.raises(InvalidSchedule, match="is not a function name"):
         a_launcher().check(a_target(name))
 
 
@@ -425,7 +428,7 @@ def test_inputs_that_it_takes_are_accepted():
     a_launcher(lambda limit, run, name="all": limit).check(a_target(inputs={"limit": 3}))
 
 
-# -- the end
+# -- recovery and closing
 
 
 def test_a_function_ends_with_its_process_so_there_is_nothing_to_recover():

@@ -1,3 +1,5 @@
+"""The launcher of commands: outcomes, environment, output, process trees and leftovers."""
+
 import asyncio
 import errno
 import json
@@ -22,7 +24,7 @@ from onbeat.launchers.command import ProcessLauncher, end_leftovers, forget_outp
 from onbeat.ports.store import Attempt
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
-LONG = 60  # what should be ended sleeps so long, and a test that waits for it fails
+LONG = 60  # seconds, for programs that are to be ended: a test that waits for one fails
 SOON = 5  # seconds: far more than anything here takes, far less than `LONG`
 
 
@@ -54,7 +56,7 @@ def a_launcher(folder, **given):
 
 @pytest.fixture
 def run(tmp_path):
-    """Launch one attempt to its end; return the outcome and what it printed."""
+    """Launch one attempt; return the outcome and the output."""
 
     def run(attempt, **given):
         return asyncio.run(a_launcher(tmp_path, **given).launch(attempt))
@@ -62,14 +64,14 @@ def run(tmp_path):
     return run
 
 
-def told(path, count=1):
-    """Return the process ids that a script has written to a file, if it has written them all."""
+def pids_in(path, count=1):
+    """Return the process ids that a script wrote to a file, or None until all are there."""
     pids = [int(line) for line in path.read_text().split()] if path.exists() else []
     return pids if len(pids) >= count else None
 
 
 def lives(pid):
-    """A zombie does not: whether somebody reaps it is not our business."""
+    """Return whether a process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
@@ -78,17 +80,17 @@ def lives(pid):
 
 async def until(question):
     async with asyncio.timeout(SOON):
-        while not (answer := question()):  # noqa: ASYNC110 - it is another process's doing
+        while not (answer := question()):  # noqa: ASYNC110 - it depends on another process
             await asyncio.sleep(0.005)
         return answer
 
 
 @asynccontextmanager
 async def started(launcher, attempt, pids, count=1):
-    """Launch, and go on when the script has written its process ids; end it all afterwards."""
+    """Launch, continue when the script has written its process ids, and end it afterwards."""
     task = asyncio.create_task(launcher.launch(attempt))
     try:
-        await until(lambda: told(pids, count) or task.done())
+        await until(lambda: pids_in(pids, count) or task.done())
         yield task
     finally:
         task.cancel()
@@ -117,14 +119,16 @@ def test_a_death_by_signal_is_a_failure_that_is_not_retried(run, number, name):
     assert outcome == Failed(f"ended by {name}", "signal", retryable=False, exit_code=-number)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Popen wonders too
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Popen warns as well
 def test_an_exit_code_that_something_else_took_is_no_success(run):
     before = signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))
     try:
         outcome, _ = run(an_attempt("sleep", "0.1"))
     finally:
         signal.signal(signal.SIGCHLD, before)
-    assert outcome.error == "its exit code was taken by another part of this process"
+    assert outcome.error == "exit code unknown: another part of this process reaped it"
     assert not outcome.retryable
 
 
@@ -179,7 +183,7 @@ def test_a_program_that_cannot_be_watched_is_not_left_running(run, tmp_path, mon
     monkeypatch.setattr(process.os, "pidfd_open", pidfd_open)
     outcome, _ = run(an_attempt("sleep", str(LONG)))
     assert (outcome.reason, outcome.retryable) == ("launch_failed", True)
-    assert not any(map(lives, told(tmp_path / "pids")))
+    assert not any(map(lives, pids_in(tmp_path / "pids")))
 
 
 def test_an_output_that_cannot_be_written_keeps_the_program_from_starting(run, tmp_path):
@@ -196,7 +200,7 @@ def test_a_target_that_slipped_through_is_refused_and_starts_nothing(run):
     assert (outcome.reason, outcome.retryable) == ("invalid_target", False)
 
 
-# -- what a program is given
+# -- the environment of a program
 
 
 def environment_of(tail):
@@ -310,7 +314,7 @@ def test_an_output_at_the_cap_is_left_alone(run):
 
 
 def test_a_hundred_megabytes_do_not_fill_the_disk(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "LOOK", 0.05)
+    monkeypatch.setattr(process, "SIZE_CHECK", 0.05)
     # It waits for its file to become short whenever that has grown by 20 MB.
     script = """
 import os, time
@@ -331,7 +335,7 @@ os.write(1, b"the end")
 def test_a_tree_that_takes_its_time_to_end_does_not_fill_the_disk_either(
     run, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(process, "LOOK", 0.05)
+    monkeypatch.setattr(process, "SIZE_CHECK", 0.05)
     script = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -369,9 +373,9 @@ def test_what_is_printed_while_a_file_is_shortened_is_kept(tmp_path, monkeypatch
     assert path.read_bytes() == process.DROPPED + b"." * 1000 + b"late\n"
 
 
-# -- ending a tree: `told` names its processes
+# -- ending a tree
 
-# A child in the group, one in a session of its own, and one that no parent knows of any more.
+# A child in the group, one in another session, and one in another session without its parent.
 TREE = f"""
 echo $$ >> $PIDS
 sleep {LONG} & echo $! >> $PIDS
@@ -388,7 +392,7 @@ def a_tree(then, tmp_path, **given):
 def test_a_run_that_is_over_time_is_ended_with_its_whole_tree(run, tmp_path):
     outcome, _ = run(a_tree("wait", tmp_path, timeout=1000))
     assert outcome == Failed("still running after 1s", reason="timeout", retryable=True)
-    assert not any(map(lives, told(tmp_path / "pids", TREE_SIZE)))
+    assert not any(map(lives, pids_in(tmp_path / "pids", TREE_SIZE)))
 
 
 def test_a_time_in_milliseconds_is_told_as_such(run):
@@ -403,7 +407,7 @@ def test_what_a_program_leaves_running_is_ended_with_it(run, tmp_path, code):
     outcome, _ = run(a_tree(f"{wait_for_all}; exit {code}", tmp_path, timeout=20_000))
     assert time.monotonic() - began < SOON
     assert getattr(outcome, "exit_code", 0) == code
-    assert not any(map(lives, told(tmp_path / "pids", TREE_SIZE)))
+    assert not any(map(lives, pids_in(tmp_path / "pids", TREE_SIZE)))
 
 
 @pytest.mark.parametrize("session", ["", "setsid "])
@@ -415,7 +419,7 @@ def test_a_leftover_that_holds_the_output_and_ignores_sigterm_delays_nothing(
     began = time.monotonic()
     assert run(a_script(script))[0] == Succeeded()
     assert time.monotonic() - began < SOON  # its grace would be ten seconds
-    assert not any(map(lives, told(tmp_path / "pids")))
+    assert not any(map(lives, pids_in(tmp_path / "pids")))
 
 
 def test_a_leftover_without_the_marks_is_ended_with_its_group(run, tmp_path):
@@ -423,7 +427,7 @@ def test_a_leftover_without_the_marks_is_ended_with_its_group(run, tmp_path):
     deaf = f'trap "" TERM; echo $$ > {pids}; while :; do /bin/sleep 0.05; done'
     run(a_script(f"env -i /bin/sh -c '{deaf}' & while [ ! -s {pids} ]; do sleep 0.01; done"))
     time.sleep(0.05)  # nothing waits for what cannot be found
-    assert not any(map(lives, told(pids)))
+    assert not any(map(lives, pids_in(pids)))
 
 
 def test_the_end_of_one_run_does_not_touch_another(tmp_path):
@@ -432,7 +436,7 @@ def test_the_end_of_one_run_does_not_touch_another(tmp_path):
         script = a_script(f"echo $$ > {tmp_path / 'pids'}; exec sleep {LONG}", run_id=70)
         async with started(launcher, script, tmp_path / "pids") as other:
             await launcher.launch(a_script("exit 0", run_id=7))
-            return other.done(), lives(*told(tmp_path / "pids"))
+            return other.done(), lives(*pids_in(tmp_path / "pids"))
 
     assert asyncio.run(main()) == (False, True)
 
@@ -443,7 +447,7 @@ def test_stores_without_an_id_do_not_take_each_other_s_runs_for_their_own(tmp_pa
         script = a_script(f"echo $$ > {tmp_path / 'pids'}; exec sleep {LONG}")
         async with started(one, script, tmp_path / "pids") as other:
             await two.launch(a_script("exit 0"))
-            return other.done(), lives(*told(tmp_path / "pids"))
+            return other.done(), lives(*pids_in(tmp_path / "pids"))
 
     assert asyncio.run(main()) == (False, True)
 
@@ -458,12 +462,12 @@ def test_cancelling_ends_the_whole_tree(tmp_path):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return [lives(pid) for pid in told(tmp_path / "pids", TREE_SIZE)]
+            return [lives(pid) for pid in pids_in(tmp_path / "pids", TREE_SIZE)]
 
     assert asyncio.run(main()) == [False] * TREE_SIZE
 
 
-# It needs a moment after SIGTERM, and tells each that it gets.
+# It needs a moment after SIGTERM, and prints a line for each.
 SAYING_GOODBYE = """
 import os, signal, sys, time
 asked = []
@@ -492,7 +496,7 @@ def test_a_tree_is_asked_once_and_has_its_grace_however_often_it_is_cancelled(tm
             assert not task.done()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert not lives(*told(tmp_path / "pids"))
+            assert not lives(*pids_in(tmp_path / "pids"))
 
     asyncio.run(main())
     assert output_path(tmp_path / "output", 7, 1).read_text() == "asked\ngoodbye\n"
@@ -508,7 +512,7 @@ def test_a_program_that_ignores_sigterm_is_killed_after_its_grace(tmp_path):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return time.monotonic() - began, lives(*told(tmp_path / "pids"))
+            return time.monotonic() - began, lives(*pids_in(tmp_path / "pids"))
 
     took, alive = asyncio.run(main())
     assert 0.2 <= took < SOON
@@ -532,7 +536,7 @@ def test_a_loop_that_is_taken_down_takes_the_tree_with_it(tmp_path, cancelled_be
         script = "trap '' TERM; echo $$ >> $PIDS; while :; do sleep 0.01; done"
         deaf = a_tree(script, tmp_path, cancel_grace=60_000 if cancelled_before else 100)
         task = asyncio.create_task(a_launcher(tmp_path).launch(deaf))
-        await until(lambda: told(tmp_path / "pids", TREE_SIZE + 1))
+        await until(lambda: pids_in(tmp_path / "pids", TREE_SIZE + 1))
         if cancelled_before:  # then even the ending is cancelled
             task.cancel()
             await asyncio.sleep(0.1)
@@ -541,7 +545,7 @@ def test_a_loop_that_is_taken_down_takes_the_tree_with_it(tmp_path, cancelled_be
     asyncio.run(main())
     assert time.monotonic() - began < SOON
     time.sleep(0.05)  # there was no time left to see them go
-    assert not any(map(lives, told(tmp_path / "pids")))
+    assert not any(map(lives, pids_in(tmp_path / "pids")))
 
 
 def test_closing_ends_what_runs_and_says_so(tmp_path):
@@ -549,7 +553,7 @@ def test_closing_ends_what_runs_and_says_so(tmp_path):
         launcher = a_launcher(tmp_path)
         async with started(launcher, saying_goodbye(tmp_path), tmp_path / "pids") as task:
             await launcher.close()
-            assert not lives(*told(tmp_path / "pids"))
+            assert not lives(*pids_in(tmp_path / "pids"))
             return await task
 
     outcome, tail = asyncio.run(main())
@@ -610,19 +614,19 @@ def test_one_look_for_processes_serves_all_who_asked_before_it_began(tmp_path, m
         go_on.set()
         await asyncio.gather(*tasks)
 
-    monkeypatch.setattr(process, "_marked", look)
+    monkeypatch.setattr(process, "_find_marked", look)
     asyncio.run(main())
     assert len(looks) == 2
 
 
-# -- leftovers of a scheduler that was killed
+# -- leftovers of a killed scheduler
 
 SCHEDULER = """
 import asyncio, os, sys
 from pathlib import Path
-from onbeat.core.schedules import Target
-from onbeat.launchers.process import ProcessLauncher
-from onbeat.ports import Attempt
+from onbeat.core.schedule import Target
+from onbeat.launchers.command import ProcessLauncher
+from onbeat.ports.store import Attempt
 
 folder, store_id, script = sys.argv[1:]
 target = Target("command", {"command": ["/bin/sh", "-c", script], "env": {"PIDS": folder + "/pids"}})
@@ -636,11 +640,11 @@ def test_what_a_killed_scheduler_left_running_is_found_and_ended(tmp_path):
     script = f"trap '' TERM; {TREE} wait"
     arguments = [sys.executable, "-c", SCHEDULER, str(tmp_path), store_id, script]
     with subprocess.Popen(arguments) as scheduler:
-        asyncio.run(until(lambda: told(pids, TREE_SIZE) or scheduler.poll() is not None))
+        asyncio.run(until(lambda: pids_in(pids, TREE_SIZE) or scheduler.poll() is not None))
         scheduler.kill()
-    assert all(map(lives, told(pids, TREE_SIZE)))
+    assert all(map(lives, pids_in(pids, TREE_SIZE)))
     assert end_leftovers(store_id) == TREE_SIZE
-    assert not any(map(lives, told(pids, TREE_SIZE)))
+    assert not any(map(lives, pids_in(pids, TREE_SIZE)))
     assert end_leftovers(store_id) == 0
 
 
@@ -691,7 +695,7 @@ def test_only_the_very_store_counts(a_bystander):
 
 
 def test_what_a_living_node_has_is_spared_and_what_a_dead_one_had_is_not(a_bystander):
-    """Several nodes of one store may be on one machine. One that nobody waited for is dead, too."""
+    """Several nodes of one store may be on one machine. A zombie counts as dead."""
     store_id = uuid4().hex
     other, dead = a_bystander({}), a_bystander({})
     nodes = [os.getpid(), other.pid, dead.pid]
@@ -722,16 +726,16 @@ def test_a_leftover_that_does_not_go_at_once_is_waited_for(a_bystander, monkeypa
 
 
 def is_in_group(group):
-    """Return whether a process lives in a group: one that nobody waited for does not."""
+    """Return whether a process other than a zombie is in a group."""
     for pid in process._pids():
         with suppress(OSError):
-            told = process._stat(pid)
-            if int(told[2]) == group and told[0] != b"Z":
+            stat = process._stat(pid)
+            if int(stat[2]) == group and stat[0] != b"Z":
                 return True
     return False
 
 
-HOPPING = "import os\nwhile True:\n    if os.fork(): os._exit(0)"  # a new number every moment
+HOPPING = "import os\nwhile True:\n    if os.fork(): os._exit(0)"  # a new pid every moment
 
 
 def test_leftover_that_forks_and_exits_faster_than_it_is_read_is_ended():
@@ -752,7 +756,7 @@ def test_leftover_that_forks_and_exits_faster_than_it_is_read_is_ended():
 
 def test_leftover_that_is_being_executed_is_read_again(a_bystander, monkeypatch):
     """Between two programs a process has neither an environment nor a command line."""
-    store_id, entries, is_being_executed = uuid4().hex, process._entries, process._is_being_executed
+    store_id, entries, is_in_exec = uuid4().hex, process._entries, process._is_in_exec
     own, looks = a_bystander({"ONBEAT_STORE": store_id}), []
 
     def not_yet(pid, user=None):
@@ -763,8 +767,8 @@ def test_leftover_that_is_being_executed_is_read_again(a_bystander, monkeypatch)
     monkeypatch.setattr(process, "_entries", not_yet)
     monkeypatch.setattr(
         process,
-        "_is_being_executed",
-        lambda pid: len(looks) == 1 if pid == own.pid else is_being_executed(pid),
+        "_is_in_exec",
+        lambda pid: len(looks) == 1 if pid == own.pid else is_in_exec(pid),
     )
     assert end_leftovers(store_id) == 1
     assert own.wait(SOON) == -signal.SIGKILL
@@ -772,22 +776,22 @@ def test_leftover_that_is_being_executed_is_read_again(a_bystander, monkeypatch)
 
 def test_process_without_an_environment_is_read_once(a_bystander):
     bystander = a_bystander({})
-    asyncio.run(until(lambda: not process._is_being_executed(bystander.pid)))
+    asyncio.run(until(lambda: not process._is_in_exec(bystander.pid)))
     assert process._entries(bystander.pid) == frozenset()
-    assert process._marked(frozenset({b"ONBEAT_STORE=none"})) == {}
+    assert process._find_marked(frozenset({b"ONBEAT_STORE=none"})) == {}
 
 
 def test_leftovers_of_a_node_that_exits_right_now_are_ended(a_bystander, monkeypatch):
-    """Its lock is free, which the next node has, a moment before it is a zombie."""
+    """Its lock is free, and held by the next node, a moment before it is a zombie."""
     store_id, stat = uuid4().hex, process._stat
     node = a_bystander({})
     own = a_bystander({"ONBEAT_STORE": store_id, "ONBEAT_NODE": process._identity(node.pid)})
 
     def exiting(pid):
-        told = stat(pid)
+        fields = stat(pid)
         if pid == node.pid:
-            told[6] = b"%d" % (int(told[6]) | process.EXITING)
-        return told
+            fields[6] = b"%d" % (int(fields[6]) | process.EXITING)
+        return fields
 
     assert end_leftovers(store_id) == 0
     monkeypatch.setattr(process, "_stat", exiting)
@@ -859,15 +863,15 @@ def test_without_proc_there_are_no_leftovers(monkeypatch):
     [
         (
             {"command": "./backup.sh --all"},
-            "command: './backup.sh --all' is no list of texts (such as [./backup.sh, --all]; no shell reads it)",
+            "command: './backup.sh --all' is not a list of texts (such as [./backup.sh, --all]; it does not run in a shell)",
         ),
         (
             {"command": []},
-            "command: [] is no list of texts (such as [./backup.sh, --all]; no shell reads it)",
+            "command: [] is not a list of texts (such as [./backup.sh, --all]; it does not run in a shell)",
         ),
         (
             {"cwd": "/"},
-            "command: None is no list of texts (such as [./backup.sh, --all]; no shell reads it)",
+            "command: None is not a list of texts (such as [./backup.sh, --all]; it does not run in a shell)",
         ),
         ({"command": ["nice", 19]}, "command[1]: 19 is not a text (put it in quotes)"),
         ({"command": ["sleep", 0.5]}, "command[1]: 0.5 is not a text (put it in quotes)"),
@@ -879,12 +883,12 @@ def test_without_proc_there_are_no_leftovers(monkeypatch):
         ({"command": [""]}, "command[0]: it is empty (a text)"),
         (
             {"command": ["echo", "a\0b"]},
-            "command[1]: it holds NUL (a text)",
+            "command[1]: it contains NUL (a text)",
         ),
         ({"command": ["a"], "cwd": 7}, "cwd: 7 is not a text (put it in quotes)"),
         ({"command": ["a"], "cwd": ""}, "cwd: it is empty (a text)"),
-        ({"command": ["a"], "env": ["A=1"]}, "env: ['A=1'] is no set of names ({NAME: value})"),
-        ({"command": ["a"], "env": {"A=B": "1"}}, "env: 'A=B' is no name (NAME: value)"),
+        ({"command": ["a"], "env": ["A=1"]}, "env: ['A=1'] is not a mapping ({NAME: value})"),
+        ({"command": ["a"], "env": {"A=B": "1"}}, "env: 'A=B' is not a name (NAME: value)"),
         ({"command": ["a"], "env": {"": "1"}}, "env: it is empty (a text)"),
         ({"command": ["a"], "env": {"PORT": 80}}, "env.PORT: 80 is not a text (put it in quotes)"),
         ({"command": ["a"], "evn": {}}, "evn: no field has this name (did you mean 'env'?)"),

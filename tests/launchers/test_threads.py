@@ -1,4 +1,4 @@
-"""Threads for plain functions: none waits while a thread sleeps, whoever is faster."""
+"""Threads for plain functions: no call waits while a thread sleeps, in any order of steps."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ SOON = 5  # seconds: far more than anything here takes
 
 @contextmanager
 def many_orders(draw):
-    """Have threads be overtaken between any two lines of the code under test, now and then."""
+    """Delay threads at random between any two lines of the code under test."""
 
     def pause(frame, event, _):
         if frame.f_code.co_filename != subject.__file__:
@@ -42,7 +42,7 @@ async def all_of(threads, functions):
 
 
 def play(story):
-    """Live through a story; a call that is never answered fails it."""
+    """Run a story; a call without an answer fails it."""
     return asyncio.run(asyncio.wait_for(story, 4 * SOON))
 
 
@@ -80,7 +80,7 @@ def test_and_never_more():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_call_waits_while_a_thread_sleeps(seed):
-    """Calls that come one by one or together, return at once or wait for each other: all end."""
+    """Calls that are made one by one or together, that return or wait for each other: all end."""
     draw = random.Random(seed)
 
     async def story():
@@ -98,30 +98,30 @@ def test_no_call_waits_while_a_thread_sleeps(seed):
 
 
 class Pausing(CallThreads):
-    """Threads of which one that finds nobody to wake is held there."""
+    """A pool that holds a caller which finds no sleeping thread to wake."""
 
     def __init__(self, most):
         super().__init__(most)
         self.is_full, self.is_there, self.go_on = False, threading.Event(), threading.Event()
 
-    def _start_one(self):
+    def _start_thread(self):
         if self.is_full:
             self.is_there.set()
             self.go_on.wait(SOON)
-        return super()._start_one()
+        return super()._start_thread()
 
     @property
     def asleep(self):
-        return len(self._asleep)
+        return len(self._sleeping)
 
 
 def test_not_even_one_that_is_asked_for_while_another_finds_nobody_to_wake():
-    """It says that one is coming, and then that none is: whoever asked in between must not wait."""
+    """A call added while the flag `_is_waking` is set and then cleared must not wait."""
     threads, meet, busy = Pausing(2), threading.Barrier(2, timeout=SOON), threading.Event()
 
     async def until(condition):
         async with asyncio.timeout(SOON):
-            while not condition():  # noqa: ASYNC110 - threads tell nobody that they lie down
+            while not condition():  # noqa: ASYNC110 - threads do not report that they sleep
                 await asyncio.sleep(0.001)
 
     async def story():

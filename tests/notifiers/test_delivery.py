@@ -1,4 +1,4 @@
-"""From a run that fails to those who are told: real nodes, real servers, and nothing told twice."""
+"""From a failed run to its recipients: real nodes, real servers, and no message sent twice."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ RARELY = "0 0 1 1 *"
 
 async def until(reached, *, longest=SOON):
     async with asyncio.timeout(longest):
-        while not (found := await reached()):  # noqa: ASYNC110 - it is in a database
+        while not (found := await reached()):  # noqa: ASYNC110 - the state is in a database
             await asyncio.sleep(0.01)
         return found
 
@@ -36,7 +36,7 @@ async def states(beat):
 
 
 async def fail(beat, *names):
-    """Let a run of each fail."""
+    """Run each schedule once; the run fails."""
     schedules = [a_schedule(name, cron=RARELY, run={"python": "fails"}) for name in names]
     await beat.define(*schedules)
     for name in names:
@@ -111,11 +111,11 @@ def test_a_node_that_is_killed_while_it_notifies_leaves_a_doubt_and_tells_nobody
                 file.execute("UPDATE outbox SET due_at = due_at - 120000")
             async with a_beat(database, a_channel(webhook=hook.url, every="0s")) as beat:
                 await until(lambda: is_so(beat, {"ops": {"in_doubt": 1}}))
-                await fail(beat, "report")  # what comes later is told
+                await fail(beat, "report")  # later messages are sent
                 await until(lambda: is_so(beat, {"ops": {"in_doubt": 1, "sent": 1}}))
                 events = [row.event for row in await beat.service.events(after=0)]
             doubts = [event for event in events if isinstance(event, NoticeInDoubt)]
-            return left, first, hook.told[first:], [event.level for event in doubts]
+            return left, first, hook.notified[first:], [event.level for event in doubts]
 
     expected = ("sending",), int(when == "after"), [["report"]], ["error"]
     assert asyncio.run(story()) == expected
@@ -135,7 +135,7 @@ def test_three_nodes_tell_of_each_failure_once(postgres_url):
             async with beats[0], beats[1], beats[2]:
                 for n, name in enumerate(names):
                     await fail(beats[n % 3], name)
-                await until(lambda: asyncio.sleep(0, sum(map(len, hook.told)) >= len(names)))
+                await until(lambda: asyncio.sleep(0, sum(map(len, hook.notified)) >= len(names)))
                 for beat in beats:
                     beat.wake()
                 await asyncio.sleep(0.3)
@@ -143,7 +143,12 @@ def test_three_nodes_tell_of_each_failure_once(postgres_url):
                 events = [row.event for row in await beats[0].service.events(after=0, limit=9999)]
             sent = sum(each.notices for each in events if isinstance(each, NoticeSent))
             keys = {headers["Idempotency-Key"] for headers, _ in hook.got}
-            return sorted(chain(*hook.told)), sent, left["ops"].keys(), len(keys) == len(hook.got)
+            return (
+                sorted(chain(*hook.notified)),
+                sent,
+                left["ops"].keys(),
+                len(keys) == len(hook.got),
+            )
 
     assert asyncio.run(story()) == (names, len(names), {"sent"}, True)
 
@@ -232,5 +237,5 @@ def test_a_reference_that_leads_nowhere_stops_the_node_and_nobody_else(tmp_path)
     assert asyncio.run(as_client()) == []
     with pytest.raises(InvalidSettings) as refused:
         asyncio.run(as_node())
-    told = "notify.ops.webhook: the variable NO_SUCH_VARIABLE is not set"
-    assert str(refused.value) == f"{told} (set it where the node is started)"
+    problem = "notify.ops.webhook: the variable NO_SUCH_VARIABLE is not set"
+    assert str(refused.value) == f"{problem} (set it where the node is started)"

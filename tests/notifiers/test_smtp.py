@@ -1,4 +1,4 @@
-"""Mail, by a real server on loopback, and what is known of it afterwards."""
+"""Delivery by mail to a real server on loopback, and its result."""
 
 import asyncio
 import socket
@@ -12,20 +12,20 @@ import pytest
 
 from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.notifiers.smtp import SmtpNotifier
-from tests.notifiers.servers import a_channel, a_letter, a_post
+from tests.notifiers.servers import a_channel, a_message, a_post
 
 TO = ["you@there.example", "me@there.example"]
 
 
-def mail(post, letter=None, *, user="", scheme="smtp", longest=5.0, **fields):
+def mail(post, message=None, *, user="", scheme="smtp", longest=5.0, **fields):
     server = f"{scheme}://{user}{'@' * bool(user)}127.0.0.1:{post.port}"
     channel = a_channel(**{"smtp": server, "to": TO, "from": "onbeat@here.example"} | fields)
-    return asyncio.run(SmtpNotifier(channel, longest=longest).send(letter or a_letter()))
+    return asyncio.run(SmtpNotifier(channel, longest=longest).send(message or a_message()))
 
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
-    """A certificate of this machine's own making."""
+    """A self-signed certificate."""
     folder = tmp_path_factory.mktemp("tls")
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key -out cert"
     subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
@@ -59,7 +59,7 @@ def test_a_message_is_one_mail_to_all():
 )
 def test_what_a_run_says_cannot_become_a_header_or_a_command(evil):
     with a_post() as server:
-        assert mail(server, a_letter(error=evil, schedule_id=evil)) == Delivered()
+        assert mail(server, a_message(error=evil, schedule_id=evil)) == Delivered()
         (found,) = server.post.got
     assert "Bcc" not in found
     assert found.sent_to == TO
@@ -69,7 +69,7 @@ def test_what_a_run_says_cannot_become_a_header_or_a_command(evil):
 
 def test_a_line_with_a_dot_stays_a_line():
     with a_post() as server:
-        mail(server, a_letter(schedule_id=".hidden"))
+        mail(server, a_message(schedule_id=".hidden"))
         (found,) = server.post.got
     assert found.get_content().startswith(".hidden failed")
 
@@ -99,7 +99,7 @@ def test_a_password_is_not_sent_in_the_clear_to_another_machine(monkeypatch):
         delivery = mail(server, user="me", password="s3cret")
         assert server.post.passwords == []
     assert delivery.again is False
-    assert "would be sent in the clear" in delivery.error
+    assert "would be sent unencrypted" in delivery.error
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused_of_another_machine(
@@ -127,7 +127,7 @@ def test_while_some_are_refused_for_now_nobody_gets_it_but_for_the_last_try():
         delivery = mail(server)
         assert delivery == DeliveryRefused(f"SMTP 450: {TO[0]}: busy", again=True)
         assert server.post.got == []
-        assert mail(server, a_letter(attempt=6)) == Delivered(f"{TO[0]}: 450 busy")
+        assert mail(server, a_message(attempt=6)) == Delivered(f"{TO[0]}: 450 busy")
         assert [each.sent_to for each in server.post.got] == [[TO[1]]]
 
 
@@ -142,7 +142,7 @@ def test_one_who_is_refused_for_good_keeps_it_from_nobody_else():
 
 def test_a_server_that_is_not_there_has_surely_not_got_it():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # without listening
         port = taken.getsockname()[1]
         delivery = mail(SimpleNamespace(port=port))
     assert delivery == DeliveryRefused(f"127.0.0.1:{port}: Connection refused")
@@ -172,20 +172,20 @@ def test_one_that_never_answers_after_the_message_may_have_it():
 
 
 def test_giving_up_before_anything_was_sent_is_a_surely_not():
-    with socket.socket() as silent:  # it takes the connection and says nothing
+    with socket.socket() as silent:  # it accepts the connection and sends nothing
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         url = f"smtp://127.0.0.1:{silent.getsockname()[1]}"
 
         async def story():
             notifier = SmtpNotifier(a_channel(smtp=url, to=TO), longest=30)
-            sending = asyncio.ensure_future(notifier.send(a_letter()))
+            sending = asyncio.ensure_future(notifier.send(a_message()))
             await asyncio.sleep(0.1)
             sending.cancel()
             return await sending
 
         began = time.monotonic()
-        assert asyncio.run(story()) == DeliveryRefused("it was given up before it was sent")
+        assert asyncio.run(story()) == DeliveryRefused("canceled before it was sent")
         assert time.monotonic() - began < 2
 
 
@@ -195,14 +195,14 @@ def test_a_thread_that_was_given_up_sends_nothing_later():
     async def story(server):
         async def held(*_):
             reached.set()
-            while not go.is_set():  # noqa: ASYNC110 - it is of another thread
+            while not go.is_set():  # noqa: ASYNC110 - another thread sets it
                 await asyncio.sleep(0.01)
             return "250 OK"
 
         server.post.handle_MAIL = held
         url = f"smtp://127.0.0.1:{server.port}"
-        sending = asyncio.ensure_future(SmtpNotifier(a_channel(smtp=url, to=TO)).send(a_letter()))
-        while not reached.is_set():  # noqa: ASYNC110 - it is of another thread
+        sending = asyncio.ensure_future(SmtpNotifier(a_channel(smtp=url, to=TO)).send(a_message()))
+        while not reached.is_set():  # noqa: ASYNC110 - another thread sets it
             await asyncio.sleep(0.01)
         sending.cancel()
         delivery = await sending
@@ -212,7 +212,7 @@ def test_a_thread_that_was_given_up_sends_nothing_later():
 
     with a_post() as server:
         assert asyncio.run(story(server)) == (
-            DeliveryRefused("it was given up before it was sent"),
+            DeliveryRefused("canceled before it was sent"),
             [],
         )
 

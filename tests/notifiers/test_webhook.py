@@ -1,4 +1,4 @@
-"""Webhooks: one POST each, and what is known of it afterwards."""
+"""Delivery by webhook: one POST for each message, and its result."""
 
 import asyncio
 import json
@@ -11,19 +11,19 @@ from aiohttp import web
 
 from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.notifiers.webhook import WebhookNotifier
-from tests.notifiers.servers import a_channel, a_hook, a_letter, hang, hang_up
+from tests.notifiers.servers import a_channel, a_hook, a_message, hang, hang_up
 
 PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
 
 
-def sent(*answers, longest=5.0, letter=None, **fields):
-    """Send one message to a server that answers so; return what is known, and what it got."""
+def sent(*answers, longest=5.0, message=None, **fields):
+    """Send one message to a server with these answers; return the result and its requests."""
 
     async def story():
         async with a_hook(*answers) as hook:
             channel = a_channel(webhook=hook.url, **fields)
             notifier = WebhookNotifier(channel, longest=longest)
-            return await notifier.send(letter or a_letter()), hook.got
+            return await notifier.send(message or a_message()), hook.got
 
     return asyncio.run(story())
 
@@ -75,33 +75,33 @@ def test_a_redirect_leads_nowhere(status):
 
 def test_a_target_that_is_not_there_has_surely_not_got_it():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # without listening
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         notifier = WebhookNotifier(a_channel(webhook=f"http://{address}/s3cret"))
-        delivery = asyncio.run(notifier.send(a_letter()))
+        delivery = asyncio.run(notifier.send(a_message()))
     assert delivery == DeliveryRefused(f"{address} cannot be reached: Connection refused")
 
 
 @pytest.mark.parametrize("host", ["a" * 64, "a..b", "127.0.0.1:99999"])
 def test_an_address_that_can_never_be_asked_is_not_tried_again(host):
     notifier = WebhookNotifier(a_channel(webhook=f"http://{host}/s3cret"))
-    delivery = asyncio.run(notifier.send(a_letter()))
-    assert delivery == DeliveryRefused("its address is no URL that can be asked", again=False)
+    delivery = asyncio.run(notifier.send(a_message()))
+    assert delivery == DeliveryRefused("its address is not a valid URL", again=False)
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "problem"),
     [(hang, "no answer after 0.2 s"), (hang_up, "the connection was lost")],
 )
-def test_one_that_was_sent_and_not_answered_may_have_arrived(answer, told):
+def test_one_that_was_sent_and_not_answered_may_have_arrived(answer, problem):
     delivery, got = sent(answer, longest=0.2)
-    assert delivery == DeliveryUnknown(told)
+    assert delivery == DeliveryUnknown(problem)
     assert len(got) == 1
 
 
 def test_one_that_never_got_a_connection_has_surely_not_arrived():
     async def story():
-        full = socket.socket()  # whose queue is full: nobody accepts
+        full = socket.socket()  # its queue is full, and no connection is accepted
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         waiting = [socket.socket() for _ in range(4)]
@@ -110,7 +110,7 @@ def test_one_that_never_got_a_connection_has_surely_not_arrived():
             each.connect_ex(full.getsockname())
         try:
             url = f"http://127.0.0.1:{full.getsockname()[1]}/"
-            return await WebhookNotifier(a_channel(webhook=url), longest=0.2).send(a_letter())
+            return await WebhookNotifier(a_channel(webhook=url), longest=0.2).send(a_message())
         finally:
             for each in (full, *waiting):
                 each.close()
@@ -123,13 +123,13 @@ def test_giving_up_tells_what_is_known():
     async def story():
         async with a_hook(hang) as hook:
             notifier = WebhookNotifier(a_channel(webhook=hook.url))
-            sending = asyncio.ensure_future(notifier.send(a_letter()))
-            while not hook.got:  # noqa: ASYNC110 - it is what is waited for
+            sending = asyncio.ensure_future(notifier.send(a_message()))
+            while not hook.got:  # noqa: ASYNC110 - another task fills it
                 await asyncio.sleep(0.01)
             sending.cancel()
             return await sending
 
-    assert asyncio.run(story()) == DeliveryUnknown("it was given up before there was an answer")
+    assert asyncio.run(story()) == DeliveryUnknown("canceled before an answer arrived")
 
 
 def test_an_endless_answer_is_not_read():
