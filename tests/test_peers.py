@@ -72,7 +72,7 @@ async def asked(environment=None, *, is_start=False, **settings):
     return {each.name: (each.level, each.found) for each in found}
 
 
-def test_where_settings_name_no_peer_none_is_asked():
+def test_no_peer_is_checked_without_settings():
     assert asyncio.run(asked()) == {}
 
 
@@ -95,7 +95,7 @@ def of_panel(url, **more):
         ),
     ],
 )
-def test_a_panel_is_asked_with_its_password_and_nothing_is_launched(password, level, found):
+def test_panel_check_logs_in_and_launches_nothing(password, level, found):
     panel = FakePanel({FLOW: Flow("a report", [])}, password="sesame")
 
     async def story():
@@ -110,7 +110,7 @@ def test_a_panel_is_asked_with_its_password_and_nothing_is_launched(password, le
     assert panel.launched == []
 
 
-def test_a_panel_that_is_away_or_whose_password_is_not_given_is_named(closed_port):
+def test_unreachable_panel_and_missing_password_fail(closed_port):
     away = asyncio.run(asked({"PW": "x"}, **of_panel(f"http://{closed_port}")))
     assert away["panel"][0] == "fail"
     assert away["panel"][1].startswith(f"http://{closed_port} does not answer: ")
@@ -125,7 +125,7 @@ def test_a_panel_that_is_away_or_whose_password_is_not_given_is_named(closed_por
 
 
 @pytest.mark.parametrize(("name", "setting"), [("chat server", "sessions_url"), ("executor", "workflows_executor")])  # fmt: skip
-def test_a_server_answers_fails_or_is_away(name, setting, closed_port):
+def test_server_check_distinguishes_answers_errors_and_unreachable(name, setting, closed_port):
     async def story():
         found = {}
         for status in (200, 404, 405, 500):
@@ -144,7 +144,7 @@ def test_a_server_answers_fails_or_is_away(name, setting, closed_port):
     assert "refused" in problem.lower()
 
 
-def test_an_executor_that_refuses_the_token_is_named_and_is_sent_no_dag():
+def test_executor_that_refuses_the_token_fails_and_gets_no_dag():
     async def story():
         async with a_server(401) as (url, requests):
             given = {"workflows_executor": url, "workflows_token": "${env:T}", "pass_env": ("T",)}
@@ -156,7 +156,7 @@ def test_an_executor_that_refuses_the_token_is_named_and_is_sent_no_dag():
     assert (method, path, headers["Authorization"]) == ("OPTIONS", "/execute", "Bearer secret")
 
 
-def test_a_certificate_that_no_authority_has_signed_is_named(own_certificate):
+def test_self_signed_certificate_of_a_peer_fails(own_certificate):
     async def story():
         async with a_server(200, ssl_context=own_certificate) as (url, _):
             hook = read_channels({"ops": {"webhook": url}})
@@ -169,7 +169,7 @@ def test_a_certificate_that_no_authority_has_signed_is_named(own_certificate):
     assert re.search(r"certificate: self.signed certificate", found["webhook ops"][1])
 
 
-def test_peers_that_never_answer_are_given_up_all_at_the_same_time(monkeypatch):
+def test_hanging_peers_time_out_together(monkeypatch):
     monkeypatch.setattr(peers, "ANSWERS_WITHIN", 0.4)
 
     async def never(_):
@@ -192,21 +192,21 @@ def test_peers_that_never_answer_are_given_up_all_at_the_same_time(monkeypatch):
 # -- Ray
 
 
-def test_ray_that_is_not_installed_is_named(monkeypatch, closed_port):
+def test_missing_ray_package_fails(monkeypatch, closed_port):
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
     found = asyncio.run(asked(ray_address=closed_port))
     assert found == {"ray": ("fail", "ray is not installed here")}
 
 
 @pytest.mark.parametrize("is_start", [True, False])
-def test_a_ray_cluster_that_is_not_there_is_named(monkeypatch, closed_port, is_start):
+def test_unreachable_ray_cluster_fails(monkeypatch, closed_port, is_start):
     monkeypatch.setattr(peers, "find_spec", lambda name: object())
     found = asyncio.run(asked(ray_address=closed_port, is_start=is_start))
     assert found["ray"][0] == "fail"
     assert found["ray"][1] == f"no cluster at {closed_port}: Connection refused"
 
 
-def test_workflows_on_ray_without_an_address_of_a_cluster_are_named():
+def test_workflows_on_ray_without_a_cluster_address_fail():
     found = asyncio.run(asked(workflows_executor="ray"))
     assert found["ray"] == ("fail", "workflows_executor is ray, and ray_address names no cluster")
 
@@ -215,7 +215,7 @@ def test_workflows_on_ray_without_an_address_of_a_cluster_are_named():
 
 
 @pytest.mark.parametrize(("password", "level"), [("s3cret", "ok"), ("wrong", "warn")])
-def test_a_mail_server_is_logged_in_to_and_given_no_message(password, level):
+def test_mail_check_logs_in_and_sends_no_message(password, level):
     with a_post(logs_in=True) as server:
         address = f"smtp://ann@127.0.0.1:{server.port}"
         channel = {"smtp": address, "to": ["ops@example.com"], "password": "${env:PW}"}
@@ -228,14 +228,14 @@ def test_a_mail_server_is_logged_in_to_and_given_no_message(password, level):
         assert "wrong" not in found["mail ops"][1]
 
 
-def test_a_mail_server_that_is_away_is_named(closed_port):
+def test_unreachable_mail_server_warns(closed_port):
     channel = {"smtp": f"smtp://{closed_port}", "to": ["ops@example.com"]}
     found = asyncio.run(asked(notify=read_channels({"ops": channel})))
     assert found["mail ops"][0] == "warn"
     assert found["mail ops"][1].endswith("Connection refused")
 
 
-def test_a_webhook_is_connected_to_and_not_posted_to(closed_port):
+def test_webhook_check_connects_and_posts_nothing(closed_port):
     async def story():
         async with a_hook() as hook:
             here = await asked(notify=read_channels({"ops": {"webhook": f"{hook.url}/s3cret"}}))
@@ -250,7 +250,7 @@ def test_a_webhook_is_connected_to_and_not_posted_to(closed_port):
     assert (gone["webhook ops"][0], got) == ("warn", [])
 
 
-def test_apprise_is_not_asked_as_it_can_only_send():
+def test_apprise_channel_is_not_contacted():
     found = asyncio.run(asked(notify=read_channels({"ops": {"apprise": "json://127.0.0.1:1/x"}})))
     assert found["apprise ops"][0] == "ok"
     assert found["apprise ops"][1].startswith("json:// was not asked: Apprise can only send")
@@ -312,7 +312,7 @@ def configure(folder, closed_port):
     (folder / "onbeat.yaml").write_text(ONE)
 
 
-def test_doctor_has_a_line_for_each_peer_and_ends_with_1_if_runs_cannot_work(tmp_path, closed_port):
+def test_doctor_lists_each_peer_and_exits_with_1_if_runs_cannot_work(tmp_path, closed_port):
     configure(tmp_path, closed_port)
     done = onbeat(tmp_path, "doctor", "--json")
     found = {each["check"]: each for each in json.loads(done.stdout)}
@@ -332,9 +332,7 @@ def test_doctor_has_a_line_for_each_peer_and_ends_with_1_if_runs_cannot_work(tmp
     assert f"fail  chat server     http://{closed_port} does not answer: " in lines
 
 
-def test_a_start_warns_once_of_each_peer_and_of_corrupt_files_and_is_up_before_that(
-    tmp_path, closed_port
-):
+def test_start_warns_once_about_each_peer_and_corrupt_file_after_it_is_up(tmp_path, closed_port):
     configure(tmp_path, closed_port)
     with up(tmp_path) as log:
         until = time.monotonic() + 20

@@ -197,7 +197,7 @@ def test_inputs_are_the_body_as_json(server, method):
     assert seen.headers["content-type"] == "application/json"
 
 
-def test_a_request_is_a_post_without_a_body_unless_said_otherwise(server):
+def test_request_is_a_post_without_a_body_by_default(server):
     run(an_attempt(server.url))
     (seen,) = server.seen
     assert (seen.method, seen.path, seen.body) == ("POST", "/", b"")
@@ -216,19 +216,19 @@ def test_inputs_of_a_method_without_a_body_are_its_query(server, method):
     assert (path, parse_qsl(query, keep_blank_values=True)) == ("/a", given)
 
 
-def test_a_query_begins_where_there_is_none(server):
+def test_inputs_start_a_query_where_the_url_has_none(server):
     run(an_attempt(server.url, method="GET", inputs={"n": 1}))
     assert server.seen[0].path == "/?n=1"
 
 
-def test_inputs_given_by_hand_that_cannot_stand_in_a_url_are_refused(server):
+def test_manual_inputs_that_cannot_be_part_of_a_url_are_refused(server):
     attempt = an_attempt(server.url, method="GET")
     outcome, _ = run(msgspec.structs.replace(attempt, inputs_text='{"a": [1]}'))
     assert outcome.error == "inputs.a: [1] cannot be part of a URL (a plain value, or method: POST)"
     assert (outcome.reason, outcome.retryable, server.seen) == ("invalid_target", False, [])
 
 
-def test_a_request_says_which_run_it_is_for(server):
+def test_request_identifies_its_run_in_headers(server):
     attempt = an_attempt(server.url, attempt=2)
     run(attempt)
     expected = {
@@ -268,7 +268,7 @@ def test_a_proxy_of_the_environment_is_not_used(server, monkeypatch):
     assert outcome_of(server) == Succeeded()
 
 
-def test_a_connection_is_used_again(server):
+def test_connection_is_reused(server):
     run_all(an_attempt(server.url), an_attempt(server.url))
     assert len({seen.peer for seen in server.seen}) == 1
 
@@ -298,7 +298,7 @@ def test_json_is_the_result(server):
     assert outcome_of(server) == Succeeded({"rows": [1, "ä", None]})
 
 
-def test_other_kinds_of_json_are_json_too(server):
+def test_content_types_ending_in_json_are_read_as_json(server):
     server.answer = answers(text='{"a": 1}', content_type="application/problem+json")
     assert outcome_of(server) == Succeeded({"a": 1})
 
@@ -311,7 +311,7 @@ def test_a_text_is_the_result_even_if_it_looks_like_json(server):
 @pytest.mark.parametrize(
     "text", ["{", '{"a": 1e999}', "[" * 40 + "]" * 40, "[" * 9999, '"\\ud800"']
 )
-def test_json_that_cannot_be_kept_is_a_text(server, text):
+def test_json_that_cannot_be_stored_is_a_text(server, text):
     server.answer = answers(text=text, content_type="application/json")
     assert outcome_of(server) == Succeeded(text)
 
@@ -322,12 +322,12 @@ def test_an_answer_without_a_body_has_no_result(server, method, status):
     assert outcome_of(server, method=method) == Succeeded(None)
 
 
-def test_bytes_that_are_no_text_are_replaced(server):
+def test_bytes_that_are_not_utf_8_are_replaced(server):
     server.answer = lambda request: web.Response(body=b"a\xffb")
     assert outcome_of(server) == Succeeded("a\N{REPLACEMENT CHARACTER}b")
 
 
-def test_a_text_that_is_too_long_says_that_it_was_cut(server):
+def test_long_text_is_cut_with_a_note(server):
     text = 'some "text"\n' * 10_000
     server.answer = answers(text=text)
     result = outcome_of(server).result
@@ -337,12 +337,12 @@ def test_a_text_that_is_too_long_says_that_it_was_cut(server):
     assert 32 * KIB < len(msgspec.json.encode(result)) <= 64 * KIB
 
 
-def test_json_that_is_too_long_is_a_text_that_says_so(server):
+def test_long_json_is_cut_as_a_text_with_a_note(server):
     server.answer = answers_json(["x" * 70_000])
     assert outcome_of(server).result.endswith("\n[onbeat: cut, of 70004 characters]")
 
 
-def test_a_packed_body_is_unpacked(server):
+def test_compressed_body_is_decompressed(server):
     packed, headers = gzip.compress(b'{"a": 1}'), {"Content-Encoding": "gzip"}
     server.answer = lambda request: web.Response(
         body=packed, headers=headers, content_type="application/json"
@@ -351,7 +351,7 @@ def test_a_packed_body_is_unpacked(server):
     assert server.seen[0].headers["accept-encoding"] == "gzip"
 
 
-def test_a_bomb_is_unpacked_no_further_than_allowed(server, monkeypatch):
+def test_compression_bomb_is_decompressed_only_to_the_limit(server, monkeypatch):
     packed, headers = gzip.compress(bytes(100 * KIB * KIB)), {"Content-Encoding": "gzip"}
     sizes, unpacker = [], sender.zlib.decompressobj
 
@@ -369,7 +369,7 @@ def test_a_bomb_is_unpacked_no_further_than_allowed(server, monkeypatch):
     assert sum(sizes) == KIB * KIB + 1
 
 
-def test_what_is_not_packed_as_it_says_is_no_answer(server):
+def test_body_with_a_wrong_content_encoding_counts_as_no_answer(server):
     server.answer = lambda request: web.Response(
         body=b"plain", headers={"Content-Encoding": "gzip"}
     )
@@ -378,7 +378,7 @@ def test_what_is_not_packed_as_it_says_is_no_answer(server):
     assert (outcome.reason, outcome.retryable) == ("error", True)
 
 
-def test_a_body_that_never_ends_is_read_no_further_than_allowed(server):
+def test_endless_body_is_read_only_to_the_limit(server):
     async def endlessly(request):
         response = web.StreamResponse()
         await response.prepare(request)
@@ -390,20 +390,20 @@ def test_a_body_that_never_ends_is_read_no_further_than_allowed(server):
     assert server.left.wait(SOON)
 
 
-def test_a_request_and_its_answer_are_told(server):
+def test_output_has_the_request_and_its_answer(server):
     server.answer = answers(404, "no\ncoffee")
     _, tail = run(an_attempt(f"{server.url}/pot?a=b", inputs={"c": 1}, headers={"X-A": "header"}))
     assert tail == f"POST {server.url}/pot?a=b\nHTTP 404 Not Found\nno\ncoffee"
 
 
-def test_no_more_is_told_than_is_kept(server):
+def test_output_is_cut_at_its_limit(server):
     server.answer = answers(text="ä" * 100_000)
     _, tail = run(an_attempt(server.url))
     assert tail.startswith("POST")
     assert 64 * KIB - 1 <= len(tail.encode()) <= 64 * KIB
 
 
-def test_what_was_asked_is_told_even_without_an_answer(server):
+def test_output_has_the_request_without_an_answer(server):
     server.answer = answers_raw(b"")
     assert run(an_attempt(server.url))[1] == f"POST {server.url}/\n"
 
@@ -423,12 +423,12 @@ def test_what_was_asked_is_told_even_without_an_answer(server):
         (["id"], "/there"),
     ],
 )
-def test_what_was_accepted_has_the_id_that_the_target_told(server, value, external_id):
+def test_accepted_run_has_the_id_that_the_target_returned(server, value, external_id):
     server.answer = answers_json(value, 202, headers={"Location": "/there"})
     assert outcome_of(server) == Accepted(external_id)
 
 
-def test_what_was_accepted_needs_no_id(server):
+def test_accepted_run_needs_no_id(server):
     server.answer = answers(202, "thanks")
     assert outcome_of(server) == Accepted("")
 
@@ -459,7 +459,7 @@ def test_accepted_run_without_a_callback_address_says_so_in_its_output(server, c
     assert len(warned) == (0 if url else 1)  # the first time only
 
 
-def test_what_nobody_will_tell_the_end_of_is_a_success_when_accepted(server):
+def test_accepted_run_without_feedback_is_a_success(server):
     server.answer = answers_json({"id": "a"}, 202)
     assert outcome_of(server, feedback=False) == Succeeded({"id": "a"})
 
@@ -467,7 +467,7 @@ def test_what_nobody_will_tell_the_end_of_is_a_success_when_accepted(server):
 # -- busy, gone, failed
 
 
-def test_a_target_that_is_gone_is_gone(server):
+def test_410_means_that_the_target_is_gone(server):
     server.answer = answers(410, "moved out")
     assert outcome_of(server) == Gone("HTTP 410: moved out")
 
@@ -485,19 +485,19 @@ def test_a_target_that_is_gone_is_gone(server):
         ("Fri, 02 Jan 2026 12:00:00 GMT", 3_600_000),
     ],
 )
-def test_a_busy_target_says_when_to_ask_again(server, status, retry_after, retry_in):
+def test_busy_target_is_retried_after_its_retry_after(server, status, retry_after, retry_in):
     server.answer = answers(status, "later", {"Retry-After": retry_after, **BUSY_DATE})
     assert outcome_of(server) == Busy(f"HTTP {status}: later", retry_in)
 
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("retry_after", [None, "soon", "-1", "1.5", "٣", "Thu, 01 Foo 2026"])
-def test_a_busy_target_that_does_not_say_when_has_failed(server, status, retry_after):
+def test_busy_target_without_a_retry_after_has_failed(server, status, retry_after):
     server.answer = answers(status, headers={"Retry-After": retry_after} if retry_after else None)
     assert outcome_of(server) == Failed(f"HTTP {status}", retryable=True)
 
 
-def test_a_time_to_ask_again_is_of_no_use_without_the_time_it_was_said(server):
+def test_retry_after_date_without_a_date_header_is_ignored(server):
     date = b"Thu, 01 Jan 2026 12:02:00 GMT"
     server.answer = answers_raw(
         b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nRetry-After: " + date + b"\r\n\r\n"
@@ -510,12 +510,12 @@ def test_a_time_to_ask_again_is_of_no_use_without_the_time_it_was_said(server):
     [(500, True), (502, True), (504, True), (599, True), (429, True), (408, True), (425, True)]
     + [(status, False) for status in (400, 401, 403, 404, 409, 422, 300, 304, 302, 600)],
 )
-def test_other_answers_are_failures_that_are_retried_if_that_could_help(server, status, retryable):
+def test_other_statuses_are_failures_retried_if_temporary(server, status, retryable):
     server.answer = answers(status)
     assert outcome_of(server) == Failed(f"HTTP {status}", retryable=retryable)
 
 
-def test_an_error_tells_the_first_of_the_body_in_one_line(server):
+def test_error_has_the_start_of_the_body_in_one_line(server):
     server.answer = answers(500, "one\n\ttwo\r\n" + "x" * 1000)
     assert outcome_of(server).error == "HTTP 500: " + ("one two " + "x" * 1000)[:300]
 
@@ -529,7 +529,7 @@ def a_free_port():
         return taken.getsockname()[1]
 
 
-def test_a_connection_that_is_refused_is_no_launch():
+def test_refused_connection_is_a_failed_launch():
     port = a_free_port()
     outcome, _ = run(an_attempt(f"http://127.0.0.1:{port}"))
     error = f"127.0.0.1:{port} cannot be reached: Connection refused"
@@ -553,13 +553,13 @@ async def no_addresses(host, port):
     ],
 )
 @pytest.mark.parametrize("public_only", [False, True])
-def test_a_name_that_has_no_address_is_no_launch(host, resolve, problem, public_only):
+def test_name_without_an_address_is_a_failed_launch(host, resolve, problem, public_only):
     outcome, _ = run(an_attempt(f"http://{host}"), resolve=resolve, public_only=public_only)
     assert outcome.error.startswith(f"{host}:80 cannot be reached: {problem}")
     assert (outcome.reason, outcome.retryable) == ("launch_failed", True)
 
 
-def test_a_server_without_tls_is_not_spoken_to_by_https(server):
+def test_https_to_a_server_without_tls_fails(server):
     outcome, _ = run(an_attempt(f"https://127.0.0.1:{server.port}"))
     assert outcome.error.startswith(f"127.0.0.1:{server.port} cannot be reached: [SSL")
     assert (outcome.reason, outcome.retryable) == ("launch_failed", True)
@@ -578,13 +578,13 @@ def test_a_server_without_tls_is_not_spoken_to_by_https(server):
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 99_999 + b"\r\n\r\n", "ClientResponseError"),
     ],
 )
-def test_a_request_that_was_sent_and_not_answered_can_be_sent_again(server, raw, problem):
+def test_request_without_an_answer_may_be_retried(server, raw, problem):
     server.answer = answers_raw(raw)
     assert outcome_of(server) == Failed(f"no answer: {problem}", reason="error", retryable=True)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "POST"])
-def test_an_attempt_sends_its_request_once_whatever_happens(server, method):
+def test_attempt_sends_its_request_only_once(server, method):
     server.answer = answers_raw(b"")
     outcome_of(server, method=method)
     assert len(server.seen) == 1
@@ -603,20 +603,20 @@ async def too_slowly(request):
 
 
 @pytest.mark.parametrize("answer", [never, too_slowly])
-def test_a_target_that_takes_too_long_is_left(server, answer):
+def test_slow_target_times_out(server, answer):
     server.answer = answer
     outcome = outcome_of(server, timeout=50)
     assert outcome == Failed("no answer after 0.05s", reason="timeout", retryable=True)
     assert server.left.wait(SOON)
 
 
-def test_a_run_without_a_timeout_has_that_of_the_launcher(server):
+def test_run_without_a_timeout_uses_that_of_the_launcher(server):
     server.answer = never
     outcome, _ = run(an_attempt(server.url), timeout=50)
     assert outcome == Failed("no answer after 0.05s", reason="timeout", retryable=True)
 
 
-def test_redirects_take_of_the_same_time(server):
+def test_redirects_count_towards_the_timeout(server):
     async def slowly(request):
         await asyncio.sleep(0.03)
         return web.Response(status=307, headers={"Location": "/"})
@@ -625,7 +625,7 @@ def test_redirects_take_of_the_same_time(server):
     assert outcome_of(server, timeout=80).reason == "timeout"
 
 
-def test_a_lookup_takes_of_the_same_time():
+def test_name_resolution_counts_towards_the_timeout():
     async def resolve(host, port):
         await asyncio.sleep(60)
 
@@ -651,7 +651,7 @@ def test_cancelling_aborts_the_request(server):
     asyncio.run(main())
 
 
-def test_closing_while_a_request_goes_on_is_no_answer(server):
+def test_closing_during_a_request_fails_it_without_an_answer(server):
     async def main():
         launcher = a_launcher()
         task = asyncio.create_task(launcher.launch(an_attempt(server.url)))
@@ -664,7 +664,7 @@ def test_closing_while_a_request_goes_on_is_no_answer(server):
     assert (outcome.reason, outcome.retryable) == ("error", True)
 
 
-def test_closing_twice_or_unused_is_nothing_and_a_later_launch_opens_anew(server):
+def test_closing_twice_or_unused_is_harmless_and_a_later_launch_reopens(server):
     async def main():
         launcher = a_launcher()
         await launcher.close()
@@ -677,7 +677,7 @@ def test_closing_twice_or_unused_is_nothing_and_a_later_launch_opens_anew(server
     assert len(server.seen) == 2
 
 
-def test_nothing_else_can_be_ended():
+def test_requests_cannot_be_killed_or_recovered():
     launcher = a_launcher()
     launcher.kill([7])
     assert asyncio.run(launcher.recover()) == 0
@@ -690,7 +690,7 @@ def test_nothing_else_can_be_ended():
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_reading_follows_every_redirect(server, method, status):
+def test_get_and_head_follow_every_redirect(server, method, status):
     server.answer = redirects("/b?c=d#e", status=status)
     outcome, tail = run(an_attempt(f"{server.url}/a", method=method))
     assert outcome == Succeeded("there" if method == "GET" else None)
@@ -706,7 +706,7 @@ def test_reading_follows_every_redirect(server, method, status):
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("status", [307, 308])
-def test_writing_follows_a_redirect_that_keeps_the_request_as_it_is(server, method, status):
+def test_other_methods_follow_307_and_308(server, method, status):
     server.answer = redirects("b", status=status)
     attempt = an_attempt(f"{server.url}/a", method=method, inputs={"n": 1})
     assert run(attempt)[0] == Succeeded("there")
@@ -717,13 +717,13 @@ def test_writing_follows_a_redirect_that_keeps_the_request_as_it_is(server, meth
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("status", [301, 302, 303])
-def test_writing_follows_no_redirect_that_makes_something_else_of_it(server, method, status):
+def test_other_methods_do_not_follow_301_302_and_303(server, method, status):
     server.answer = redirects("/b", status=status)
     assert outcome_of(server, method=method) == Failed(f"HTTP {status}", retryable=False)
     assert len(server.seen) == 1
 
 
-def test_a_redirect_to_nowhere_is_a_failure(server):
+def test_redirect_without_a_location_is_a_failure(server):
     server.answer = answers(307, "lost")
     assert outcome_of(server) == Failed("HTTP 307: lost", retryable=False)
 
@@ -733,7 +733,7 @@ def test_five_redirects_are_followed(server):
     assert outcome_of(server) == Succeeded("there")
 
 
-def test_a_redirect_loop_ends(server):
+def test_redirect_loop_fails_after_five_redirects(server):
     server.answer = answers(308, headers={"Location": "/again"})
     assert outcome_of(server) == Failed("more than 5 redirects", retryable=False)
     assert len(server.seen) == 6
@@ -746,7 +746,7 @@ NO_TARGETS = [
 
 
 @pytest.mark.parametrize("location", NO_TARGETS)
-def test_a_redirect_to_what_is_no_target_is_refused(server, location):
+def test_redirect_to_an_invalid_url_is_refused(server, location):
     server.answer = redirects(location)
     outcome = outcome_of(server)
     assert outcome.error == (
@@ -755,7 +755,7 @@ def test_a_redirect_to_what_is_no_target_is_refused(server, location):
     assert (outcome.reason, outcome.retryable) == ("invalid_target", False)
 
 
-def test_https_never_goes_to_http():
+def test_redirect_from_https_to_http_is_refused():
     place = parse_url("https://a.test/x")
     with pytest.raises(InvalidSchedule, match=r"'a\.test' redirects from https to http"):
         redirected(place, "http://a.test/y")
@@ -763,13 +763,13 @@ def test_https_never_goes_to_http():
     assert redirected(parse_url("http://a.test/"), "//b.test/").url == "http://b.test/"
 
 
-def test_headers_of_the_target_are_sent_on_within_an_origin(server):
+def test_headers_of_the_target_are_sent_to_redirects_within_the_origin(server):
     server.answer = redirects("/b")
     outcome_of(server, headers={"Authorization": "Bearer x"})
     assert [seen.headers["authorization"] for seen in server.seen] == ["Bearer x"] * 2
 
 
-def test_headers_of_the_target_are_not_sent_on_to_another_origin(server, start_server):
+def test_headers_of_the_target_are_not_sent_to_another_origin(server, start_server):
     other = start_server()
     other.answer = redirects(f"{server.url}/back")
     server.answer = redirects(f"{other.url}/b")
@@ -791,7 +791,7 @@ def with_secret(server, text="Bearer ${env:TOKEN}", value=SECRET, **fields):
     return run(attempt, environment={"TOKEN": value, "B": "b-value", "PATH": "/bin"})
 
 
-def test_a_header_names_values_of_the_environment(server):
+def test_header_refers_to_values_of_the_environment(server):
     with_secret(server, "${env:B} and ${env:TOKEN}${env:B}", value="secret")
     assert server.seen[0].headers["authorization"] == "b-value and secretb-value"
 
@@ -870,7 +870,7 @@ ECHOES = [
 
 @pytest.mark.parametrize("echo", ECHOES)
 @pytest.mark.parametrize("value", ["s3cret/with+signs=", SECRET, "x" * 64 + "s3cret", "4142434"])
-def test_a_secret_is_never_told(server, echo, value):
+def test_secret_never_appears_in_outcome_or_output(server, echo, value):
     server.answer = echo or answers_raw(b"HTTP/1.1 " + value.encode())
     outcome, tail = with_secret(server, value=value)
     assert server.seen[0].headers["authorization"] == f"Bearer {value}"
@@ -879,7 +879,7 @@ def test_a_secret_is_never_told(server, echo, value):
         assert part not in shown
 
 
-def test_half_a_secret_at_the_end_of_what_was_read_is_not_told(server):
+def test_half_a_secret_at_the_end_of_a_cut_body_is_hidden(server):
     value = "s3cret-" * 15
     server.answer = answers(text=value * 20_000)
     outcome, tail = with_secret(server, value=value)
@@ -887,19 +887,19 @@ def test_half_a_secret_at_the_end_of_what_was_read_is_not_told(server):
     assert "s3cret" not in outcome.result + tail
 
 
-def test_where_a_secret_was_is_told(server):
+def test_hidden_secret_is_replaced_by_stars(server):
     server.answer = echo_text
     outcome, tail = with_secret(server)
     assert outcome == Succeeded("you said Bearer ***!")
     assert tail.endswith("OK\nyou said Bearer ***!")
 
 
-def test_a_value_that_is_too_short_for_a_secret_does_not_spoil_results(server):
+def test_short_secret_value_is_not_hidden_in_results(server):
     server.answer = answers_json({"count": 1})
     assert with_secret(server, value="1")[0] == Succeeded({"count": 1})
 
 
-def test_a_variable_that_is_not_set_is_named_and_nothing_is_sent(server):
+def test_unset_variable_is_named_and_nothing_is_sent(server):
     outcome, _ = with_secret(server, "${env:TOKEN} ${env:NONE}")
     error = (
         "headers.Authorization: this node does not pass the variable NONE on (pass_env names it)"
@@ -909,7 +909,7 @@ def test_a_variable_that_is_not_set_is_named_and_nothing_is_sent(server):
 
 
 @pytest.mark.parametrize("value", ["secret\n", "a\r\nX-Evil: secret", "secret\0", "secret\udcff"])
-def test_a_value_that_no_header_can_have_is_not_told_either(server, value):
+def test_invalid_header_value_is_refused_without_showing_it(server, value):
     outcome, tail = with_secret(server, value=value)
     error = "headers.Authorization: it has characters that cannot be sent (one line of text)"
     assert outcome == Failed(error, reason="invalid_target", retryable=False)
@@ -959,37 +959,35 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_an_address_of_the_internet_is_public(address):
+def test_address_of_the_public_internet_is_public(address):
     assert is_public(ip_address(address))
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_an_address_of_a_network_of_its_own_is_not_public(address):
+def test_address_of_a_private_network_is_not_public(address):
     assert not is_public(ip_address(address))
 
 
-def test_a_name_of_a_private_address_is_refused():
+def test_name_with_only_private_addresses_is_refused():
     names = Names(["10.0.0.1", "::1"])
     outcome, _ = run(an_attempt("http://a.test"), public_only=True, resolve=names)
     assert outcome == refused_for("a.test")
 
 
-def test_a_name_is_not_refused_unless_asked(server):
+def test_private_addresses_are_allowed_by_default(server):
     names = Names(["127.0.0.1"])
     outcome, _ = run(an_attempt(f"http://a.test:{server.port}/x"), resolve=names)
     assert outcome == Succeeded()
     assert server.seen[0].headers["host"] == f"a.test:{server.port}"
 
 
-def test_the_system_is_asked_for_names_unless_told_otherwise(server):
+def test_names_are_resolved_by_the_system_by_default(server):
     assert run(an_attempt(f"http://localhost:{server.port}"))[0] == Succeeded()
     outcome, _ = run(an_attempt(f"http://localhost:{server.port}"), public_only=True)
     assert outcome == refused_for("localhost")
 
 
-def test_of_a_name_with_many_addresses_only_the_public_ones_are_used(
-    server, start_server, one_is_public
-):
+def test_only_public_addresses_of_a_name_are_used(server, start_server, one_is_public):
     private = start_server("127.0.0.2", server.port)
     names = Names(["127.0.0.2", "127.0.0.1", "127.0.0.2"])
     attempt = an_attempt(f"http://a.test:{server.port}")
@@ -997,9 +995,7 @@ def test_of_a_name_with_many_addresses_only_the_public_ones_are_used(
     assert (len(server.seen), private.seen) == (1, [])
 
 
-def test_a_name_that_changes_after_it_was_checked_changes_nothing(
-    server, start_server, one_is_public
-):
+def test_name_is_resolved_only_once_for_check_and_connection(server, start_server, one_is_public):
     private = start_server("127.0.0.2", server.port)
     names = Names(["127.0.0.1"], ["127.0.0.2"])
     attempt = an_attempt(f"http://a.test:{server.port}")
@@ -1008,7 +1004,7 @@ def test_a_name_that_changes_after_it_was_checked_changes_nothing(
     assert (len(server.seen), private.seen) == (1, [])
 
 
-def test_a_name_that_has_changed_by_the_next_connection_is_refused(server, one_is_public):
+def test_name_is_checked_again_for_the_next_connection(server, one_is_public):
     names = Names(["127.0.0.1"], ["127.0.0.2"])
     server.answer = answers(headers={"Connection": "close"})
     attempts = [an_attempt(f"http://a.test:{server.port}") for _ in range(3)]
@@ -1024,7 +1020,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("host", SPELLINGS)
-def test_a_private_address_is_refused_however_it_is_spelt(host):
+def test_private_address_is_refused_in_every_notation(host):
     launcher, names = a_launcher(public_only=True), Names(["8.8.8.8"])
     with pytest.raises(InvalidSchedule, match="has no public address"):
         launcher.check(Target("http", {"http": f"http://{host}/"}))
@@ -1034,7 +1030,7 @@ def test_a_private_address_is_refused_however_it_is_spelt(host):
 
 
 @pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f000001"])
-def test_an_odd_spelling_reaches_the_address_that_was_checked(server, host):
+def test_unusual_notation_connects_to_the_checked_address(server, host):
     assert run(an_attempt(f"http://{host}:{server.port}"))[0] == Succeeded()
     assert server.seen[0].headers["host"] == f"127.0.0.1:{server.port}"
 
@@ -1182,7 +1178,7 @@ def test_a_target_that_can_be_launched_is_not_refused(fields):
     a_launcher().check(Target("http", fields))
 
 
-def test_a_target_that_slipped_through_is_refused_and_nothing_is_sent(server):
+def test_invalid_stored_target_fails_and_nothing_is_sent(server):
     outcome, tail = run(an_attempt(server.url, methods="GET"))
     error = "methods: no field has this name (did you mean 'method'?)"
     assert outcome == Failed(error, reason="invalid_target", retryable=False)

@@ -122,7 +122,7 @@ def test_a_death_by_signal_is_a_failure_that_is_not_retried(run, number, name):
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # Popen warns as well
-def test_an_exit_code_that_something_else_took_is_no_success(run):
+def test_exit_code_reaped_elsewhere_is_a_failure(run):
     before = signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))
     try:
         outcome, _ = run(an_attempt("sleep", "0.1"))
@@ -155,7 +155,7 @@ def without_a_first_line(tmp_path):
         ("true", {"env": {"A": "\ud800"}}, "'true' could not be started: 'utf-8' codec"),
     ],
 )
-def test_what_cannot_be_started_says_why_and_is_not_retried(
+def test_program_that_cannot_be_started_fails_with_the_reason(
     run, tmp_path, program, fields, problem
 ):
     program = program if isinstance(program, str) else program(tmp_path)
@@ -165,7 +165,7 @@ def test_what_cannot_be_started_says_why_and_is_not_retried(
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
-def test_what_cannot_be_started_for_want_of_room_is_retried(run, monkeypatch, number):
+def test_start_that_fails_for_lack_of_resources_is_retried(run, monkeypatch, number):
     def popen(*_, **__):
         raise OSError(number, os.strerror(number))
 
@@ -175,7 +175,7 @@ def test_what_cannot_be_started_for_want_of_room_is_retried(run, monkeypatch, nu
     assert os.strerror(number) in outcome.error
 
 
-def test_a_program_that_cannot_be_watched_is_not_left_running(run, tmp_path, monkeypatch):
+def test_program_that_cannot_be_watched_is_killed(run, tmp_path, monkeypatch):
     def pidfd_open(pid):
         (tmp_path / "pids").write_text(str(pid))
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -186,7 +186,7 @@ def test_a_program_that_cannot_be_watched_is_not_left_running(run, tmp_path, mon
     assert not any(map(lives, pids_in(tmp_path / "pids")))
 
 
-def test_an_output_that_cannot_be_written_keeps_the_program_from_starting(run, tmp_path):
+def test_program_is_not_started_without_an_output_file(run, tmp_path):
     (tmp_path / "output").write_text("in the way")
     outcome, _ = run(an_attempt("touch", str(tmp_path / "ran")))
     assert outcome.reason == "launch_failed"
@@ -194,7 +194,7 @@ def test_an_output_that_cannot_be_written_keeps_the_program_from_starting(run, t
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_target_that_slipped_through_is_refused_and_starts_nothing(run):
+def test_invalid_stored_command_fails_and_starts_nothing(run):
     outcome, _ = run(an_attempt("true", cdw="/"))
     assert outcome.error == "cdw: no field has this name (did you mean 'cwd'?)"
     assert (outcome.reason, outcome.retryable) == ("invalid_target", False)
@@ -207,7 +207,7 @@ def environment_of(tail):
     return dict(line.split("=", 1) for line in tail.splitlines())
 
 
-def test_a_program_is_given_the_names_that_are_passed_and_ours(run):
+def test_program_gets_the_passed_variables_and_those_of_onbeat(run):
     operator = {"PATH": os.environ["PATH"], "TZ": "UTC", "AWS_SECRET": "hush", "LD_PRELOAD": "x"}
     _, tail = run(an_attempt("env"), environment=operator, store_id="store-1")
     given = environment_of(tail)
@@ -226,19 +226,19 @@ def test_a_program_is_given_the_names_that_are_passed_and_ours(run):
     }
 
 
-def test_other_names_can_be_passed(run):
+def test_passed_variables_can_be_chosen(run):
     _, tail = run(an_attempt("/usr/bin/env"), environment={"A": "1", "B": "2"}, passed=["B"])
     assert environment_of(tail).keys() & {"A", "B"} == {"B"}
 
 
-def test_the_target_overrides_the_operator_and_we_override_the_target(run):
+def test_target_overrides_passed_variables_but_not_those_of_onbeat(run):
     env = {"TZ": "Asia/Tokyo", "EMPTY": "", "ONBEAT_RUN_ID": "8"}
     operator = {"TZ": "UTC", "PATH": os.environ["PATH"]}
     found = environment_of(run(an_attempt("env", env=env), environment=operator)[1])
     assert (found["TZ"], found["EMPTY"], found["ONBEAT_RUN_ID"]) == ("Asia/Tokyo", "", "7")
 
 
-def test_a_program_is_looked_for_on_the_path_of_its_target(run, tmp_path):
+def test_program_is_searched_on_the_path_of_its_target(run, tmp_path):
     (tmp_path / "tool").write_text("#!/bin/sh\necho found\n")
     (tmp_path / "tool").chmod(0o700)
     assert run(an_attempt("tool", env={"PATH": str(tmp_path)})) == (Succeeded(), "found\n")
@@ -256,7 +256,7 @@ def test_inputs_are_passed_as_json(run):
     assert json.loads(tail) == inputs
 
 
-def test_inputs_that_are_too_long_for_an_environment_are_told_of(run):
+def test_inputs_too_long_for_the_environment_fail_with_the_reason(run):
     outcome, _ = run(an_attempt("true", inputs={"text": "x" * 200_000}))
     assert (outcome.reason, outcome.retryable) == ("launch_failed", False)
     assert "Argument list too long" in outcome.error
@@ -267,11 +267,11 @@ def test_arguments_are_passed_as_they_are(run):
     assert run(an_attempt("printf", "%s\n", *arguments))[1].splitlines() == arguments
 
 
-def test_there_is_nothing_to_read(run):
+def test_standard_input_is_empty(run):
     assert run(an_attempt("cat")) == (Succeeded(), "")
 
 
-def test_no_file_of_ours_is_open_in_a_program(run, tmp_path):
+def test_program_inherits_no_open_file(run, tmp_path):
     with (tmp_path / "secret").open("w") as file:
         os.set_inheritable(file.fileno(), True)
         _, tail = run(a_script("ls -l /proc/self/fd"))
@@ -281,7 +281,7 @@ def test_no_file_of_ours_is_open_in_a_program(run, tmp_path):
 # -- output
 
 
-def test_an_attempt_has_a_file_of_its_own_that_others_cannot_read(run, tmp_path):
+def test_attempt_has_a_private_output_file(run, tmp_path):
     run(a_script("echo hello", run_id=12_345, attempt=2))
     path = output_path(tmp_path / "output", 12_345, 2)
     assert path == tmp_path / "output" / "000012" / "12345-2.log"
@@ -295,7 +295,7 @@ def test_an_attempt_starts_with_an_empty_file(run):
     assert run(a_script("echo new"))[1] == "new\n"
 
 
-def test_the_last_of_the_output_is_returned_whatever_its_bytes_are(run):
+def test_end_of_the_output_is_returned_with_invalid_bytes_replaced(run):
     _, tail = run(a_script("echo first; printf '\\303\\244\\377\\n'"), tail=3)
     assert tail == "\N{REPLACEMENT CHARACTER}" * 2 + "\n"
 
@@ -309,11 +309,11 @@ def test_an_output_over_the_cap_keeps_its_last_half(run, tmp_path):
     assert tail.encode() == kept[-100:]
 
 
-def test_an_output_at_the_cap_is_left_alone(run):
+def test_output_at_the_cap_is_not_cut(run):
     assert run(a_script("printf %1000d 1"), cap=1000)[1] == f"{1:1000}"
 
 
-def test_a_hundred_megabytes_do_not_fill_the_disk(run, tmp_path, monkeypatch):
+def test_large_output_is_cut_while_the_program_runs(run, tmp_path, monkeypatch):
     monkeypatch.setattr(process, "SIZE_CHECK", 0.05)
     # It waits for its file to become short whenever that has grown by 20 MB.
     script = """
@@ -332,9 +332,7 @@ os.write(1, b"the end")
     assert kept.startswith(process.DROPPED)
 
 
-def test_a_tree_that_takes_its_time_to_end_does_not_fill_the_disk_either(
-    run, tmp_path, monkeypatch
-):
+def test_output_is_cut_while_the_tree_is_being_ended(run, tmp_path, monkeypatch):
     monkeypatch.setattr(process, "SIZE_CHECK", 0.05)
     script = """
 import os, signal, time
@@ -351,12 +349,12 @@ print("was shortened", flush=True)
     assert tail.endswith("was shortened\n")
 
 
-def test_an_output_that_is_taken_away_costs_nothing_but_itself(run, tmp_path):
+def test_deleted_output_does_not_affect_the_outcome(run, tmp_path):
     path = output_path(tmp_path / "output", 7, 1)
     assert run(a_script(f"echo lost; rm {path}")) == (Succeeded(), "")
 
 
-def test_what_is_printed_while_a_file_is_shortened_is_kept(tmp_path, monkeypatch):
+def test_text_printed_during_a_cut_is_kept(tmp_path, monkeypatch):
     path = tmp_path / "log"
     path.write_bytes(b"." * 3000)
     pread, late = os.pread, [b"late\n"]
@@ -389,19 +387,19 @@ def a_tree(then, tmp_path, **given):
     return a_script(TREE + then, env={"PIDS": str(tmp_path / "pids")}, **given)
 
 
-def test_a_run_that_is_over_time_is_ended_with_its_whole_tree(run, tmp_path):
+def test_timeout_ends_the_whole_tree(run, tmp_path):
     outcome, _ = run(a_tree("wait", tmp_path, timeout=1000))
     assert outcome == Failed("still running after 1s", reason="timeout", retryable=True)
     assert not any(map(lives, pids_in(tmp_path / "pids", TREE_SIZE)))
 
 
-def test_a_time_in_milliseconds_is_told_as_such(run):
+def test_timeout_in_milliseconds_is_reported_in_milliseconds(run):
     outcome, _ = run(an_attempt("sleep", str(LONG), timeout=50))
     assert outcome.error == "still running after 50ms"
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_what_a_program_leaves_running_is_ended_with_it(run, tmp_path, code):
+def test_processes_that_outlive_the_program_are_ended(run, tmp_path, code):
     wait_for_all = f"while [ $(wc -l < $PIDS) -lt {TREE_SIZE} ]; do sleep 0.01; done"
     began = time.monotonic()
     outcome, _ = run(a_tree(f"{wait_for_all}; exit {code}", tmp_path, timeout=20_000))
@@ -411,9 +409,7 @@ def test_what_a_program_leaves_running_is_ended_with_it(run, tmp_path, code):
 
 
 @pytest.mark.parametrize("session", ["", "setsid "])
-def test_a_leftover_that_holds_the_output_and_ignores_sigterm_delays_nothing(
-    run, tmp_path, session
-):
+def test_leftover_that_ignores_sigterm_does_not_delay_the_outcome(run, tmp_path, session):
     deaf = f'trap "" TERM; echo $$ > {tmp_path / "pids"}; while :; do sleep 0.05; done'
     script = f"{session}sh -c '{deaf}' & while [ ! -s {tmp_path / 'pids'} ]; do sleep 0.01; done"
     began = time.monotonic()
@@ -430,7 +426,7 @@ def test_a_leftover_without_the_marks_is_ended_with_its_group(run, tmp_path):
     assert not any(map(lives, pids_in(pids)))
 
 
-def test_the_end_of_one_run_does_not_touch_another(tmp_path):
+def test_end_of_one_run_does_not_affect_another(tmp_path):
     async def main():
         launcher = a_launcher(tmp_path)
         script = a_script(f"echo $$ > {tmp_path / 'pids'}; exec sleep {LONG}", run_id=70)
@@ -441,7 +437,7 @@ def test_the_end_of_one_run_does_not_touch_another(tmp_path):
     assert asyncio.run(main()) == (False, True)
 
 
-def test_stores_without_an_id_do_not_take_each_other_s_runs_for_their_own(tmp_path):
+def test_launchers_without_a_store_id_do_not_end_each_other_s_runs(tmp_path):
     async def main():
         one, two = (a_launcher(tmp_path / name, store_id="") for name in "ab")
         script = a_script(f"echo $$ > {tmp_path / 'pids'}; exec sleep {LONG}")
@@ -486,7 +482,7 @@ def saying_goodbye(tmp_path):
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_tree_is_asked_once_and_has_its_grace_however_often_it_is_cancelled(tmp_path, times):
+def test_repeated_cancelling_sends_sigterm_once_and_keeps_the_grace(tmp_path, times):
     async def main():
         launcher = a_launcher(tmp_path)
         async with started(launcher, saying_goodbye(tmp_path), tmp_path / "pids") as task:
@@ -519,7 +515,7 @@ def test_a_program_that_ignores_sigterm_is_killed_after_its_grace(tmp_path):
     assert not alive
 
 
-def test_a_program_that_ends_while_it_is_cancelled_is_cancelled(tmp_path):
+def test_program_that_exits_during_its_cancellation_is_cancelled(tmp_path):
     async def main():
         task = asyncio.create_task(a_launcher(tmp_path).launch(an_attempt("true")))
         await asyncio.sleep(0)
@@ -531,7 +527,7 @@ def test_a_program_that_ends_while_it_is_cancelled_is_cancelled(tmp_path):
 
 
 @pytest.mark.parametrize("cancelled_before", [False, True])
-def test_a_loop_that_is_taken_down_takes_the_tree_with_it(tmp_path, cancelled_before):
+def test_closing_event_loop_kills_the_tree(tmp_path, cancelled_before):
     async def main():
         script = "trap '' TERM; echo $$ >> $PIDS; while :; do sleep 0.01; done"
         deaf = a_tree(script, tmp_path, cancel_grace=60_000 if cancelled_before else 100)
@@ -548,7 +544,7 @@ def test_a_loop_that_is_taken_down_takes_the_tree_with_it(tmp_path, cancelled_be
     assert not any(map(lives, pids_in(tmp_path / "pids")))
 
 
-def test_closing_ends_what_runs_and_says_so(tmp_path):
+def test_closing_ends_running_programs_as_canceled(tmp_path):
     async def main():
         launcher = a_launcher(tmp_path)
         async with started(launcher, saying_goodbye(tmp_path), tmp_path / "pids") as task:
@@ -561,7 +557,7 @@ def test_closing_ends_what_runs_and_says_so(tmp_path):
     assert tail == "asked\ngoodbye\n"
 
 
-def test_closing_twice_or_with_nothing_to_end_is_nothing(tmp_path):
+def test_closing_twice_or_without_programs_is_harmless(tmp_path):
     async def main():
         launcher = a_launcher(tmp_path)
         await launcher.launch(an_attempt("true"))
@@ -578,7 +574,7 @@ def open_files():
     return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
-def test_many_programs_run_at_once_and_leave_nothing_open(tmp_path):
+def test_many_concurrent_programs_leave_no_file_or_task_open(tmp_path):
     async def main():
         launcher = a_launcher(tmp_path)
         await launcher.launch(an_attempt("true"))  # what stays open, such as the loop, is open now
@@ -593,7 +589,7 @@ def test_many_programs_run_at_once_and_leave_nothing_open(tmp_path):
         assert (getattr(outcome, "exit_code", 0), tail) == (i % 3, f"{i}\n")
 
 
-def test_one_look_for_processes_serves_all_who_asked_before_it_began(tmp_path, monkeypatch):
+def test_one_scan_serves_all_callers_that_waited_before_it(tmp_path, monkeypatch):
     looks, go_on = [], threading.Event()
 
     def look(marks):
@@ -635,7 +631,7 @@ asyncio.run(launcher.launch(Attempt(7, "s", 0, 0, 1, 1, target)))
 """
 
 
-def test_what_a_killed_scheduler_left_running_is_found_and_ended(tmp_path):
+def test_leftovers_of_a_killed_scheduler_are_ended(tmp_path):
     store_id, pids = uuid4().hex, tmp_path / "pids"
     script = f"trap '' TERM; {TREE} wait"
     arguments = [sys.executable, "-c", SCHEDULER, str(tmp_path), store_id, script]
@@ -663,7 +659,7 @@ def a_bystander():
         bystander.wait()
 
 
-def test_what_cannot_be_read_of_a_node_is_no_sign_that_it_is_gone(a_bystander, monkeypatch):
+def test_node_whose_process_cannot_be_read_counts_as_alive(a_bystander, monkeypatch):
     """A node that has no free file descriptor must not end the runs of living nodes."""
 
     def short(_):
@@ -676,7 +672,7 @@ def test_what_cannot_be_read_of_a_node_is_no_sign_that_it_is_gone(a_bystander, m
     assert own.poll() is None
 
 
-def test_only_the_very_store_counts(a_bystander):
+def test_only_leftovers_of_the_same_store_are_ended(a_bystander):
     store_id = uuid4().hex
     others = [
         {"ONBEAT_STORE": f"{store_id}0"},
@@ -694,7 +690,7 @@ def test_only_the_very_store_counts(a_bystander):
     assert [bystander.poll() for bystander in spared] == [None] * len(others)
 
 
-def test_what_a_living_node_has_is_spared_and_what_a_dead_one_had_is_not(a_bystander):
+def test_processes_of_a_living_node_are_spared_and_of_a_dead_one_ended(a_bystander):
     """Several nodes of one store may be on one machine. A zombie counts as dead."""
     store_id = uuid4().hex
     other, dead = a_bystander({}), a_bystander({})
@@ -711,7 +707,7 @@ def test_what_a_living_node_has_is_spared_and_what_a_dead_one_had_is_not(a_bysta
     assert (own.poll(), theirs.poll()) == (None, None)
 
 
-def test_a_leftover_that_does_not_go_at_once_is_waited_for(a_bystander, monkeypatch):
+def test_leftover_that_ends_late_is_signaled_again(a_bystander, monkeypatch):
     store_id, rounds, signal_all = uuid4().hex, [], process._signal_all
 
     def signal_all_at_the_third_round(*arguments):
@@ -754,7 +750,7 @@ def test_leftover_that_forks_and_exits_faster_than_it_is_read_is_ended():
             os.killpg(leftover.pid, signal.SIGKILL)
 
 
-def test_leftover_that_is_being_executed_is_read_again(a_bystander, monkeypatch):
+def test_leftover_in_the_middle_of_an_exec_is_read_again(a_bystander, monkeypatch):
     """Between two programs a process has neither an environment nor a command line."""
     store_id, entries, is_in_exec = uuid4().hex, process._entries, process._is_in_exec
     own, looks = a_bystander({"ONBEAT_STORE": store_id}), []
@@ -781,7 +777,7 @@ def test_process_without_an_environment_is_read_once(a_bystander):
     assert process._find_marked(frozenset({b"ONBEAT_STORE=none"})) == {}
 
 
-def test_leftovers_of_a_node_that_exits_right_now_are_ended(a_bystander, monkeypatch):
+def test_leftovers_of_an_exiting_node_are_ended(a_bystander, monkeypatch):
     """Its lock is free, and held by the next node, a moment before it is a zombie."""
     store_id, stat = uuid4().hex, process._stat
     node = a_bystander({})
@@ -799,7 +795,7 @@ def test_leftovers_of_a_node_that_exits_right_now_are_ended(a_bystander, monkeyp
     assert own.wait(SOON) == -signal.SIGKILL
 
 
-def test_leftover_that_comes_to_light_after_the_start_is_ended_with_the_node(tmp_path, a_bystander):
+def test_leftover_found_after_the_start_is_ended_when_the_node_closes(tmp_path, a_bystander):
     store_id = uuid4().hex
 
     async def main():
@@ -819,7 +815,7 @@ def test_client_that_closes_ends_nothing(tmp_path, a_bystander):
     assert own.poll() is None
 
 
-def test_a_scheduler_that_one_of_its_runs_started_spares_itself_and_its_parents(a_bystander):
+def test_scheduler_started_by_a_run_spares_itself_and_its_parents(a_bystander):
     store_id = uuid4().hex
     script = (
         "import os; from onbeat.launchers.command import end_leftovers;"
@@ -839,7 +835,7 @@ def test_a_scheduler_that_one_of_its_runs_started_spares_itself_and_its_parents(
     assert own.wait(SOON) == -signal.SIGKILL
 
 
-def test_processes_of_other_users_are_none_of_ours(a_bystander, monkeypatch):
+def test_processes_of_other_users_are_spared(a_bystander, monkeypatch):
     store_id = uuid4().hex
     own = a_bystander({"ONBEAT_STORE": store_id})
     monkeypatch.setattr(process.os, "geteuid", lambda: os.getuid() + 1)
@@ -907,7 +903,7 @@ def test_a_target_that_can_be_launched_is_not_refused(tmp_path):
     assert list(launcher.offers()) == ["command"]
 
 
-def test_output_that_is_old_is_forgotten(tmp_path):
+def test_old_output_is_deleted(tmp_path):
     old, new = output_path(tmp_path, 1, 1), output_path(tmp_path, 2001, 1)
     for file in (old, new):
         file.parent.mkdir(parents=True)

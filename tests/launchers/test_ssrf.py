@@ -119,7 +119,7 @@ def launch(*attempts, **given):
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("url", URLS)
-def test_nothing_but_the_internet_is_reached(witness, url, method):
+def test_only_public_addresses_are_reached(witness, url, method):
     url = url.format(port=witness.port)
     (found,) = launch(an_attempt(url, method=method, public_only=True))
     assert isinstance(found, Failed)
@@ -127,7 +127,7 @@ def test_nothing_but_the_internet_is_reached(witness, url, method):
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_what_could_never_reach_the_internet_is_refused_or_harmless_when_defined(url):
+def test_literal_private_address_is_refused_when_defined(url):
     launcher = HttpLauncher(version="1", environment={}, resolve=look_up)
     fields = {"http": url.format(port=8080), "public_only": True}
     host = url.partition("//")[2].partition(":{port}")[0].lower().rstrip("./")
@@ -148,7 +148,7 @@ LOCATIONS = [
 
 @pytest.mark.parametrize("location", LOCATIONS)
 @pytest.mark.parametrize("status", [302, 307])
-def test_no_redirect_leads_inside(server, monkeypatch, location, status):  # noqa: F811
+def test_redirects_reach_no_private_address(server, monkeypatch, location, status):  # noqa: F811
     # 127.0.0.1 is the only public address, as tests can reach no other.
     monkeypatch.setattr(target, "is_public", lambda address: str(address) == "127.0.0.1")
     monkeypatch.setitem(NAMES, "private.test", ["127.0.0.2"])
@@ -163,13 +163,13 @@ def test_no_redirect_leads_inside(server, monkeypatch, location, status):  # noq
         inside.close()
 
 
-def test_the_witness_sees_what_is_let_through(witness):
+def test_witness_records_unrestricted_requests(witness):
     urls = [url for url in URLS[:5] if "127" in url]
     found = launch(*(an_attempt(url.format(port=witness.port)) for url in urls))
     assert found == [Succeeded()] * len(urls)
     assert len(witness.connections) == len(urls)
 
 
-def test_the_tables_are_as_long_as_they_were():
+def test_tables_of_urls_are_not_shortened():
     assert len(set(URLS)) >= 100
     assert len(set(LOCATIONS)) >= 19

@@ -46,7 +46,7 @@ def play(story):
     return asyncio.run(asyncio.wait_for(story, 4 * SOON))
 
 
-def test_a_call_returns_what_its_function_returns_and_raises_what_it_raises():
+def test_call_returns_or_raises_like_its_function():
     async def story():
         threads = CallThreads(2)
         assert await all_of(threads, [lambda: 1, lambda: 2, lambda: 3]) == [1, 2, 3]
@@ -56,7 +56,7 @@ def test_a_call_returns_what_its_function_returns_and_raises_what_it_raises():
     play(story())
 
 
-def test_as_many_run_at_once_as_there_may_be_threads():
+def test_as_many_calls_run_concurrently_as_the_limit_allows():
     async def story():
         threads, meet = CallThreads(8), threading.Barrier(8, timeout=SOON)
         for _ in range(20):  # the first time they are started, then they are woken
@@ -65,7 +65,7 @@ def test_as_many_run_at_once_as_there_may_be_threads():
     play(story())
 
 
-def test_and_never_more():
+def test_no_more_calls_run_concurrently_than_the_limit_allows():
     running, most = [], []
 
     def work():
@@ -115,7 +115,7 @@ class Pausing(CallThreads):
         return len(self._sleeping)
 
 
-def test_not_even_one_that_is_asked_for_while_another_finds_nobody_to_wake():
+def test_call_added_while_another_finds_no_thread_to_wake_does_not_wait():
     """A call added while the flag `_is_waking` is set and then cleared must not wait."""
     threads, meet, busy = Pausing(2), threading.Barrier(2, timeout=SOON), threading.Event()
 
@@ -145,7 +145,7 @@ def test_not_even_one_that_is_asked_for_while_another_finds_nobody_to_wake():
     play(story())
 
 
-def test_functions_that_return_at_once_need_few_threads():
+def test_functions_that_return_immediately_need_few_threads():
     async def story():
         threads = CallThreads(500)
         used = set(await all_of(threads, [threading.get_ident] * 500))
@@ -154,7 +154,7 @@ def test_functions_that_return_at_once_need_few_threads():
     play(story())
 
 
-def test_an_answer_that_comes_after_its_loop_was_closed_hurts_nobody():
+def test_answer_after_the_loop_was_closed_is_dropped():
     threads, go_on, ended = CallThreads(1), threading.Event(), threading.Event()
 
     def work():
@@ -172,7 +172,7 @@ def test_an_answer_that_comes_after_its_loop_was_closed_hurts_nobody():
     assert play(all_of(threads, [lambda: 7])) == [7]  # the thread serves the next loop
 
 
-def test_a_machine_without_a_thread_to_spare_says_so_and_calls_nothing_later(monkeypatch):
+def test_call_without_any_thread_fails_and_is_not_made_later(monkeypatch):
     called = []
 
     async def story():
@@ -187,7 +187,7 @@ def test_a_machine_without_a_thread_to_spare_says_so_and_calls_nothing_later(mon
     assert called == ["second"]
 
 
-def test_and_those_it_has_do_the_work_of_those_it_has_not(monkeypatch):
+def test_running_threads_do_all_calls_if_no_more_can_be_started(monkeypatch):
     async def story():
         threads = CallThreads(9)
         await threads.call(lambda: None)

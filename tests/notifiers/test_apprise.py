@@ -35,17 +35,17 @@ async def answered(status):
         return await AppriseNotifier(channel).send(a_message()), got
 
 
-def test_what_apprise_delivers_is_sent():
+def test_successful_apprise_delivery_is_delivered():
     delivery, (body,) = asyncio.run(answered(200))
     assert delivery == Delivered()
     assert b"backup failed (3 in a row)" in body
 
 
-def test_what_apprise_does_not_deliver_is_in_doubt_as_it_says_no_more():
+def test_failed_apprise_delivery_is_in_doubt():
     delivery, _ = asyncio.run(answered(500))
     assert delivery == DeliveryUnknown("apprise reported a failure without a reason")
 
 
-def test_an_address_that_apprise_does_not_know_is_refused_for_good():
+def test_unsupported_apprise_address_is_refused_permanently():
     problem = "apprise does not support this address"
     assert sent("nonsense://s3cret") == DeliveryRefused(problem, again=False)

@@ -91,9 +91,7 @@ def test_mail_and_a_webhook_that_fails_twice_are_each_delivered_once(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_node_that_is_killed_while_it_notifies_leaves_a_doubt_and_tells_nobody_twice(
-    tmp_path, when
-):
+def test_message_of_a_killed_node_is_in_doubt_and_not_sent_twice(tmp_path, when):
     path = tmp_path / "onbeat.db"
     database = f"sqlite:///{path}"
 
@@ -125,7 +123,7 @@ async def is_so(beat, expected):
     return await states(beat) == expected
 
 
-def test_three_nodes_tell_of_each_failure_once(postgres_url):
+def test_three_nodes_send_each_failure_once(postgres_url):
     names = [f"s{n:02}" for n in range(30)]
 
     async def story():
@@ -153,7 +151,7 @@ def test_three_nodes_tell_of_each_failure_once(postgres_url):
     assert asyncio.run(story()) == (names, len(names), {"sent"}, True)
 
 
-def test_a_target_that_hangs_holds_up_neither_runs_nor_the_end():
+def test_hanging_channel_delays_neither_runs_nor_shutdown():
     async def story():
         async with a_hook(hang) as hook:
             beat = a_beat("sqlite://", a_channel(webhook=hook.url), stop_grace=200)
@@ -172,7 +170,7 @@ def test_a_target_that_hangs_holds_up_neither_runs_nor_the_end():
     assert ended < 3
 
 
-def test_who_wants_to_hear_of_successes_does(tmp_path):
+def test_successes_are_sent_to_channels_that_want_them(tmp_path):
     async def story():
         async with a_hook() as hook:
             beat = a_beat("sqlite://", a_channel(webhook=hook.url, on=["success"]))
@@ -186,7 +184,7 @@ def test_who_wants_to_hear_of_successes_does(tmp_path):
     assert asyncio.run(story()) == ["[onbeat] report succeeded"]
 
 
-def test_a_node_without_channels_or_without_the_role_never_looks():
+def test_node_without_channels_or_without_the_role_has_no_outbox():
     async def story(beat):
         async with beat:
             return beat._runtime.engine.outbox
@@ -197,7 +195,7 @@ def test_a_node_without_channels_or_without_the_role_never_looks():
     assert asyncio.run(story(a_beat("sqlite://", channel))) is not None
 
 
-def test_a_secret_is_neither_logged_nor_kept(tmp_path, monkeypatch, caplog):
+def test_secret_of_a_channel_is_neither_logged_nor_stored(tmp_path, monkeypatch, caplog):
     caplog.set_level("DEBUG")
     monkeypatch.setenv("HOOK_PATH", "c4nary")
     path = tmp_path / "onbeat.db"
@@ -219,7 +217,7 @@ def test_a_secret_is_neither_logged_nor_kept(tmp_path, monkeypatch, caplog):
     assert not any(b"c4nary" in each.read_bytes() for each in tmp_path.iterdir() if each.is_file())
 
 
-def test_a_reference_that_leads_nowhere_stops_the_node_and_nobody_else(tmp_path):
+def test_unresolved_reference_stops_a_node_but_not_a_client(tmp_path):
     settings = Settings(
         database=f"sqlite:///{tmp_path}/onbeat.db",
         notify=(a_channel(webhook="${env:NO_SUCH_VARIABLE}"),),

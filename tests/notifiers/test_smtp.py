@@ -57,7 +57,7 @@ def test_a_message_is_one_mail_to_all():
         "ünïcode \u2028 \x00",
     ],
 )
-def test_what_a_run_says_cannot_become_a_header_or_a_command(evil):
+def test_run_error_cannot_inject_a_header_or_a_command(evil):
     with a_post() as server:
         assert mail(server, a_message(error=evil, schedule_id=evil)) == Delivered()
         (found,) = server.post.got
@@ -74,13 +74,13 @@ def test_a_line_with_a_dot_stays_a_line():
     assert found.get_content().startswith(".hidden failed")
 
 
-def test_it_logs_in():
+def test_smtp_logs_in_with_user_and_password():
     with a_post(logs_in=True) as server:
         assert mail(server, user="me@there.example", password="s3cret") == Delivered()
         assert server.post.passwords == [(b"me@there.example", b"s3cret")]
 
 
-def test_a_wrong_password_is_refused_for_good_and_not_told():
+def test_wrong_password_is_refused_permanently_and_not_shown():
     with a_post(logs_in=True) as server:
         delivery = mail(server, user="me", password="hush-hush")
     assert (type(delivery), delivery.again) == (DeliveryRefused, False)
@@ -93,7 +93,7 @@ def test_the_connection_is_encrypted_where_the_server_offers_it(certificate):
         assert mail(server) == Delivered()
 
 
-def test_a_password_is_not_sent_in_the_clear_to_another_machine(monkeypatch):
+def test_password_is_not_sent_unencrypted_to_another_machine(monkeypatch):
     monkeypatch.setattr("onbeat.core.notify.channels.MailServer.is_here", False)
     with a_post(logs_in=True) as server:
         delivery = mail(server, user="me", password="s3cret")
@@ -102,9 +102,7 @@ def test_a_password_is_not_sent_in_the_clear_to_another_machine(monkeypatch):
     assert "would be sent unencrypted" in delivery.error
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused_of_another_machine(
-    certificate, monkeypatch
-):
+def test_untrusted_certificate_of_another_machine_is_refused(certificate, monkeypatch):
     monkeypatch.setattr("onbeat.core.notify.channels.MailServer.is_here", False)
     with a_post(tls_context=certificate) as server:
         delivery = mail(server)
@@ -114,14 +112,14 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_of_another_machine(
 
 
 @pytest.mark.parametrize(("line", "again"), [("451 later", True), ("554 no", False)])
-def test_what_the_server_refuses_may_come_again_or_not(line, again):
+def test_smtp_refusals_are_retried_by_their_code(line, again):
     with a_post() as server:
         server.post.answers = [line]
         delivery = mail(server)
     assert delivery == DeliveryRefused(f"SMTP {line.replace(' ', ': ', 1)}", again=again)
 
 
-def test_while_some_are_refused_for_now_nobody_gets_it_but_for_the_last_try():
+def test_temporarily_refused_recipient_delays_the_mail_until_the_last_try():
     with a_post() as server:
         server.post.refused = {TO[0]: "450 busy"}
         delivery = mail(server)
@@ -131,7 +129,7 @@ def test_while_some_are_refused_for_now_nobody_gets_it_but_for_the_last_try():
         assert [each.sent_to for each in server.post.got] == [[TO[1]]]
 
 
-def test_one_who_is_refused_for_good_keeps_it_from_nobody_else():
+def test_permanently_refused_recipient_does_not_affect_the_others():
     with a_post() as server:
         server.post.refused = {TO[0]: "550 unknown"}
         assert mail(server) == Delivered(f"{TO[0]}: 550 unknown")
@@ -148,7 +146,7 @@ def test_a_server_that_is_not_there_has_surely_not_got_it():
     assert delivery == DeliveryRefused(f"127.0.0.1:{port}: Connection refused")
 
 
-def test_one_that_hangs_up_after_the_message_may_have_it():
+def test_disconnect_after_the_message_is_in_doubt():
     async def hang_up(server):
         server.transport.abort()
         return "250 OK"
@@ -160,7 +158,7 @@ def test_one_that_hangs_up_after_the_message_may_have_it():
     assert isinstance(delivery, DeliveryUnknown)
 
 
-def test_one_that_never_answers_after_the_message_may_have_it():
+def test_missing_answer_after_the_message_is_in_doubt():
     async def hang(_):
         await asyncio.sleep(1)
         return "250 OK"
@@ -171,7 +169,7 @@ def test_one_that_never_answers_after_the_message_may_have_it():
     assert isinstance(delivery, DeliveryUnknown)
 
 
-def test_giving_up_before_anything_was_sent_is_a_surely_not():
+def test_cancelling_before_the_message_was_sent_is_a_refusal():
     with socket.socket() as silent:  # it accepts the connection and sends nothing
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -189,7 +187,7 @@ def test_giving_up_before_anything_was_sent_is_a_surely_not():
         assert time.monotonic() - began < 2
 
 
-def test_a_thread_that_was_given_up_sends_nothing_later():
+def test_cancelled_delivery_sends_nothing_later():
     go, reached = threading.Event(), threading.Event()
 
     async def story(server):
@@ -217,7 +215,7 @@ def test_a_thread_that_was_given_up_sends_nothing_later():
         )
 
 
-def test_it_is_encrypted_from_the_start_if_the_address_says_so(certificate):
+def test_smtps_address_is_encrypted_from_the_start(certificate):
     with a_post(ssl_context=certificate) as server:
         assert mail(server, scheme="smtps") == Delivered()
         assert len(server.post.got) == 1
