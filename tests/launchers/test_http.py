@@ -801,23 +801,23 @@ def echo_text(request):
 
 
 def echo_json(request):
-    said = request.headers["Authorization"]
-    return web.json_response({"said": [said], said: 1}, status=201)
+    value = request.headers["Authorization"]
+    return web.json_response({"said": [value], value: 1}, status=201)
 
 
 def echo_php(request):
-    said = json.dumps(request.headers["Authorization"]).replace("/", "\\/")
-    return web.Response(text=said, content_type="application/json")
+    value = json.dumps(request.headers["Authorization"]).replace("/", "\\/")
+    return web.Response(text=value, content_type="application/json")
 
 
 def echo_escaped(request):
-    said = "".join(f"\\u{ord(c):04x}" for c in request.headers["Authorization"])
-    return web.Response(text=f'"{said}"', content_type="application/json")
+    value = "".join(f"\\u{ord(c):04x}" for c in request.headers["Authorization"])
+    return web.Response(text=f'"{value}"', content_type="application/json")
 
 
 def echo_number(request):
-    said = request.headers["Authorization"].removeprefix("Bearer ")
-    text = f"[{said[0]}.{said[1:]}e6]" if said.isdigit() else "[]"
+    value = request.headers["Authorization"].removeprefix("Bearer ")
+    text = f"[{value[0]}.{value[1:]}e6]" if value.isdigit() else "[]"
     return web.Response(text=text, content_type="application/json")
 
 
@@ -835,8 +835,8 @@ def echo_busy(request):
 
 
 def echo_reason(request):
-    said = request.headers["Authorization"]
-    return web.Response(status=500, reason=said if said.isascii() else "")
+    value = request.headers["Authorization"]
+    return web.Response(status=500, reason=value if value.isascii() else "")
 
 
 def echo_id(request):

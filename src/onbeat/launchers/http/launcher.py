@@ -81,7 +81,7 @@ class HttpLauncher:
     ) -> HttpResponse | Failed:
         """Send one request for another launcher. The contract is `SendRequest`."""
         sender = self._sender(public_only)
-        return await sender.ask(
+        return await sender.request(
             method, url, body=body, headers=headers, longest=timeout, secrets=secrets
         )
 
@@ -109,7 +109,7 @@ class HttpLauncher:
                 references=self._references,
                 callback=self._callback,
                 concurrency=self._concurrency,
-                reach=AllowedHosts(public_only=public_only),
+                allowed_hosts=AllowedHosts(public_only=public_only),
                 resolve=self._resolve,
             )
         return self._senders[public_only]

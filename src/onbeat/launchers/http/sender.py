@@ -55,13 +55,16 @@ class Sender:
         version: str,
         references: SecretReferences,
         concurrency: int,
-        reach: AllowedHosts,
+        allowed_hosts: AllowedHosts,
         resolve: Resolve | None,
         callback: Callback | None,
     ) -> None:
         self._version, self._references, self._concurrency = version, references, concurrency
         self._callback, self._has_warned = callback, False
-        self._reach, self._resolver = reach, _Resolver(resolve or _look_up, reach)
+        self._allowed_hosts, self._resolver = (
+            allowed_hosts,
+            _Resolver(resolve or _look_up, allowed_hosts),
+        )
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, attempt: Attempt, longest: int) -> tuple[Outcome, str]:
@@ -69,7 +72,7 @@ class Sender:
         log = _Log()
         try:
             async with asyncio.timeout(longest / 1000) as limit:
-                outcome = await self._ask(attempt, log)
+                outcome = await self._send(attempt, log)
         except InvalidSchedule as refused:
             outcome = Failed(log.hide(str(refused)), "invalid_target", retryable=False)
         except Exception as error:  # noqa: BLE001 - any error fails only this attempt
@@ -77,7 +80,7 @@ class Sender:
             outcome = late if limit.expired() else _no_answer(error, log)
         return outcome, log.text()
 
-    async def ask(
+    async def request(
         self,
         method: str,
         url: str,
@@ -92,14 +95,14 @@ class Sender:
         try:
             async with asyncio.timeout(longest / 1000) as limit:
                 body = self._with_secrets(body, secrets, log)
-                return await self._answer(method, url, body, headers, log)
+                return await self._request(method, url, body, headers, log)
         except InvalidSchedule as refused:
             return Failed(log.hide(str(refused)), "invalid_target", retryable=False)
         except Exception as error:  # noqa: BLE001 - any error fails only this request
             late = Failed(f"no answer after {longest / 1000:g}s", "timeout")
             return late if limit.expired() else _no_answer(error, log)
 
-    async def _answer(
+    async def _request(
         self,
         method: str,
         url: str,
@@ -108,7 +111,7 @@ class Sender:
         log: "_Log",
     ) -> HttpResponse:
         target = parse_url(check_text("url", url))
-        self._reach.check(target)
+        self._allowed_hosts.check(target)
         filled, data = self._fill(headers.items(), log), None
         if body is not None:
             data, filled["Content-Type"] = msgspec.json.encode(body), "application/json"
@@ -126,7 +129,7 @@ class Sender:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(self, attempt: Attempt, log: "_Log") -> Outcome:
+    async def _send(self, attempt: Attempt, log: "_Log") -> Outcome:
         """Send the request, follow redirects, and return the outcome by the last answer."""
         method, target, of_target, feedback = read_target(attempt.target)
         body, own = None, _own_headers(attempt)
@@ -140,7 +143,7 @@ class Sender:
             log.hidden.keep(callback.get("Onbeat-Callback-Token", ""))
         followed = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
         for _ in range(MOST_REDIRECTS + 1):
-            self._reach.check(target)
+            self._allowed_hosts.check(target)
             log.lines.append(f"{method} {logged_url}")
             async with self._client().request(
                 method, target.url, data=body, headers=headers, allow_redirects=False
@@ -207,8 +210,8 @@ class Sender:
 class _Resolver(AbstractResolver):
     """Resolves a name for a connection, without the addresses that may not be used."""
 
-    def __init__(self, resolve: Resolve, reach: AllowedHosts) -> None:
-        self._resolve, self._reach = resolve, reach
+    def __init__(self, resolve: Resolve, allowed_hosts: AllowedHosts) -> None:
+        self._resolve, self._allowed_hosts = resolve, allowed_hosts
 
     async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:  # noqa: ARG002 - any family
         try:
@@ -219,7 +222,7 @@ class _Resolver(AbstractResolver):
             raise socket.gaierror(socket.EAI_NONAME, "it has no address")
         return [
             ResolveResult(hostname=host, host=str(a), port=port, family=0, proto=0, flags=0)
-            for a in self._reach.usable(host, addresses)
+            for a in self._allowed_hosts.usable(host, addresses)
         ]
 
     async def close(self) -> None:
