@@ -16,7 +16,7 @@ from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 MONDAY = "2026-01-05T00:00:00Z"
 
 
-class World:
+class ChangesHarness:
     """A scheduler on a clock that is turned, and what it started."""
 
     def __init__(self):
@@ -50,7 +50,7 @@ def lived(test):
     @wraps(test)
     def run():
         async def play():
-            world = World()
+            world = ChangesHarness()
             async with world.beat:
                 await test(world)
 

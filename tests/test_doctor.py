@@ -19,6 +19,7 @@ from onbeat.doctor.certificates import expires_at
 from onbeat.doctor.diagnose import CHECKS, judge, look
 from onbeat.doctor.findings import InstallationFacts, length, names, size
 from onbeat.errors import InvalidSettings
+from onbeat.files.extras import install_command
 from onbeat.ports.rows import NodeRow, Overview, StoreFigures, ZoneDataProgress
 from onbeat.ports.store import Node
 from onbeat.stores.postgres.diagnostics import look as look_at_server
@@ -185,12 +186,10 @@ def test_nodes_with_other_zone_data_warn():
 
 
 def test_invalid_settings_fail_with_the_name_of_the_setting():
-    refused = InvalidSettings(
-        "ONBEAT_FOO", "no setting has this name", hint="did you mean ONBEAT_FOE?"
-    )
+    refused = InvalidSettings("ONBEAT_FOO", "unknown setting", hint="did you mean ONBEAT_FOE?")
     finding = found("settings", facts(settings=refused, database={"problem": "?"}))
     assert finding.level == "fail"
-    assert finding.found == "ONBEAT_FOO: no setting has this name"
+    assert finding.found == "ONBEAT_FOO: unknown setting"
     assert finding.hint == "did you mean ONBEAT_FOE?"
 
 
@@ -290,7 +289,7 @@ def test_certificate_is_not_checked_without_the_extra_server(folder, monkeypatch
     (folder / "cert.pem").write_text(CERTIFICATES["until-2026"])
     monkeypatch.setitem(sys.modules, "cryptography", None)
     finding = found("tls", facts(settings=Settings(tls_cert="cert.pem")))
-    assert (finding.level, finding.hint) == ("warn", "pip install 'onbeat[server]'")
+    assert (finding.level, finding.hint) == ("warn", install_command("server"))
     assert "the extra `server`" in finding.found
 
 

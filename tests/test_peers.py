@@ -20,6 +20,7 @@ from onbeat.app.settings import Settings
 from onbeat.core.notify.channels import read_channels
 from tests.notifiers.servers import a_hook, a_post
 from tests.systems.flows.panel import FakePanel, Flow
+from tests.waiting import forever
 
 FLOW = "/-/127.0.0.1/8125/-/"
 
@@ -87,7 +88,7 @@ def of_panel(url, **more):
 @pytest.mark.parametrize(
     ("password", "level", "found"),
     [
-        ("sesame", "ok", "{url} lets 'timer' in"),
+        ("sesame", "ok", "{url} accepts the login of 'timer'"),
         (
             "wrong",
             "fail",
@@ -173,7 +174,7 @@ def test_hanging_peers_time_out_together(monkeypatch):
     monkeypatch.setattr(peers, "ANSWERS_WITHIN", 0.4)
 
     async def never(_):
-        await asyncio.sleep(30)
+        await forever()
 
     async def story():
         async with a_server(never) as (url, _):
@@ -208,7 +209,7 @@ def test_unreachable_ray_cluster_fails(monkeypatch, closed_port, is_start):
 
 def test_workflows_on_ray_without_a_cluster_address_fail():
     found = asyncio.run(asked(workflows_executor="ray"))
-    assert found["ray"] == ("fail", "workflows_executor is ray, and ray_address names no cluster")
+    assert found["ray"] == ("fail", "workflows_executor is ray, but ray_address is not set")
 
 
 # -- channels
@@ -253,7 +254,7 @@ def test_webhook_check_connects_and_posts_nothing(closed_port):
 def test_apprise_channel_is_not_contacted():
     found = asyncio.run(asked(notify=read_channels({"ops": {"apprise": "json://127.0.0.1:1/x"}})))
     assert found["apprise ops"][0] == "ok"
-    assert found["apprise ops"][1].startswith("json:// was not asked: Apprise can only send")
+    assert found["apprise ops"][1].startswith("json:// was not checked: Apprise can only send")
 
 
 # -- on the command line

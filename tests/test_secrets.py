@@ -27,7 +27,7 @@ from onbeat.service.access import Caller
 from onbeat.service.service import Service
 from onbeat.testing import a_schedule
 from tests.cli.test_verbs import a_node, as_json, folder, ok, onbeat, until  # noqa: F401
-from tests.stores.conftest import Sqlite, World
+from tests.stores.conftest import Sqlite, StoreHarness
 
 CANARY = "canary-Zb4/'7\"é-nobody-may-see-this"
 
@@ -466,7 +466,7 @@ class Told:
     async def _run(self, scope, kind, values, answer, inputs):
         Listening.got.clear()
         (self.folder / "dump").unlink(missing_ok=True)
-        world = World(Sqlite(Path(mkdtemp(dir=self.folder))))
+        world = StoreHarness(Sqlite(Path(mkdtemp(dir=self.folder))))
         await world.open()
         await world.register(offers=frozenset({kind}))
         try:

@@ -24,11 +24,11 @@ def runner():
 def world(runner, tmp_path):
     clock = ManualClock()
     store = runner.run(SqliteStore.open(tmp_path / "onbeat.db", clock=clock, inline=True))
-    yield World(runner, clock, store)
+    yield TokensHarness(runner, clock, store)
     runner.run(store.close())
 
 
-class World:
+class TokensHarness:
     def __init__(self, runner, clock, store):
         self.run, self.clock, self.store = runner.run, clock, store
         self.tokens = Tokens(store, clock)

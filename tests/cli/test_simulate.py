@@ -21,12 +21,7 @@ from tests.cli.test_verbs import (
 )
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
-FILE = """
-schedules:
-  tight: {every: 5m, run: {command: [sleep, "420"]}}
-  nightly: {cron: "30 2 * * *", timezone: Europe/Berlin, run: {command: ["true"]}}
-  report: {after: {schedule: nightly, outcome: success}, group: one, run: {command: ["true"]}}
-"""
+FILE = re.search(r"```yaml title=onbeat.yaml\n(.*?)```", PAGE, re.DOTALL)[1]
 WINDOW = ("--from", "2026-03-28", "--until", "2026-03-31", "--tz", "Europe/Berlin")
 FORECAST_KEYS = {
     "from", "until", "asked_until", "cut_off", "ticks", "fires", "skips", "peak", "peak_at",
@@ -42,7 +37,7 @@ def test_a_file_is_simulated_without_a_database():
     text = ok("simulate", "--with", write(FILE), *WINDOW, "--run-length", "7m")
     assert not Path("onbeat.db").exists()
     first, totals, peak, busiest, *_ = text.splitlines()
-    assert first == "from 2026-03-28 00:00:00+01:00 until 2026-03-31 00:00:00+02:00"
+    assert first == "from 2026-03-28 00:00:00+01:00 until 2026-03-31 00:00:00+02:00 (Europe/Berlin)"
     assert totals == "858 ticks: 432 runs start, 426 ticks are skipped (overlap 426)"
     assert peak == "at most 2 runs at the same time, first at 2026-03-28 02:30:00+01:00"
     assert busiest == "in that minute: nightly, tight"
@@ -53,8 +48,7 @@ def test_a_file_is_simulated_without_a_database():
         "FIRES",
         "SKIPS",
         "WAITS",
-        "AT",
-        "ONCE",
+        "PEAK",
         "RUN",
         "LENGTH",
     ]
@@ -169,9 +163,9 @@ def test_a_closed_gate_and_a_cut_are_told_of_on_stderr():
     done = onbeat("simulate", "--until", "3000d", "--json")
     assert done.exit_code == 0
     closed, cut = done.stderr.splitlines()
-    assert closed == "the gate is CLOSED: this is what would happen if it were open"
+    assert closed == "the gate is CLOSED: the simulation assumes that it is open"
     assert cut.startswith("cut off at 20")
-    assert cut.endswith(": five years are the longest that is simulated (ask for less)")
+    assert cut.endswith(": five years are the longest that is simulated (simulate a shorter time)")
     assert json.loads(done.stdout)["cut_off"] == "five years are the longest that is simulated"
 
 

@@ -36,7 +36,7 @@ SECRET = r"onbeat_[A-Za-z0-9_-]{43}"
 def test_a_secret_is_written_once_and_alone_on_stdout():
     done = onbeat("token", "create", "ci", "--scope", "operate")
     assert re.fullmatch(rf"{SECRET}\n", done.stdout)
-    assert done.stderr == "keep it: it is not shown again\n"
+    assert done.stderr == "keep this secret: it is not shown again\n"
     assert done.stdout.strip() not in ok("token", "list") + json.dumps(as_json("token", "list"))
 
 
@@ -61,7 +61,7 @@ def test_a_token_may_read_unless_more_is_said():
 def test_a_revoked_token_is_gone():
     as_json("token", "create", "ci")
     assert ok("token", "revoke", "ci") == "revoked ci\n"
-    assert ok("token", "list") == "no tokens (onbeat token create NAME makes one)\n"
+    assert ok("token", "list") == "no tokens (onbeat token create NAME creates one)\n"
     assert refused(1, "token", "revoke", "ci") == "no token is called 'ci'"
 
 
@@ -207,7 +207,7 @@ def test_the_public_url_is_printed_if_it_leads_to_a_node_or_cannot_be_asked(free
         with listener() as (port, _):
             monkeypatch.setenv("ONBEAT_PUBLIC_URL", f"http://127.0.0.1:{port}")
             told = refused(69, "token", "link")
-        assert told.endswith("is served by another process (public_url has to lead to the API)")
+        assert told.endswith("is served by another process (public_url must lead to the API)")
 
 
 def test_a_port_that_was_asked_for_and_is_in_use_ends_the_start():

@@ -11,6 +11,7 @@ from onbeat.engine.lease import Lease, renew_in_thread
 from onbeat.errors import StoreFailed
 from onbeat.ports.store import HeartbeatResult, Node
 from onbeat.testing import ManualClock
+from tests.waiting import SOON, forever
 
 NODE = Node("node", "here", frozenset(), lease=6_000)
 
@@ -107,7 +108,9 @@ def test_work_in_a_thread_goes_on_while_the_loop_is_held(monkeypatch):
         task = asyncio.create_task(renew_in_thread(work))
         await asyncio.sleep(0.05)
         before = len(beats)
-        time.sleep(0.2)  # noqa: ASYNC251 - as a target may
+        until = time.monotonic() + SOON
+        while len(beats) < before + 5 and time.monotonic() < until:
+            time.sleep(0.01)  # noqa: ASYNC251 - as a target may
         held = len(beats) - before
         task.cancel()
         await asyncio.wait([task])
@@ -122,7 +125,7 @@ def test_work_in_a_thread_that_is_ended_before_it_began_ends(monkeypatch):
 
     async def story():
         for delay in (0, 0, 0.001):
-            task = asyncio.create_task(renew_in_thread(lambda: asyncio.sleep(600)))
+            task = asyncio.create_task(renew_in_thread(forever))
             await asyncio.sleep(delay)
             task.cancel()
             await asyncio.wait([task])

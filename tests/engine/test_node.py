@@ -24,6 +24,7 @@ from onbeat.ports.store import Finished, Node
 from onbeat.service.serialize import run_fields
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+from tests.waiting import engine_has_looked, forever, until
 
 NODE = Node("node-1", "here", frozenset({"command"}))
 
@@ -110,7 +111,7 @@ def test_hurried_node_claims_nothing_that_it_would_hand_back():
         clock.advance("1h")
         engine.planner.wake()
         engine.dispatcher.wake()
-        await asyncio.sleep(0.1)
+        await until(lambda: not engine.activity.begins_runs)
         runs = await store.runs()
         await engine.stop(1)
         return launcher.attempts, runs
@@ -311,7 +312,7 @@ def test_a_stop_ends_though_the_recorder_fails_in_the_middle_of_it():
         class Endless(RecordingLauncher):
             async def launch(self, attempt):
                 going.set()
-                return await asyncio.sleep(60)
+                return await forever()
 
         engine = Engine(Damaged(store), clock, NODE, {"command": Endless()})
         await engine.start()
@@ -551,9 +552,9 @@ def test_an_idle_planner_does_not_look_again():
         listening = Listening(store)
         engine = Engine(listening, clock, NODE, {"command": RecordingLauncher()})
         await engine.start()
-        await asyncio.sleep(0.1)
+        await engine_has_looked(engine)
         listening.asked.clear()
-        await asyncio.sleep(0.5)
+        await engine_has_looked(engine)
         found = set(listening.asked)
         await engine.stop(1)
         return found

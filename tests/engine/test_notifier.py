@@ -24,6 +24,7 @@ from onbeat.ports.store import Finished, Node
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
 from tests.notifiers.servers import a_channel
+from tests.waiting import forever
 
 NODE = Node("node-1", "here", frozenset({"command"}))
 
@@ -65,7 +66,7 @@ class Hanging(Recording):
     async def send(self, letter):
         self.letters.append(letter)
         try:
-            await asyncio.sleep(60)
+            await forever()
         except asyncio.CancelledError:
             return self._answers[0]
 
@@ -241,7 +242,7 @@ def test_one_that_was_just_taken_when_it_stops_is_sent_later_and_not_in_doubt():
         class Slow(Failing):
             async def take_letter(self, channel):
                 letter = await self._store.take_letter(channel)
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.05)
                 return letter
 
         ops = Recording()

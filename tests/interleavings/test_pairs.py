@@ -14,7 +14,7 @@ from onbeat.stores.postgres import transaction
 from onbeat.stores.postgres.transaction import PostgresTransaction
 from onbeat.stores.sql import define, plan_due, zone_data
 from tests.interleavings.stepper import Explorer
-from tests.interleavings.world import BEFORE, World
+from tests.interleavings.world import BEFORE, TwoClients
 from tests.postgres import shared_server
 
 USUAL = (
@@ -57,7 +57,7 @@ PAIRS = [
 def world():
     server = shared_server()
     url = server.new_database()
-    world = World(url)
+    world = TwoClients(url)
     yield world
     world.close()
     server.drop_database(url)
@@ -92,7 +92,9 @@ def nothing(*_):
 
 def without_locks(monkeypatch, name):
     text = getattr(transaction, name)
-    monkeypatch.setattr(transaction, name, re.sub(r"FOR UPDATE (OF \w, \w )?SKIP LOCKED", "", text))
+    unlocked = re.sub(r"FOR UPDATE (OF \w, \w )?SKIP LOCKED", "", text)
+    assert unlocked != text, f"{name} locks no row"
+    monkeypatch.setattr(transaction, name, unlocked)
 
 
 DEFECTS = {

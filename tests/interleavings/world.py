@@ -68,7 +68,7 @@ class Situation:
         self.keeping.execute("; ".join(words))  # one transaction
 
 
-class World:
+class TwoClients:
     """A database with two clients, and the situations that calls are tried in."""
 
     is_shared = True

@@ -15,6 +15,7 @@ from onbeat.core.schedule import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers.python.launcher import FunctionLauncher
 from onbeat.ports.store import Attempt
+from tests.waiting import forever
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 SOON = 5  # seconds: far more than anything here takes
@@ -264,7 +265,7 @@ def test_async_function_is_ended_at_its_timeout():
 
     async def report():
         try:
-            await asyncio.sleep(LONG)
+            await forever()
         finally:
             ended.append(True)
 
@@ -314,7 +315,7 @@ def test_cancelling_ends_an_async_function():
     async def report():
         begun.set()
         try:
-            await asyncio.sleep(LONG)
+            await forever()
         finally:
             ended.append(True)
 

@@ -21,6 +21,7 @@ from onbeat.launchers.http import sender, target
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.launchers.http.target import is_public, parse_url, redirected
 from onbeat.ports.store import Attempt
+from tests.waiting import forever
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 SOON = 5  # seconds: far more than anything here takes
@@ -591,7 +592,7 @@ def test_attempt_sends_its_request_only_once(server, method):
 
 
 async def never(request):
-    await asyncio.sleep(60)
+    await forever()
 
 
 async def too_slowly(request):
@@ -627,7 +628,7 @@ def test_redirects_count_towards_the_timeout(server):
 
 def test_name_resolution_counts_towards_the_timeout():
     async def resolve(host, port):
-        await asyncio.sleep(60)
+        await forever()
 
     outcome, _ = run(an_attempt("http://a.test", timeout=50), resolve=resolve)
     assert outcome.reason == "timeout"

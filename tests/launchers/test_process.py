@@ -535,7 +535,7 @@ def test_closing_event_loop_kills_the_tree(tmp_path, cancelled_before):
         await until(lambda: pids_in(tmp_path / "pids", TREE_SIZE + 1))
         if cancelled_before:  # then even the ending is cancelled
             task.cancel()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
 
     began = time.monotonic()
     asyncio.run(main())

@@ -15,6 +15,7 @@ from onbeat.errors import StoreFailed, StoreUnusable
 from onbeat.events import RunStarted
 from onbeat.stores.postgres import database
 from onbeat.testing import a_schedule
+from tests.inside import engine_of
 
 RUNS = 40  # by hand; and a tick a second besides
 
@@ -148,7 +149,7 @@ def test_node_outlives_every_fault_at_every_statement_of_its_life(postgres_url, 
             await until(is_over)
             faulty.is_on = False
             assert not beat._open.ended.done(), "the node ended by itself"
-            assert not beat._open.engine.failed.done()
+            assert not engine_of(beat).failed.done()
             rows = await beat.runs(limit=10_000)
             told = await beat.service.events(after=0, limit=100_000)
         return rows, faulty, [row.event for row in told]

@@ -13,6 +13,7 @@ from onbeat.app.settings import Settings
 from onbeat.notifiers.webhook import WebhookNotifier
 from onbeat.testing import a_schedule
 from tests.notifiers.servers import a_channel
+from tests.waiting import forever
 
 send = WebhookNotifier.send
 
@@ -29,7 +30,7 @@ async def main(database, url):
     async with beat:
         await beat.define(a_schedule("backup", cron="0 0 1 1 *", run={"command": ["false"]}))
         await beat.start("backup")
-        await asyncio.sleep(60)
+        await forever()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
 from onbeat.core.notify.channels import read_channels
 from onbeat.core.notify.notifications import Notification, OutgoingMessage, compose_message
+from tests.waiting import forever
 
 NOON = 1_767_268_800
 
@@ -66,13 +67,13 @@ async def a_hook(*answers):
 
 async def hang(_):
     """Never answer."""
-    await asyncio.sleep(60)
+    await forever()
 
 
 async def hang_up(request):
     """Close the connection without an answer."""
     request.transport.abort()
-    await asyncio.sleep(60)
+    await forever()
 
 
 class Post:

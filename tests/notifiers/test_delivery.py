@@ -18,7 +18,9 @@ from onbeat.core.notify.notifications import BACKOFF
 from onbeat.errors import InvalidSettings
 from onbeat.events import NoticeInDoubt, NoticeSent
 from onbeat.testing import ManualClock, a_schedule
+from tests.inside import engine_of
 from tests.notifiers.servers import a_channel, a_hook, a_post, hang
+from tests.waiting import engine_has_looked
 
 SOON = 15.0  # seconds: far more than anything here takes
 RARELY = "0 0 1 1 *"
@@ -75,7 +77,7 @@ def test_mail_and_a_webhook_that_fails_twice_are_each_delivered_once(tmp_path):
                 await fail(beat, "backup")
                 for n, wait in enumerate(BACKOFF, 1):
                     await until(lambda n=n: asyncio.sleep(0, len(hook.got) >= min(n, 3)))
-                    await beat._runtime.engine.outbox.idle()
+                    await engine_of(beat).outbox.idle()
                     clock.advance(wait)
                     beat.wake()
                 return hook.got, await states(beat)
@@ -136,7 +138,8 @@ def test_three_nodes_send_each_failure_once(postgres_url):
                 await until(lambda: asyncio.sleep(0, sum(map(len, hook.notified)) >= len(names)))
                 for beat in beats:
                     beat.wake()
-                await asyncio.sleep(0.3)
+                    await engine_has_looked(beat)
+                    await engine_of(beat).outbox.idle()
                 left = await states(beats[0])
                 events = [row.event for row in await beats[0].service.events(after=0, limit=9999)]
             sent = sum(each.notices for each in events if isinstance(each, NoticeSent))
@@ -187,7 +190,7 @@ def test_successes_are_sent_to_channels_that_want_them(tmp_path):
 def test_node_without_channels_or_without_the_role_has_no_outbox():
     async def story(beat):
         async with beat:
-            return beat._runtime.engine.outbox
+            return engine_of(beat).outbox
 
     channel = a_channel(webhook="https://h")
     assert asyncio.run(story(a_beat("sqlite://"))) is None
@@ -236,4 +239,4 @@ def test_unresolved_reference_stops_a_node_but_not_a_client(tmp_path):
     with pytest.raises(InvalidSettings) as refused:
         asyncio.run(as_node())
     problem = "notify.ops.webhook: the variable NO_SUCH_VARIABLE is not set"
-    assert str(refused.value) == f"{problem} (set it where the node is started)"
+    assert str(refused.value) == f"{problem} (set it in the environment of the node)"

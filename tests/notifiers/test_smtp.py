@@ -13,6 +13,7 @@ import pytest
 from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.notifiers.smtp import SmtpNotifier
 from tests.notifiers.servers import a_channel, a_message, a_post
+from tests.waiting import forever, until
 
 TO = ["you@there.example", "me@there.example"]
 
@@ -160,8 +161,7 @@ def test_disconnect_after_the_message_is_in_doubt():
 
 def test_missing_answer_after_the_message_is_in_doubt():
     async def hang(_):
-        await asyncio.sleep(1)
-        return "250 OK"
+        await forever()
 
     with a_post() as server:
         server.post.answers = [hang]
@@ -178,9 +178,10 @@ def test_cancelling_before_the_message_was_sent_is_a_refusal():
         async def story():
             notifier = SmtpNotifier(a_channel(smtp=url, to=TO), longest=30)
             sending = asyncio.ensure_future(notifier.send(a_message()))
-            await asyncio.sleep(0.1)
+            connection, _ = await asyncio.to_thread(silent.accept)
             sending.cancel()
-            return await sending
+            with connection:
+                return await sending
 
         began = time.monotonic()
         assert asyncio.run(story()) == DeliveryRefused("canceled before it was sent")
@@ -188,10 +189,11 @@ def test_cancelling_before_the_message_was_sent_is_a_refusal():
 
 
 def test_cancelled_delivery_sends_nothing_later():
-    go, reached = threading.Event(), threading.Event()
+    go, reached, taken = threading.Event(), threading.Event(), []
 
     async def story(server):
-        async def held(*_):
+        async def held(smtp, *_):
+            taken.append(smtp)
             reached.set()
             while not go.is_set():  # noqa: ASYNC110 - another thread sets it
                 await asyncio.sleep(0.01)
@@ -205,7 +207,7 @@ def test_cancelled_delivery_sends_nothing_later():
         sending.cancel()
         delivery = await sending
         go.set()
-        await asyncio.sleep(0.2)
+        await until(lambda: taken[0].transport is None)  # the thread has hung up
         return delivery, server.post.got
 
     with a_post() as server:

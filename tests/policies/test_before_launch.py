@@ -8,7 +8,7 @@ import pytest
 from onbeat import InvalidSchedule
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.core.schedule import read_schedule
-from tests.policies.world import HOUR, World, awaited
+from tests.policies.world import HOUR, PolicyHarness, awaited
 
 HOURLY = {"every": "1h"}
 PROBES = "tests.policies.probes"
@@ -17,7 +17,7 @@ PROBES = "tests.policies.probes"
 # -- when
 
 
-class Commands(World):
+class Commands(PolicyHarness):
     """A world in which commands are really started."""
 
     def __init__(self):
@@ -66,7 +66,7 @@ async def test_a_program_says_by_its_exit_code_whether_a_run_starts(real, argv, 
 )  # fmt: skip
 @awaited
 async def test_a_function_says_by_what_it_returns_whether_a_run_starts(fields, told):
-    world = World()
+    world = PolicyHarness()
     assert await outcome_of(world, fields) == [told]
     assert world.started() == (["report"] if told[0] == "SUCCESS" else [])
 

@@ -70,7 +70,7 @@ def planned(schedule, run_at, unfinished, past, now, **asked):
     return plan(schedule, run_at, unfinished, past, now=now, **asked)
 
 
-class World:
+class StoreHarness:
     """A store with a node at it, and the short ways in which tests speak of them."""
 
     def __init__(self, database):
@@ -221,11 +221,14 @@ def runner():
         yield runner
 
 
-@pytest.fixture(params=[Sqlite, Postgres], ids=lambda database: database.__name__)
+DATABASES = [Sqlite, pytest.param(Postgres, marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(params=DATABASES, ids=lambda database: database.__name__)
 def world(request, runner, tmp_path):
     """A store at noon on New Year's Day 2026, with a node and nothing told yet."""
     database = request.param(tmp_path)
-    world = World(database)
+    world = StoreHarness(database)
     runner.run(world.open())
     runner.run(world.register())
     runner.run(world.told())

@@ -8,6 +8,7 @@ import pytest
 from onbeat import InvalidSchedule
 from onbeat.core.decide.backfill import Add, Refuse, Revive
 from onbeat.core.decide.outcomes import UNREPORTED
+from onbeat.core.explain.attempts import UNLAUNCHED
 from onbeat.core.explain.why import explain
 from onbeat.core.notify.channels import BEGINNING
 from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded, run_key
@@ -347,7 +348,7 @@ class TestCanceling:
         attempt = await world.going()
         await world.store.cancel(attempt.run_id)
         await world.store.hand_back([attempt])
-        assert await world.runs("status reason") == [("CANCELED", "canceled")]
+        assert await world.runs("status reason error") == [("CANCELED", "canceled", UNLAUNCHED)]
 
     async def test_the_next_in_the_queue_has_its_turn(self, world):
         await world.going(overlap="queue")

@@ -19,8 +19,9 @@ from onbeat.ports.store import Finished
 from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import ManualClock, a_schedule
 from tests.postgres import shared_server
-from tests.stores.conftest import Postgres, World, a_node, planned
+from tests.stores.conftest import Postgres, StoreHarness, a_node, planned
 
+pytestmark = pytest.mark.postgres
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 CONFIG = """
 [databases]
@@ -92,7 +93,7 @@ class Pooled(Postgres):
 @pytest.fixture
 def world(runner, pooler):
     database = Pooled(pooler)
-    world = World(database)
+    world = StoreHarness(database)
     runner.run(world.open())
     runner.run(world.register())
     yield world

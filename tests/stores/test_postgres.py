@@ -20,10 +20,15 @@ from onbeat.stores.postgres.migrations import MIGRATIONS
 from onbeat.stores.postgres.notify import NotifyListener
 from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import a_schedule
+from tests.inside import in_transaction
 from tests.postgres import Server, new_folder
 from tests.stores.conftest import Postgres, a_node, planned
+from tests.waiting import await_condition, until
 
-pytestmark = pytest.mark.parametrize("world", [Postgres], indirect=True)
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.parametrize("world", [Postgres], indirect=True),
+]
 
 MINUTE, HOUR = 60_000, 3_600_000
 
@@ -82,9 +87,12 @@ async def test_a_planner_that_stalls_gives_its_rows_back_and_commits_nothing(wor
     begin = database._beginning("READ COMMITTED READ WRITE", database.SETTINGS | limit)
     monkeypatch.setattr(database, "TO_WRITE", begin)
     planning, held = await inside_a_batch(world.store, node=world.node, slots=10)
-    assert (await beside.plan_due(planned, limit=100)).ticks == 0
-    await asyncio.sleep(0.4)
-    assert (await beside.plan_due(planned, limit=100)).ticks == 1
+
+    async def given_back():
+        return (await beside.plan_due(planned, limit=100)).ticks
+
+    assert await given_back() == 0
+    assert await until(given_back) == 1
     held.may_go.set()
     with pytest.raises(StoreFailed):
         await planning
@@ -125,12 +133,10 @@ async def test_two_nodes_never_claim_the_same_run(world):
 
 
 def until_a_lock_is_waited_for(world):
-    """Return when a call waits for an advisory lock, or after five seconds."""
-    until = time.monotonic() + 5
-    sql = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+    """Return when a call waits for a lock."""
+    sql = "SELECT 1 FROM pg_locks WHERE NOT granted"
     with psycopg.connect(world.database.url, autocommit=True) as connection:
-        while connection.execute(sql).fetchone() is None and time.monotonic() < until:
-            time.sleep(0.01)
+        await_condition(lambda: connection.execute(sql).fetchone())
 
 
 async def test_the_gate_closes_when_it_is_held_and_not_when_that_was_asked_for(world):
@@ -176,7 +182,7 @@ async def test_newer_zone_data_waits_for_who_is_planning_and_then_holds_for_all(
     world.database.tamper("UPDATE meta SET value = '1999a' WHERE name = 'tz'")
     planning, held = await inside_a_batch(world.store)
     joining = asyncio.create_task(beside.register(a_node("newer")))
-    await asyncio.sleep(0.1)
+    await asyncio.to_thread(until_a_lock_is_waited_for, world)
     assert not joining.done()
     held.may_go.set()
     assert (await planning).ticks == 1
@@ -274,7 +280,7 @@ async def test_a_node_that_leaves_waits_for_its_own_calls(world):
     world.clock.advance("1h")
     planning, held = await inside_a_batch(beside, node=leaving, slots=10)
     gone = asyncio.create_task(world.store.unregister(leaving))
-    await asyncio.sleep(0.1)
+    await asyncio.to_thread(until_a_lock_is_waited_for, world)
     assert not gone.done()
     held.may_go.set()
     assert len((await planning).attempts) == 1
@@ -311,8 +317,8 @@ async def test_whatever_the_database_has_set_tables_are_made_once_and_commits_la
         )
         connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
     stores = await asyncio.gather(*(PostgresStore.open(url, clock=world.clock) for _ in range(4)))
-    (durable,) = await stores[0]._threads.write(
-        lambda tx: tx.one("SELECT current_setting('synchronous_commit')")
+    (durable,) = await in_transaction(
+        stores[0], lambda tx: tx.one("SELECT current_setting('synchronous_commit')")
     )
     for store in stores:
         await store.close()
@@ -450,7 +456,7 @@ async def test_a_deadlock_with_somebody_else_is_tried_again(world, monkeypatch):
             raise psycopg.errors.DeadlockDetected("simulated")
         return len(calls)
 
-    assert await world.store._threads.write(clash_once) == 2
+    assert await in_transaction(world.store, clash_once) == 2
 
 
 async def test_the_clock_is_the_database_s(world):
@@ -582,11 +588,11 @@ async def test_an_event_is_of_when_it_was_written_however_long_its_transaction_t
     began = on_its_own_clock.clock.now()
 
     def slowly(tx):
-        time.sleep(0.3)
+        time.sleep(0.09)
         tx.tell(NodeLost("node-9", "nine"))
 
-    await on_its_own_clock._threads.write(slowly)
-    assert (await on_its_own_clock.events(after=0))[-1].at >= began + 300
+    await in_transaction(on_its_own_clock, slowly)
+    assert (await on_its_own_clock.events(after=0))[-1].at >= began + 90
 
 
 async def test_an_event_is_of_when_it_was_written_by_the_clock_of_a_test_too(world):
@@ -594,5 +600,5 @@ async def test_an_event_is_of_when_it_was_written_by_the_clock_of_a_test_too(wor
         world.clock.advance("20s")
         tx.tell(NodeLost("node-9", "nine"))
 
-    await world.store._threads.write(slowly)
+    await in_transaction(world.store, slowly)
     assert (await world.store.events(after=0))[-1].at == world.clock.now()

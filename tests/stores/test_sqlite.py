@@ -20,6 +20,7 @@ from onbeat.stores.sqlite.database import APPLICATION
 from onbeat.stores.sqlite.migrations import MIGRATIONS
 from onbeat.stores.sqlite.store import SqliteStore, who_holds
 from onbeat.testing import ManualClock, a_schedule
+from tests.inside import in_transaction
 
 NODE = Node("node-1", "here", frozenset({"command"}))
 
@@ -223,8 +224,8 @@ class TestTheWriter:
         async def play():
             store = await opened(path)
             commits = []
-            await store._worker.write(
-                lambda tx: tx.connection.set_commit_hook(lambda: commits.append(1) or False)
+            await in_transaction(
+                store, lambda tx: tx.connection.set_commit_hook(lambda: commits.append(1) or False)
             )
             await asyncio.gather(*(store.upsert([a_schedule(f"s-{i}")]) for i in range(200)))
             found = len(await store.schedules())
@@ -290,7 +291,7 @@ class TestTheWriter:
             asked = asyncio.ensure_future(store.upsert([a_schedule()]))
             await asyncio.sleep(0)
             asked.cancel()
-            rows = await store._worker.write(lambda tx: tx.all("SELECT 1 FROM schedules"))
+            rows = await in_transaction(store, lambda tx: tx.all("SELECT 1 FROM schedules"))
             await store.close()
             return len(rows)
 
@@ -385,8 +386,9 @@ def test_reasons_of_a_dead_node_are_told(path):
         await store.upsert([a_schedule()])
         clock.advance("1h")
         await store.plan_due(planned, limit=9, node=NODE, slots=9)
-        found = await store._worker.write(
-            lambda tx: nodes.register(tx, Node("node-2", "here", NODE.offers), RescueResult())
+        found = await in_transaction(
+            store,
+            lambda tx: nodes.register(tx, Node("node-2", "here", NODE.offers), RescueResult()),
         )
         (run,) = await store.runs()
         await store.close()

@@ -11,6 +11,7 @@ import pytest
 
 from onbeat.web import live
 from tests.postgres import Server, new_folder
+from tests.waiting import engine_has_looked
 from tests.web.serving import serving
 from tests.web.test_schedules import problem
 from tests.web.test_streams import stream
@@ -44,7 +45,7 @@ def test_behind_a_closed_gate_nothing_starts(api, name):
     assert api.put("/gate", {"gate": "closed"}).json() == {"gate": "closed"}
     assert api.get("/gate").json() == {"gate": "closed"}
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
-    time.sleep(0.3)
+    api.do(engine_has_looked(api.beat))
     assert api.get(f"/runs/{run}").json()["status"] == "ENQUEUED"
     assert api.get("//readyz").status_code == 200, "it is meant to be so"
     api.put("/gate", {"gate": "open"})
@@ -233,8 +234,9 @@ class TestHealth:
 
     @pytest.mark.usefixtures("looks_often")
     def test_streams_outlive_a_restart_of_the_database_and_requests_are_asked_to_retry(
-        self, tmp_path
+        self, tmp_path, monkeypatch
     ):
+        monkeypatch.setattr(live, "LOOK_EVERY", 0.02)
         with (
             Server(new_folder()) as server,
             serving(tmp_path, database=server.new_database()) as api,
@@ -250,7 +252,9 @@ class TestHealth:
             ):
                 server.stop("fast")
                 refused = eventually(lambda: _unavailable(api), 10)
-                time.sleep(1.0)  # longer than between two looks of each stream
+                for _ in range(8):  # longer than between two looks of each stream
+                    time.sleep(0.05)
+                    assert _unavailable(api)
                 server.start()
                 eventually(lambda: api.get("/schedules").status_code == 200, 20)
                 (tmp_path / "go").touch()

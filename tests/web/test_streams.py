@@ -13,6 +13,8 @@ from onbeat.ports.rows import NodeRow, RunRow
 from onbeat.web import live, output
 from onbeat.web.live import EventStreams
 from onbeat.web.output import Output
+from tests.inside import listeners_of
+from tests.waiting import until
 from tests.web.serving import serving
 from tests.web.test_schedules import problem
 from tests.web.waiting import eventually
@@ -28,7 +30,7 @@ def name():
 
 @pytest.fixture
 def looks_often(monkeypatch):
-    monkeypatch.setattr(live, "WELCOME_EVERY", 0.2)
+    monkeypatch.setattr(live, "WELCOME_EVERY", 0.02)
 
 
 @contextmanager
@@ -67,7 +69,7 @@ def test_a_stream_ends_when_its_token_is_revoked_and_no_sooner(api, name):
             for n, path in enumerate(paths(api, name))
         ]
         other = open_streams.enter_context(stream(api, "/events"))
-        time.sleep(0.5)
+        time.sleep(0.09)  # it is looked up several times
         api.put(f"/schedules/{name}-2", ENDLESS)
         assert next(each for each in there[0] if each.startswith("event:")), "it goes on"
         for n, lines in enumerate(there):
@@ -92,7 +94,7 @@ def test_a_stream_ends_with_its_session(api, name):
     for path in paths(api, name):
         session = api.do(tokens.session(api.do(tokens.link())))
         with stream(api, path, cookies={"onbeat": session.secret}) as lines:
-            time.sleep(0.5)
+            time.sleep(0.09)
             api.do(tokens.end_session(session.secret))
             list(lines)
 
@@ -125,7 +127,7 @@ def test_nodes_listen_for_others_and_are_counted_with_all_alone(api, name, monke
     signer, now = api.do(api.beat.service.tokens.signer()), api.beat.service.clock.now()
     token = signer.node_token(now + 30_000)
     log = f"/runs/{started(api, name)}/log?follow=true&here=true"
-    eventually(lambda: api.front._live._listeners == 0)
+    eventually(lambda: listeners_of(api.front) == 0)
     with stream(api, log, token), stream(api, log, token):
         monkeypatch.setattr(live, "MOST_LISTENERS", 2)
         assert "listen" in problem(api.get(log), 503)["problem"]
@@ -218,11 +220,11 @@ def elsewhere(tmp_path):
 
 def test_a_run_of_another_node_may_be_silent_for_as_long_as_it_goes_on(elsewhere, monkeypatch):
     assert output.PATIENCE.sock_read is output.PATIENCE.total is None
-    monkeypatch.setattr(output, "STILL_THERE_EVERY", 0.1)
+    monkeypatch.setattr(output, "STILL_THERE_EVERY", 0.02)
 
     async def answer(writer):
         writer.write(OK + b"one\n")
-        await asyncio.sleep(0.5)
+        await until(lambda: elsewhere.looks > 3)
         writer.write(b"two\n")
         elsewhere.ends("two\n")
 
@@ -231,18 +233,17 @@ def test_a_run_of_another_node_may_be_silent_for_as_long_as_it_goes_on(elsewhere
             return await elsewhere.heard()
 
     assert asyncio.run(follow()) == b"one\ntwo\n"
-    assert elsewhere.looks > 3, "whether it goes on is looked up meanwhile"
 
 
 def test_who_follows_a_run_is_let_go_when_it_ended_and_its_node_says_nothing(
     elsewhere, monkeypatch
 ):
-    monkeypatch.setattr(output, "STILL_THERE_EVERY", 0.1)
+    monkeypatch.setattr(output, "STILL_THERE_EVERY", 0.02)
     gone = asyncio.Event()
 
     async def answer(writer):
         writer.write(OK)
-        await asyncio.sleep(0.2)
+        await until(lambda: elsewhere.looks > 1)
         elsewhere.ends("all of it\n")
         await gone.wait()
 

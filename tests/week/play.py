@@ -6,7 +6,7 @@ it stands still until the engine has nothing left to do. Targets take the time o
 
 import asyncio
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import apsw
 
@@ -17,8 +17,6 @@ from onbeat.ports.rows import RunFilter
 from onbeat.testing import ManualClock, a_schedule
 from tests.week.script import Does
 
-LOOPS = {"Planner.run", "Dispatcher.run", "Dispatcher.record"}
-WORKING = {"plan_once", "claim_once", "record_once", "wait_for_places"}
 EXIT_CODES = {"exit": 3}
 BY_HAND = Does(67)
 
@@ -110,7 +108,6 @@ class Play:
     folder: object
     nodes: int = 0
     steps: int = 0
-    _loops: list = field(default_factory=list)
 
     def __post_init__(self):
         self.clock = ManualClock(self.script.first * 1000)
@@ -125,14 +122,11 @@ class Play:
         settings = Settings(database=f"sqlite:///{self.path}", stop_grace=1)
         self.beat = Onbeat(settings=settings, clock=self.clock, launchers={"command": self.targets})
         await self.beat.__aenter__()
-        tasks = asyncio.all_tasks()
-        self._loops = [task for task in tasks if task.get_name() in LOOPS]
-        assert len(self._loops) == len(LOOPS), "the engine is made of these"
 
     async def close(self):
         if self.beat is not None:
             await self.beat.close()
-        self.beat, self._loops = None, []
+        self.beat = None
 
     async def to_the_end(self):
         await self.open()
@@ -162,7 +156,7 @@ class Play:
             return []
         due = [target.ends_at for target in self.targets.going.values()]
         due += [t for t, _ in self.targets.reports]
-        alarm = self.beat._open.engine.planner.next_due
+        alarm = self.beat.activity.next_due
         return due if alarm is None else [*due, alarm]
 
     async def _tell(self):
@@ -195,11 +189,8 @@ class Play:
 
     async def _until_all_wait(self):
         """Wait until every part of the engine waits to be woken."""
-        while busy := [task._fut_waiter for task in self._loops if not _waits(task)]:
-            if all(future is not None and not future.done() for future in busy):
-                await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
-            else:
-                await asyncio.sleep(0)
+        while not self.beat.activity.is_waiting:  # noqa: ASYNC110 - it is the engine's doing
+            await asyncio.sleep(0.0002)
 
     # -- what people do
 
@@ -256,14 +247,3 @@ class Play:
 
     async def _open(self, act):
         await self.open()
-
-
-def _waits(task):
-    """Return whether a part of the engine waits to be woken."""
-    coroutine, names = task.get_coro(), []
-    while hasattr(coroutine, "cr_await"):
-        names.append(coroutine.cr_code.co_name)
-        coroutine = coroutine.cr_await
-    future = task._fut_waiter
-    is_waiting = names[-1:] == ["wait"] and future is not None and not future.done()
-    return is_waiting and not WORKING & set(names)

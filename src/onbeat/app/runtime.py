@@ -88,7 +88,7 @@ class Runtime:
         program.
         """
         metrics = Metrics()
-        listeners: list[Listener] = [metrics.tell, lambda _, events: logs.write_log(events)]
+        listeners: list[Listener] = [metrics.on_events, lambda _, events: logs.write_log(events)]
         store = await open_store(settings, clock, listeners)
         launchers = LauncherSet(
             settings, store, functions, own=own_launchers, execute=execute, address=address

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings, StoreInDoubt, StoreUnusable
 from onbeat.events import Event
+from onbeat.files.extras import install_command
 from onbeat.ports.outside import Listener
 from onbeat.ports.store import Clock, Node
 from onbeat.stores.sql.store import SqlStore
@@ -53,7 +54,7 @@ async def open_postgres(
         from onbeat.stores.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
         problem = "PostgreSQL needs a driver that is not installed"
-        raise StoreUnusable(f"{problem} (pip install 'onbeat[postgres]')") from None
+        raise StoreUnusable(f"{problem} ({install_command('postgres')})") from None
     return await PostgresStore.open(settings.database, clock=clock, listener=listener)
 
 

@@ -17,6 +17,7 @@ from onbeat.core.time.zones import VERSION
 from onbeat.doctor import database, files, machine, prompts, workload
 from onbeat.doctor.findings import Check, Finding, InstallationFacts, Level
 from onbeat.errors import InvalidSettings
+from onbeat.files.extras import install_command
 from onbeat.ports.store import Clock
 from onbeat.stores.sql.diagnostics import DatabaseFacts
 from onbeat.stores.sqlite.diagnostics import LIBRARY
@@ -123,6 +124,6 @@ async def _look_at_database(
     try:
         from onbeat.stores.postgres.diagnostics import look  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
-        hint = "pip install 'onbeat[postgres]'"
-        return DatabaseFacts(problem="the PostgreSQL driver is not installed", hint=hint)
+        problem, hint = "the PostgreSQL driver is not installed", install_command("postgres")
+        return DatabaseFacts(problem=problem, hint=hint)
     return await look(settings.database, clock)

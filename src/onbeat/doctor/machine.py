@@ -20,6 +20,7 @@ from onbeat.doctor.findings import (
     warn,
 )
 from onbeat.errors import InvalidSettings
+from onbeat.files.extras import install_command, upgrade_command
 from onbeat.files.regular import read_regular
 
 OLDEST_PYTHON = (3, 11)
@@ -45,7 +46,7 @@ def sqlite(facts: InstallationFacts) -> Finding:
     version, shown = tuple(map(int, facts.sqlite.split("."))), f"SQLite {facts.sqlite}"
     first, last = DAMAGING_SQLITE
     if first <= version[:3] <= last:
-        hint = "pip install --upgrade apsw: 3.51.3 or newer"
+        hint = f"{upgrade_command('apsw')}: 3.51.3 or newer"
         return fail("sqlite", f"{shown} can damage a database when its WAL is reset", hint)
     return ok("sqlite", shown)
 
@@ -56,7 +57,7 @@ def zone_data(facts: InstallationFacts) -> Finding:
     store, version = facts.store, f"time zone data {facts.zone_data}"
     if store is not None and store.tz > facts.zone_data:
         problem = f"{version} is older than {store.tz} of the due ticks: nothing is planned here"
-        return fail("zones", problem, "pip install --upgrade tzdata")
+        return fail("zones", problem, upgrade_command("tzdata"))
     others = {row.tz for row in store.overview.nodes} - {facts.zone_data} if store else set()
     if others:
         hint = "install the same version of the package tzdata on every node"
@@ -68,7 +69,7 @@ def zone_data(facts: InstallationFacts) -> Finding:
             return ok("zones", f"{done}; the update is running")
         return warn("zones", f"{done}; no node is up to update the rest", "onbeat up")
     if year - int(facts.zone_data[:4]) >= OLD_ZONE_DATA:
-        return warn("zones", f"{version} is old", "pip install --upgrade tzdata")
+        return warn("zones", f"{version} is old", upgrade_command("tzdata"))
     return ok("zones", version)
 
 
@@ -146,7 +147,7 @@ def certificate(facts: InstallationFacts) -> Finding | None:
         expires = expires_at(read_regular(path).decode())
     except ModuleNotFoundError:
         problem = f"{path} was not checked: that needs the extra `server`"
-        return warn("tls", problem, "pip install 'onbeat[server]'")
+        return warn("tls", problem, install_command("server"))
     except (OSError, ValueError) as error:
         hint = "set `tls_cert` to a certificate in PEM, with its chain"
         return fail("tls", f"{path} cannot be read: {error}", hint)

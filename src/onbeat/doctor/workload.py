@@ -47,7 +47,7 @@ def gate(facts: InstallationFacts) -> Finding | None:
     if store is None:
         return None
     if not store.overview.gate_open:
-        return warn("gate", "closed: nothing is decided and nothing starts", "onbeat gate on")
+        return warn("gate", "closed: nothing is decided and nothing starts", "onbeat gate open")
     return ok("gate", "open")
 
 

@@ -87,6 +87,12 @@ class Dispatcher:
         return not self._stopping and (not self._sleeps or self._wake.is_set())
 
     @property
+    def is_recording(self) -> bool:
+        """Whether outcomes are being recorded, or are about to be."""
+        waiting = self._finished or self._recording or self._unlaunched
+        return bool(waiting) or self._to_record.is_set()
+
+    @property
     def given_up(self) -> frozenset[int]:
         """The runs that are being ended because the node may have been taken for dead."""
         return frozenset(run_id for run_id, _ in self._given_up)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from onbeat.core.decide.overlap import LOOKAHEAD
 from onbeat.engine.dispatcher import Dispatcher
@@ -24,6 +25,17 @@ STUCK_AT_ONCE = 500  # runs in flight, in one look
 SETTLING = 0.001  # seconds between two looks whether all has been done
 
 log = logging.getLogger("onbeat.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What an engine is doing at this moment, for tests that wait for it."""
+
+    running: int  # attempts that are launched and not yet recorded
+    looks: int  # how often it has looked for what another process has changed
+    next_due: int | None  # when the planner wakes up by itself
+    is_waiting: bool  # planner, dispatcher and recorder wait to be woken; runs may be running
+    begins_runs: bool  # planner and dispatcher run: they end first when it stops
 
 
 class Engine:
@@ -66,6 +78,7 @@ class Engine:
         )
         self.dispatcher.on_recorded = self.planner.wake  # type: ignore[method-assign]  # they meet here
         self.planner.on_asks = self._look_for_asks  # type: ignore[method-assign]
+        self._looks = 0
         self._asked = False  # runs of this node may have been asked to end
         self._starting: list[asyncio.Task[None]] = []  # they end by themselves, once told to stop
         self._looking: list[asyncio.Task[None]] = []
@@ -148,6 +161,19 @@ class Engine:
             except StoreFailed as broken:
                 log.warning("could not say that it is gone, which its lease will tell: %s", broken)
 
+    @property
+    def activity(self) -> Activity:
+        """What this engine is doing at this moment."""
+        planner, dispatcher = self.planner, self.dispatcher
+        is_busy = planner.is_looking or dispatcher.is_looking or dispatcher.is_recording
+        return Activity(
+            running=dispatcher.running,
+            looks=self._looks,
+            next_due=planner.next_due,
+            is_waiting=not is_busy,
+            begins_runs=not all(task.done() for task in self._starting),
+        )
+
     async def settle(self) -> None:
         """Wait until everything that is due by the clock has been decided, run and recorded.
 
@@ -188,6 +214,8 @@ class Engine:
                 changed = await self._store.changed_elsewhere()
             except StoreFailed:
                 continue  # the planner meets it too, and says so
+            finally:
+                self._looks += 1
             now = self._clock.monotonic()
             blind = self._store.is_shared and now - looked > LOOK_ANYWAY
             self._asked = self._asked or changed or blind

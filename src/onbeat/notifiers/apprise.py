@@ -18,6 +18,7 @@ from onbeat.core.notify.notifications import (
     subject,
     text,
 )
+from onbeat.files.extras import install_command
 
 
 class AppriseNotifier:
@@ -50,7 +51,7 @@ class AppriseNotifier:
             is_supported = client.add(self._channel.address)
         except ModuleNotFoundError:
             return DeliveryRefused(
-                "apprise is not installed (pip install 'onbeat[notify]')", again=False
+                f"apprise is not installed ({install_command('notify')})", again=False
             )
         except Exception as error:  # noqa: BLE001 - the caller waits for a result
             return DeliveryRefused(f"apprise failed: {type(error).__name__}", again=False)

@@ -1,6 +1,7 @@
 """Public holidays of a country or region as items of `exclude`, from the `holidays` package."""
 
 from onbeat.errors import InvalidSchedule, shown
+from onbeat.files.extras import install_command
 
 YEARS = range(2020, 2051)
 
@@ -10,7 +11,7 @@ def holiday_items(region: str) -> tuple[str, ...]:
     try:
         import holidays  # noqa: PLC0415 - an extra
     except ImportError:
-        hint = "pip install 'onbeat[holidays]'"
+        hint = install_command("holidays")
         raise InvalidSchedule(
             "holidays", "the package `holidays` is not installed", hint=hint
         ) from None

@@ -10,6 +10,7 @@ import pytest
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.testing import ManualClock
+from tests.inside import launcher_of, store_of
 from tests.systems.flows.panel import FakePanel, Flow
 
 URL = "/-/127.0.0.1/8125/-/"
@@ -20,7 +21,7 @@ TABLE = """CREATE TABLE IF NOT EXISTS expose (name TEXT PRIMARY KEY, display TEX
   created REAL, updated REAL)"""
 
 
-class World:
+class FlowsHarness:
     """What a test has. It begins on Thursday the first of January 2026, at noon."""
 
     def __init__(self, folder, **settings):
@@ -115,9 +116,9 @@ class World:
         What it would do in the end it cannot do, and that is made sure of: in its store there is
         what was there before, and its panel has heard no more of it.
         """
-        launcher = self.beat._open._launchers["flow"]
+        launcher = launcher_of(self.beat, "flow")
         launcher.leave(list(launcher._followed))  # a process that is killed ends nothing
-        await self.beat._open._store.close()  # nothing is written any more, nor said goodbye
+        await store_of(self.beat).close()  # nothing is written any more, nor said goodbye
         before, heard = self.rows(), self.panel.count("DELETE")
         gone = asyncio.all_tasks() - self._others
         mine = asyncio.current_task()
@@ -128,7 +129,7 @@ class World:
             task.cancel()
         await asyncio.gather(*gone, return_exceptions=True)
         assert (self.rows(), self.panel.count("DELETE")) == (before, heard)
-        await self.beat._open._launchers["http"].close()  # a process takes its connections along
+        await launcher_of(self.beat, "http").close()  # a process takes its connections along
         self.clock.advance(down)
         self.beat = self._new_beat()
         await self.beat.__aenter__()
@@ -182,7 +183,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path):
-    return World(tmp_path)
+    return FlowsHarness(tmp_path)
 
 
 @pytest.fixture

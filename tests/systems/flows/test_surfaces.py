@@ -22,6 +22,7 @@ from onbeat.core.notify.channels import read_channels
 from onbeat.systems.flows.template import META_TEMPLATE
 from tests.systems.flows.conftest import KEY, URL
 from tests.systems.flows.panel import FakePanel, Flow
+from tests.waiting import until
 from tests.web.serving import serving
 
 QUOTED = KEY.replace("/", "%2F")
@@ -325,7 +326,7 @@ def test_after_kill_9_in_the_middle_of_a_launch_it_is_lost_and_not_made_again(tm
 
     async def unanswered(request):
         answered = await launch(request)
-        await asyncio.sleep(1)  # it is begun, and nobody is told
+        await until(request.transport.is_closing)  # it is begun, and nobody is told
         return answered
 
     panel._launch = unanswered

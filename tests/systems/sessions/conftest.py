@@ -85,7 +85,7 @@ async def until(holds, patience=10.0):
             await asyncio.sleep(0.01)
 
 
-class World:
+class SessionsHarness:
     """What a test has. It begins on Thursday the 29th of January 2026, at eight in the morning."""
 
     def __init__(self, folder):
@@ -142,6 +142,15 @@ class World:
         await self.sessions.look()
         await self.beat.settle()
         await self.sessions.look()
+
+    async def state_is_looked_up(self, times=3):
+        """Wait until the server was asked so many times more what a session does."""
+
+        def looks():
+            return sum(path.endswith("/state") for _, path, *_ in self.server.asked)
+
+        enough = looks() + times
+        await until(lambda: looks() >= enough)
 
     async def let_pass(self, *lengths):
         for length in lengths:
@@ -212,12 +221,12 @@ class World:
 
     def said(self):
         """What was said, by session."""
-        return {each: self.server.said_in(each) for each in self.server.sessions}
+        return {each: self.server.messages_of(each) for each in self.server.sessions}
 
 
 @pytest.fixture
 def world(tmp_path):
-    return World(tmp_path)
+    return SessionsHarness(tmp_path)
 
 
 @pytest.fixture

@@ -50,7 +50,8 @@ def test_kill_9_while_a_session_works_neither_sends_the_prompt_again_nor_another
             # A start asks whether the server is there, by its list: that is not about a session.
             await until(lambda: about_sessions(server.asked[asked:]), 40)
             first = about_sessions(server.asked[asked:])[0]
-            await asyncio.sleep(0.5)  # the other one has every chance to be sent
+            # The other one has every chance to be sent.
+            await until(lambda: len(about_sessions(server.asked[asked:])) > 4, 40)
             sent = list(world.messages)
             server.works = False
             server.busy.clear()

@@ -1,7 +1,5 @@
 """Dependencies, rates and timeouts can be written in definition.json and sent to the routes."""
 
-import asyncio
-
 import pytest
 
 from onbeat.core.schedule import read_schedule
@@ -189,7 +187,7 @@ def test_session_is_stopped_after_the_timeout_of_its_definition(world):
     async def story(world):
         await world.sessions.run(world.service, "long")
         world.clock.advance("119s")
-        await asyncio.sleep(0.3)
+        await world.state_is_looked_up()
         busy = bool(world.server.busy)
         world.clock.advance("1s")
         await until(lambda: not world.server.busy)

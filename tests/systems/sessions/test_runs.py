@@ -16,6 +16,7 @@ from onbeat.cli import main
 from onbeat.core.schedule import read_schedule
 from onbeat.testing import ManualClock
 from tests.systems.sessions.conftest import EXAMPLE, STANDUP, until
+from tests.waiting import forever
 
 
 @pytest.mark.req("C5", "C17", "C18", "C34", "C35", "C43", "C59", "C60")
@@ -209,7 +210,7 @@ def test_the_session_of_an_earlier_time_is_not_used_for_what_wants_a_fresh_one(w
         return old, world.last_run("daily")
 
     old, told = world.play(story)
-    assert len(world.server.said_in(old)) == 1
+    assert len(world.server.messages_of(old)) == 1
     assert len(world.made) == 2
     assert "sessionId" not in told
 
@@ -300,7 +301,7 @@ def test_a_session_that_somebody_has_named_meanwhile_is_used_before_a_new_one_is
         return world.last_run("daily")["sessionId"]
 
     assert world.play(story) == "mine"
-    assert len(world.server.said_in("mine")) == 1
+    assert len(world.server.messages_of("mine")) == 1
     assert len(world.made) == 1
 
 
@@ -310,7 +311,7 @@ def test_a_server_that_does_not_answer_a_deletion_holds_up_neither_runs_nor_the_
 
         async def never():
             asked.set()
-            await asyncio.sleep(60)
+            await forever()
 
         await world.put("fresh", sessionConfig={"persistSession": False})
         await world.run("fresh")

@@ -14,7 +14,7 @@ from onbeat.systems.workflows.executors import CallableExecutor
 from onbeat.systems.workflows.run_launcher import RunLauncher
 from onbeat.systems.workflows.store import DirectoryStore
 from onbeat.testing import ManualClock
-from tests.systems.workflows.conftest import DAG, REPORT, World
+from tests.systems.workflows.conftest import DAG, REPORT, WorkflowsHarness
 
 HOUR = 3_600_000
 ASKED = ("report", 3, "ada", "2026-01-01T14:00:00+01:00", "key-1")
@@ -173,7 +173,7 @@ def test_a_run_that_cannot_be_handed_over_is_tried_three_times_more_and_then_rec
 
 @pytest.mark.req("W56")
 def test_a_try_that_waits_survives_a_restart(tmp_path):
-    world = World(f"sqlite:///{tmp_path}/onbeat.db")
+    world = WorkflowsHarness(f"sqlite:///{tmp_path}/onbeat.db")
     world.answer = lambda _: 1 / 0
 
     async def story(its):
@@ -292,7 +292,7 @@ def test_what_the_executor_answers_may_name_the_run(workflows, answer):
 
 
 def test_what_is_told_while_a_run_waits_to_be_handed_over_again_counts_when_it_is_told_again():
-    world = World(workflows_feedback=True)
+    world = WorkflowsHarness(workflows_feedback=True)
 
     def answer(_):
         if len(world.keys) == 1:
@@ -317,7 +317,7 @@ def test_what_is_told_while_a_run_waits_to_be_handed_over_again_counts_when_it_i
     ("settings", "lasts"), [({}, "1h"), ({"workflows_timeout": 9 * HOUR}, "9h")]
 )
 def test_an_end_that_is_to_be_reported_is_waited_for_as_long_as_is_set(settings, lasts):
-    world = World(workflows_feedback=True, **settings)
+    world = WorkflowsHarness(workflows_feedback=True, **settings)
     world.answer = Accepted()
 
     async def story(its):

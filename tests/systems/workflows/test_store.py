@@ -8,7 +8,7 @@ import pytest
 from onbeat import InvalidSchedule
 from onbeat.systems.workflows import store as module
 from onbeat.systems.workflows.store import DatabaseStore, DirectoryStore
-from tests.systems.workflows.conftest import DAG, World
+from tests.systems.workflows.conftest import DAG, WorkflowsHarness
 
 
 @pytest.fixture(params=["directory", "database"])
@@ -22,7 +22,7 @@ def kept(request, tmp_path):
                 folder if request.param == "directory" else DatabaseStore(its.beat.service)
             )
 
-        return World().play(whole)
+        return WorkflowsHarness().play(whole)
 
     return play
 
@@ -183,7 +183,7 @@ def test_each_owner_has_a_dag_of_their_own_and_whoever_has_none_has_everybody_s(
             await everybody.load_dag("report", 1, users=[who]) for who in ("ann", "bob", "eve")
         ]
 
-    assert World().play(story) == [DAG, None, DAG, {}, DAG, {"of": "bob"}, {}]
+    assert WorkflowsHarness().play(story) == [DAG, None, DAG, {}, DAG, {"of": "bob"}, {}]
 
 
 def test_a_dag_that_several_users_have_is_not_guessed_for_whoever_sees_all(monkeypatch):
@@ -198,7 +198,7 @@ def test_a_dag_that_several_users_have_is_not_guessed_for_whoever_sees_all(monke
             await store.load_dag("report", 1)
         return await store.load_dag("other", 1)
 
-    assert World().play(story) == DAG
+    assert WorkflowsHarness().play(story) == DAG
 
 
 def test_no_id_makes_the_dag_of_one_owner_that_of_another(kept):
@@ -216,7 +216,7 @@ def test_a_dag_that_has_an_owner_and_the_name_of_everybody_s_is_still_not_anothe
         store = its.workflows.store
         return [await store.load_dag("report", 1, users=[who]) for who in ("ann", "bob")]
 
-    assert World().play(story) == [DAG, None]
+    assert WorkflowsHarness().play(story) == [DAG, None]
 
 
 def a_caller(owner):

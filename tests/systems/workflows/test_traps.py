@@ -13,7 +13,8 @@ import pytest
 
 from onbeat.core.runs.run import Accepted, Succeeded
 from onbeat.core.time.instants import parse_instant
-from tests.systems.workflows.conftest import World
+from tests.systems.workflows.conftest import WorkflowsHarness
+from tests.waiting import forever
 
 MINUTELY = {"schedule_id": "m", "cron_expr": "* * * * *", "end_at": "2026-01-01T12:59:30Z"}
 NOON = parse_instant("2026-01-01T12:00:00Z")
@@ -25,7 +26,7 @@ def key_of(run_at):
     return sha256(f"m:{run_at}".encode()).hexdigest()
 
 
-class Hour(World):
+class Hour(WorkflowsHarness):
     """A world whose executor begins runs, and tells of their ends if it does so at all."""
 
     def __init__(self, folder, *, lasts=None, **settings):
@@ -216,7 +217,7 @@ def test_what_a_node_was_handing_over_as_it_died_is_handed_over_again_under_the_
         await its.with_dag(**MINUTELY)
         for minute in MINUTES:
             if minute == MINUTES[29]:
-                its.answer = lambda _: asyncio.sleep(3600)  # it is on its way as the node dies
+                its.answer = forever  # it is on its way as the node dies
                 its.clock.advance(minute * 1000 - its.clock.now())
                 its.beat.wake()
                 while len(its.keys) < 30:  # noqa: ASYNC110 - the executor tells nobody

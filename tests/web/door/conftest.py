@@ -11,6 +11,7 @@ from onbeat.service.tokens import Tokens
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock
 from onbeat.web.security.middleware import SecurityMiddleware
+from tests.waiting import forever
 
 LARGE = "/api/v1/large"
 
@@ -34,7 +35,7 @@ class Answer:
         return found["problem"]
 
 
-class World:
+class AccessHarness:
     """A door, a clock, a store, and what the application behind the door was asked."""
 
     def __init__(self, runner, store, clock):
@@ -100,7 +101,7 @@ class World:
 
         async def receive():
             if not parts:
-                await asyncio.sleep(3600)
+                await forever()
             part = parts.pop(0)
             if isinstance(part, dict):
                 return part
@@ -126,5 +127,5 @@ def runner():
 def world(runner):
     clock = ManualClock()
     store = runner.run(SqliteStore.open(None, clock=clock, inline=True))
-    yield World(runner, store, clock)
+    yield AccessHarness(runner, store, clock)
     runner.run(store.close())

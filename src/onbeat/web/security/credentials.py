@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings
+from onbeat.files.extras import install_command
 from onbeat.ports.store import Clock
 from onbeat.service.access import Caller
 from onbeat.service.signed_tokens import NODE, RUN
@@ -183,7 +184,7 @@ def _jwt(settings: Settings, clock: Clock) -> "Jwt":
         from onbeat.web.security.jwt import Jwt  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
         problem = "JSON Web Tokens need a package that is not installed"
-        raise InvalidSettings("jwt_key", problem, hint="pip install 'onbeat[server]'") from None
+        raise InvalidSettings("jwt_key", problem, hint=install_command("server")) from None
     return Jwt(settings, clock)
 
 
