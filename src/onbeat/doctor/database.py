@@ -75,7 +75,7 @@ def nodes(facts: InstallationFacts) -> Finding | None:
     for role, consequence in (("plan", "nothing is planned"), ("run", "nothing starts")):
         if not any(role in row.roles for row in up):
             problem = f"no node with the role `{role}` is up: {consequence}"
-            return warn("nodes", problem, f"onbeat up, on a node with the role `{role}`")
+            return warn("nodes", problem, f"onbeat up --roles {role}")
     return ok("nodes", f"{len(up)} up")
 
 
