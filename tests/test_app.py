@@ -249,8 +249,8 @@ async def test_the_policies_of_a_decorator_are_part_of_the_definition(beat):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"inputs": {"limut": 3}}, r"inputs\.limut: the function has none \(known: limit, kind\)"),
-        ({}, r"inputs\.limit: the function needs it"),
+        ({"inputs": {"limut": 3}}, r"inputs\.limut: the function has no such parameter \(known: limit, kind\)"),
+        ({}, r"inputs\.limit: the function requires it"),
         ({"inputs": {"limit": 3}, "overlap": "quue"}, "overlap: .*did you mean 'queue'"),
         ({"inputs": {"limit": 3}, "retries": 3}, "retries: .*did you mean 'retry'"),
         ({"inputs": {"limit": 3}, "timeout": "soon"}, "timeout: 'soon' is not a duration"),
@@ -317,7 +317,7 @@ async def test_a_registered_function_runs_for_schedules_that_are_defined_elsewhe
 @awaited
 async def test_what_cannot_be_registered_is_refused(beat):
     beat.register("build", print)
-    with pytest.raises(InvalidSchedule, match="two functions are called 'build'"):
+    with pytest.raises(InvalidSchedule, match="another function is registered as 'build'"):
         beat.register("build", len)
     with pytest.raises(InvalidSchedule, match="'print' is not a function"):
         beat.register("report", "print")
@@ -551,7 +551,7 @@ async def test_defining_again_what_is_there_changes_nothing(beat):
 async def test_a_schedule_that_could_never_be_launched_is_refused_and_nothing_is_defined(beat):
     wrong = a_schedule("wrong", run={"python": "a b"})
     async with beat:
-        with pytest.raises(InvalidSchedule, match=r"wrong\.run\.python: 'a b' names no function"):
+        with pytest.raises(InvalidSchedule, match=r"wrong\.run\.python: 'a b' is not a function name"):
             await beat.define(a_schedule("right"), wrong)
         assert await beat.schedules() == []
 

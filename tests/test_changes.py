@@ -228,7 +228,7 @@ async def test_a_redeploy_never_fires_the_past(world):
 @lived
 async def test_what_cannot_be_launched_is_refused_before_anything_is_planned(world):
     odd = a_schedule("a", run={"http": "ftp://example.com"})
-    with pytest.raises(InvalidSchedule, match=r"a\.run\.http: .* is no URL that can be asked"):
+    with pytest.raises(InvalidSchedule, match=r"a\.run\.http: .* is not a valid URL"):
         await world.plan(odd, a_schedule("b"))
     assert await world.ids() == []
 

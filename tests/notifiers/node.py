@@ -1,6 +1,6 @@
 """A node that is killed while it notifies: `python -m tests.notifiers.node DATABASE URL WHEN`.
 
-A run of it fails, its webhook is to be told, and it is killed with SIGKILL `before` or `after` that.
+A run fails, and the node is killed with SIGKILL `before` or `after` it sends the message.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from tests.waiting import forever
 send = WebhookNotifier.send
 
 
-async def send_and_die(self, letter):
+async def send_and_die(self, message):
     if sys.argv[3] == "after":
-        await send(self, letter)
+        await send(self, message)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

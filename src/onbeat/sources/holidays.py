@@ -17,10 +17,10 @@ def holiday_items(region: str) -> tuple[str, ...]:
         ) from None
     country, _, part = region.partition("-")
     try:
-        found = holidays.country_holidays(country, subdiv=part or None, years=YEARS)
+        days = holidays.country_holidays(country, subdiv=part or None, years=YEARS)
     except NotImplementedError:
-        hint = "a country's two letters and, if you like, a region: DE or DE-BY"
+        hint = "a country code, optionally with a region: DE or DE-BY"
         raise InvalidSchedule(
             "holidays", f"no region is called {shown(region)}", hint=hint
         ) from None
-    return tuple(sorted(day.isoformat() for day in found))
+    return tuple(sorted(day.isoformat() for day in days))

@@ -286,7 +286,7 @@ class TestMisuse:
         (folder / "services.json").write_text('{"timers": [], "timers": []}')
         done = onbeat(*arguments)
         assert done.exit_code == 4
-        assert "it is not JSON: the name 'timers' is there twice" in done.output
+        assert "it is not JSON: the key 'timers' appears twice" in done.output
 
     @pytest.mark.parametrize("wrong", ["{", '{"timers_enabled": true, "retry": 5}'])
     @pytest.mark.req("S83")
