@@ -7,7 +7,7 @@ import pytest
 
 from onbeat.errors import InvalidSettings, NoSuchToken, NotAllowed
 from onbeat.service.access import Caller
-from onbeat.service.tokens import REMEMBERED, SESSION_LASTS, Tokens
+from onbeat.service.tokens import CACHED_FOR, SESSION_LASTS, Tokens
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock
 
@@ -108,7 +108,7 @@ def test_a_revoked_token_is_refused_at_once_here_and_soon_elsewhere(world):
     assert world.caller(secret) is not None
     world.run(world.tokens.of(Caller("boss", "admin")).revoke("ci"))
     assert world.caller(secret) is None
-    world.clock.advance(int(REMEMBERED * 1000))
+    world.clock.advance(int(CACHED_FOR * 1000))
     assert world.run(elsewhere.authenticate(secret)) is None
 
 
@@ -117,12 +117,12 @@ def test_the_database_is_not_asked_for_each_request(world):
     assert world.caller(secret) is not None
     world.run(world.store.revoke_token("ci"))  # by another process
     assert world.caller(secret) is not None
-    world.clock.advance(int(REMEMBERED * 1000))
+    world.clock.advance(int(CACHED_FOR * 1000))
     assert world.caller(secret) is None
 
 
 def test_what_is_remembered_is_bounded(world, monkeypatch):
-    monkeypatch.setattr("onbeat.service.tokens.MOST_REMEMBERED", 3)
+    monkeypatch.setattr("onbeat.service.tokens.MOST_CACHED", 3)
     for i in range(10):
         world.caller(world.a_token(f"t{i}")[1])
     assert len(world.tokens._remembered._rows) == 3

@@ -12,7 +12,7 @@ from onbeat.app.settings import Settings
 from onbeat.web import server
 from onbeat.web.security.tls import ssl_context
 from onbeat.web.server import HttpServer, bind, most_connections
-from tests.web.door.test_tls import Authority
+from tests.web.security.test_tls import Authority
 
 ASKED = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 SOON = 0.3

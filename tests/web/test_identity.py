@@ -9,7 +9,7 @@ import pytest
 
 from onbeat.service.signed_tokens import Signer
 from onbeat.web.identity import WHERE, not_certified, not_served
-from tests.web.door.test_tls import Authority
+from tests.web.security.test_tls import Authority
 from tests.web.serving import serving
 
 

@@ -1,7 +1,7 @@
 """Who has come in may be asked for again, for as long as the answer takes."""
 
-from tests.web.door.test_door import cookie
-from tests.web.door.test_jwt import NOW, RSA, claims, public_pem, settings_with, signed
+from tests.web.security.test_middleware import cookie
+from tests.web.security.test_jwt import NOW, RSA, claims, public_pem, settings_with, signed
 
 
 def still(world):

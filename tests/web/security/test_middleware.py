@@ -12,7 +12,7 @@ from onbeat.errors import StoreFailed
 from onbeat.service.access import Caller
 from onbeat.web.security.cookies import csrf_of
 from onbeat.web.security.middleware import LARGEST, LARGEST_FILE, OPEN_PATHS
-from tests.web.door.conftest import LARGE
+from tests.web.security.conftest import LARGE
 
 HTML = {"accept": "text/html"}
 
