@@ -191,7 +191,7 @@ def test_a_secret_is_the_whole_value_of_a_header_or_a_variable(kind):
         "secret://",
         "secret://{{ key }}",
     ):
-        with pytest.raises(InvalidSchedule, match=r"A: this names no secret \(secret://name as"):
+        with pytest.raises(InvalidSchedule, match=r"A: this is not a valid reference to a secret \(secret://name as"):
             a_launcher(kind.__name__).check(kind(A=text))
     with pytest.raises(InvalidSchedule, match="no variable is named after"):
         a_launcher(kind.__name__).check(kind(A="${HOME}"))
@@ -209,7 +209,7 @@ def test_a_secret_is_the_whole_value_of_a_header_or_a_variable(kind):
 )  # fmt: skip
 def test_where_a_secret_would_be_seen_it_cannot_stand(fields, field):
     kind = "http" if "http" in fields else "command"
-    with pytest.raises(InvalidSchedule, match=rf"^{field}: a secret would be seen here"):
+    with pytest.raises(InvalidSchedule, match=rf"^{field}: a secret would be visible here"):
         a_launcher(kind).check(Target(kind, fields))
 
 
@@ -260,7 +260,7 @@ def test_a_command_s_variable_may_name_what_is_passed_on_and_nothing_else(tmp_pa
         fields["env"] = {"T": f"${{env:{name}}}"}
         launcher = ProcessLauncher(tmp_path / "out", environment=environment, passed=passed)
         outcome, _, _ = launched(launcher, Target("command", fields))
-        problem = f"env.T: this node does not pass the variable {name} on (pass_env names it)"
+        problem = f"env.T: this node does not pass on the variable {name} (add it to the setting pass_env)"
         assert outcome == Failed(problem, reason="invalid_target", retryable=False)
 
 

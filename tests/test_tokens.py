@@ -177,11 +177,11 @@ def test_only_admins_give_and_take_tokens(world, scope):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"name": "a b"}, "name: 'a b' is no name of a token (letters, digits and . _ @ -, at most 100)"),
-        ({"name": "session:1"}, "name: 'session:1' is no name of a token (letters, digits and . _ @ -, at most 100)"),
-        ({"name": ""}, "name: '' is no name of a token (letters, digits and . _ @ -, at most 100)"),
-        ({"scope": "reed"}, "scope: 'reed' is no scope (did you mean 'read'?)"),
-        ({"owner": "a\nb"}, "owner: 'a\\nb' is no name of an owner (letters, digits and . _ @ : / + -, at most 200)"),
+        ({"name": "a b"}, "name: 'a b' is not a name of a token (letters, digits and . _ @ -, at most 100)"),
+        ({"name": "session:1"}, "name: 'session:1' is not a name of a token (letters, digits and . _ @ -, at most 100)"),
+        ({"name": ""}, "name: '' is not a name of a token (letters, digits and . _ @ -, at most 100)"),
+        ({"scope": "reed"}, "scope: 'reed' is not a scope (did you mean 'read'?)"),
+        ({"owner": "a\nb"}, "owner: 'a\\nb' is not a name of an owner (letters, digits and . _ @ : / + -, at most 200)"),
         ({"expires_in": 0}, "expires: it is out of bounds (1s to 36500d)"),
     ],
 )  # fmt: skip
@@ -193,7 +193,7 @@ def test_what_makes_no_sense_is_refused(world, given, told):
 
 def test_a_name_is_given_once_until_it_is_revoked(world):
     world.a_token()
-    with pytest.raises(InvalidSettings, match="there is a token 'ci'"):
+    with pytest.raises(InvalidSettings, match="a token named 'ci' exists"):
         world.a_token()
     world.run(world.tokens.revoke("ci"))
     world.a_token()

@@ -196,7 +196,7 @@ def test_a_failure_is_reported_with_what_went_wrong(accepted):
 def test_a_failure_that_says_nothing_more_is_told_of_as_such(accepted):
     run, _ = accepted()
     found = as_json("report", run, "failure")
-    assert (found["status"], found["error"]) == ("FAILED", "it was reported to have failed")
+    assert (found["status"], found["error"]) == ("FAILED", "the target reported a failure")
 
 
 def test_a_failure_is_tried_again_unless_it_is_final(accepted):
@@ -272,10 +272,10 @@ def test_a_group_may_be_there_before_any_schedule():
 @pytest.mark.parametrize(
     ("name", "places", "told"),
     [
-        ("mail", "0", "places: 0 is no number of places (1 to 10000)"),
-        ("mail", "10001", "places: 10001 is no number of places (1 to 10000)"),
-        ("the mail", "1", "group: 'the mail' is no name of a group (letters, digits and . _ / -, at most 100)"),
-        ("", "1", "group: '' is no name of a group (letters, digits and . _ / -, at most 100)"),
+        ("mail", "0", "places: 0 is out of bounds (1 to 10000)"),
+        ("mail", "10001", "places: 10001 is out of bounds (1 to 10000)"),
+        ("the mail", "1", "group: 'the mail' is not a name of a group (letters, digits and . _ / -, at most 100)"),
+        ("", "1", "group: '' is not a name of a group (letters, digits and . _ / -, at most 100)"),
     ],
 )  # fmt: skip
 def test_what_is_no_group_and_no_number_of_places_is_refused(two, name, places, told):

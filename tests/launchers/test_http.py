@@ -899,7 +899,7 @@ def test_a_value_that_is_too_short_for_a_secret_does_not_spoil_results(server):
 
 def test_a_variable_that_is_not_set_is_named_and_nothing_is_sent(server):
     outcome, _ = with_secret(server, "${env:TOKEN} ${env:NONE}")
-    told = "headers.Authorization: this node does not pass the variable NONE on (pass_env names it)"
+    told = "headers.Authorization: this node does not pass on the variable NONE (add it to the setting pass_env)"
     assert outcome == Failed(told, reason="invalid_target", retryable=False)
     assert server.seen == []
 

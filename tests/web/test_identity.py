@@ -95,7 +95,7 @@ def test_a_process_that_does_not_speak_http_is_another_and_its_words_are_not_rep
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         found = not_served(url, Signer(b"x" * 32))
         thread.join()
-    told = f"{url} is served by another process, which does not answer in HTTP"
+    told = f"{url} is served by another process, which does not speak HTTP"
     assert (found.answers, found.why) == (True, told)
 
 

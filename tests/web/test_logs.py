@@ -131,7 +131,7 @@ def test_a_node_without_an_api_is_told_of(tmp_path, postgres_url, name):
             run = asked.post(f"/schedules/{name}/run").json()["run_id"]
             eventually(lambda: asked.get(f"/runs/{run}").json()["status"] == "STARTED")
             (told,) = asked.get(f"/runs/{run}/log").text.splitlines()
-            assert told == "[its node has no API: what it prints is kept when it has ended]"
+            assert told == "[its node has no API: its output is available once it has ended]"
             (tmp_path / "go").touch()
             eventually(lambda: asked.get(f"/runs/{run}").json()["finished_at"])
             assert asked.get(f"/runs/{run}/log").text == "one\ntwo\n"

@@ -81,7 +81,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("asked", "field", "told"),
         [
-            (("PUT", "/schedules/x", None), "body", "there is no body"),
+            (("PUT", "/schedules/x", None), "body", "the body is missing"),
             (("PUT", "/schedules/x", [1]), "body", "Expected `object`, got `array`"),
             (("POST", "/schedules", {}), "definition", "it is missing"),
             (("POST", "/schedules/x/pause", {"notes": "x"}), "notes", "no field has this name"),
@@ -92,8 +92,8 @@ class TestRefusals:
             (("POST", "/bulk", {"action": "delete", "which": {"all": True}, "dry_run": "no"}), "dry_run", "Expected `bool`, got `str`"),
             (("POST", "/bulk", {"action": "pause", "which": {"ids": ["a", 3]}}), "which.ids[1]", "Expected `str`, got `int`"),
             (("GET", "/runs?limit=0", None), "limit", "Expected `int` >= 1"),
-            (("GET", "/runs?limit=1&limit=2", None), "limit", "it is there twice"),
-            (("GET", "/runs?status=null", None), "status", "null is no value of it"),
+            (("GET", "/runs?limit=1&limit=2", None), "limit", "it is repeated"),
+            (("GET", "/runs?status=null", None), "status", "null is not allowed"),
             (("GET", "/runs?zzz=1", None), "zzz", "no parameter has this name"),
         ],
     )  # fmt: skip
@@ -205,7 +205,7 @@ class TestHealth:
             api.put("/schedules/late", {"at": at, "grace": "5m", "run": {"command": ["true"]}})
             told = api.get("//readyz")
             assert told.status_code == 503
-            assert re.fullmatch("ticks wait to be decided for 4[0-9] s", told.json()["problem"])
+            assert re.fullmatch("due ticks have not been decided for 4[0-9] s", told.json()["problem"])
             assert api.get("//healthz").status_code == 200
             api.put("/gate", {"gate": "closed"})
             assert api.get("//readyz").status_code == 200, "nothing is to be decided"

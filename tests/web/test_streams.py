@@ -111,7 +111,7 @@ def test_one_caller_leaves_places_to_others_whatever_they_listen_to(api, name, m
         with stream(api, events, token):
             for path in (events, log):
                 told = problem(api.get(path, token=token), 429)["problem"]
-                assert told == f"token:{name} listens as often as one may"
+                assert told == f"token:{name} has too many open streams"
             with stream(api, events), stream(api, log):
                 pass
             assert api.get(log.removesuffix("?follow=true"), token=token).text == "one\n"

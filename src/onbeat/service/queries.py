@@ -92,7 +92,7 @@ class Queries:
         """
         self._needs("read")
         if most is not None and (await self._store.overview()).schedules > most:
-            hint = f"at most {most}; onbeat simulate has no limit"
+            hint = f"{most} at most; onbeat simulate has no limit"
             raise InvalidSchedule("schedules", "there are too many to forecast", hint=hint)
         return await self._store.standings()
 

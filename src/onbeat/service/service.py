@@ -1,6 +1,7 @@
-"""The use cases: what the command line, Python and every other surface can ask for.
+"""The use cases behind the command line, the HTTP API and the Python API.
 
-Surfaces translate and say who asks; what is allowed and what it means is here, once.
+Those translate requests and identify the caller. What a request means, and whether the caller may
+make it, is decided here.
 """
 
 import asyncio
@@ -26,14 +27,14 @@ from onbeat.service.queries import MOST_RUNS, PAGE, Queries
 from onbeat.service.tokens import Tokens
 
 Action = Literal["pause", "resume", "delete"]
-AT_ONCE = 64  # schedules, of what is done to many
+BULK_BATCH = 64  # schedules that are changed concurrently
 MOST_PLACES = 10_000  # of a group
-MOST_BACKFILLED = 10_000  # ticks in one stretch
-CHECKED_AT_ONCE = 100  # schedules, before others have their turn
+MOST_BACKFILLED = 10_000  # ticks in one request
+CHECK_BATCH = 100  # schedules that are checked before the event loop gets control
 
 
 class Service(Queries):
-    """The use cases on one store. `wake` has a node in this process look at what was changed."""
+    """The use cases on one store, for one caller. `wake` notifies a node in this process."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Service(Queries):
         self.tokens = (tokens or Tokens(store)).of(caller)
 
     def of(self, caller: Caller) -> "Service":
-        """Return the same use cases as this caller may have them."""
+        """Return the same use cases with the rights of this caller."""
         return Service(
             self._all,
             self._launchers,
@@ -61,11 +62,11 @@ class Service(Queries):
         )
 
     def new_id(self) -> str:
-        """Return an id that nothing else has."""
+        """Return a new unique id."""
         return self._new_id()
 
     def as_allowed(self, schedule: Schedule) -> Schedule:
-        """Return a schedule as whoever asks may define it, or refuse it."""
+        """Return a schedule as the caller may define it, or refuse it."""
         return as_allowed(self.caller, schedule)
 
     async def define(
@@ -79,9 +80,9 @@ class Service(Queries):
         beginnings: Mapping[str, InitialPosition] = NO_POSITIONS,
         update_waiting: bool = False,
     ) -> list[Upserted]:
-        """Define schedules and take others away, all or none; what changes nothing writes nothing.
+        """Define schedules and delete those in `remove`, atomically.
 
-        The contract of the rest is `Store.upsert`.
+        Unchanged schedules are not written. The rest of the contract is `Store.upsert`.
         """
         self._needs("define")
         allowed = await self._allowed(schedules)
@@ -110,31 +111,31 @@ class Service(Queries):
         work: int | None = None,
         update_waiting: bool = False,
     ) -> ApplyPlan:
-        """Return what applying these definitions of a source would do; nothing is touched.
+        """Return the plan of applying these definitions of a source; nothing is changed.
 
         It is refused if the source has, or would have, more schedules than `most`. With a `horizon`
-        of 0 nothing is counted, and nothing of the past is foreseen. The contract of the rest is
-        `compare`.
+        of 0 no ticks are counted, and the effect on the past is not forecast. The rest of the
+        contract is `compare`.
         """
         self._needs("read")
         allowed = await self._allowed(schedules)
         limit = None if most is None else most + 1
-        found = await self._store.schedules(ScheduleFilter(source=source), limit=limit)
-        if most is not None and max(len(found), len(allowed)) > most:
-            hint = f"{most} at most; onbeat apply has no bound"
-            raise InvalidSchedule("schedules", "the source has too many", hint=hint)
-        known = {row.schedule_id for row in found}
-        others = [each.schedule_id for each in allowed if each.schedule_id not in known]
+        rows = await self._store.schedules(ScheduleFilter(source=source), limit=limit)
+        if most is not None and max(len(rows), len(allowed)) > most:
+            hint = f"{most} at most; onbeat apply has no limit"
+            raise InvalidSchedule("schedules", "the source has too many schedules", hint=hint)
+        of_source = {row.schedule_id for row in rows}
+        others = [each.schedule_id for each in allowed if each.schedule_id not in of_source]
         for begin in range(0, len(others), PAGE):
-            found += await self._store.schedules(ScheduleFilter(ids=others[begin : begin + PAGE]))
-        is_edited = any(row.is_edited for row in found)
+            rows += await self._store.schedules(ScheduleFilter(ids=others[begin : begin + PAGE]))
+        is_edited = any(row.is_edited for row in rows)
         ids: list[str] = []
         if horizon:
-            ids = await asyncio.to_thread(touched, allowed, found, moves=update_waiting)
+            ids = await asyncio.to_thread(touched, allowed, rows, moves=update_waiting)
         changes = await asyncio.to_thread(
             compare,
             allowed,
-            found,
+            rows,
             source=source,
             now=self._store.clock.now(),
             prune=prune,
@@ -145,12 +146,12 @@ class Service(Queries):
             owed=await self._store.before_edits(ids) if ids else {},
             update_waiting=update_waiting,
         )
-        given = {*(each.schedule_id for each in allowed), *changes.removed}
-        await self.check_changes([row for row in found if row.schedule_id in given])
+        changed = {*(each.schedule_id for each in allowed), *changes.removed}
+        await self.check_changes([row for row in rows if row.schedule_id in changed])
         return changes
 
     async def apply(self, changes: ApplyPlan, *, user_id: str = "") -> list[Upserted]:
-        """Do what was planned, all or nothing; it is refused if a schedule was changed since."""
+        """Apply a plan atomically; it is refused if a schedule has changed since."""
         self._needs("define")
         changes.refuse_taken()
         return await self.define(
@@ -163,10 +164,10 @@ class Service(Queries):
         )
 
     async def _allowed(self, schedules: Sequence[Schedule]) -> list[Schedule]:
-        """Return schedules as whoever asks may define them, or refuse them."""
+        """Return schedules as the caller may define them, or refuse them."""
         found: list[Schedule] = []
         for schedule in schedules:
-            if len(found) % CHECKED_AT_ONCE == CHECKED_AT_ONCE - 1:
+            if len(found) % CHECK_BATCH == CHECK_BATCH - 1:
                 await asyncio.sleep(0)
             with naming(schedule.schedule_id):
                 found.append(as_allowed(self.caller, schedule))
@@ -174,61 +175,61 @@ class Service(Queries):
         return found
 
     async def check_changes(self, rows: Sequence[ScheduleRow]) -> None:
-        """Refuse a caller that may not change or delete some of these; the store checks again."""
+        """Refuse a caller that may not change or delete one of these; the store checks again."""
         self._needs("read")
         if self.caller.may("admin"):
             return
         for n, row in enumerate(rows):
-            if n % CHECKED_AT_ONCE == CHECKED_AT_ONCE - 1:
+            if n % CHECK_BATCH == CHECK_BATCH - 1:
                 await asyncio.sleep(0)
             check_change(self.caller, row.schedule_id, _read(row))
 
     async def _check_followed(self, schedules: Sequence[Schedule]) -> None:
-        """Refuse to follow schedules that are not there for whoever asks."""
+        """Refuse to follow schedules that do not exist for the caller."""
         if self.caller.only_of is None:
             return
         own = {schedule.schedule_id for schedule in schedules}
         others = {name for each in schedules for name in follows(each)} - own - {STARTUP}
-        there = await self._store.schedules(ScheduleFilter(ids=sorted(others))) if others else []
-        if missing := others - {row.schedule_id for row in there}:
-            raise NoSuchSchedule(min(missing), [row.schedule_id for row in there])
+        rows = await self._store.schedules(ScheduleFilter(ids=sorted(others))) if others else []
+        if missing := others - {row.schedule_id for row in rows}:
+            raise NoSuchSchedule(min(missing), [row.schedule_id for row in rows])
 
     def check(self, schedule: Schedule) -> None:
-        """Refuse a schedule whose target, or condition, could never be launched."""
+        """Refuse a schedule whose target or condition can never be launched."""
         check_launch(schedule, self._launchers)
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
-        """Start nothing more of a schedule by itself; return whether that is a change.
+        """Pause a schedule; return whether it was not paused.
 
-        It goes on by itself when `until` is reached.
+        At `until` it resumes automatically.
         """
         self._needs("operate")
         now = self._store.clock.now()
         if until is not None and until <= now:
-            problem = f"{rfc3339_ms(until)} is past"
+            problem = f"{rfc3339_ms(until)} is in the past"
             raise InvalidSchedule("until", problem, hint=f"later than {rfc3339_ms(now)}")
         changed = await self._store.pause(schedule_id, note=note, until=until)
         self._wake()
         return changed
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
-        """Let a schedule go on from now, and run what the pause left out only if asked to."""
+        """Resume a schedule from now on; with `catchup` the latest tick of the pause runs."""
         self._needs("operate")
         changed = await self._store.resume(schedule_id, catchup=catchup)
         self._wake()
         return changed
 
     async def delete(self, schedule_id: str, *, expected: int | None = None) -> None:
-        """Take a schedule away. Its started runs finish."""
+        """Delete a schedule. Waiting runs are canceled, started ones finish."""
         self._needs("define")
         await self._store.delete(schedule_id, expected=expected)
 
     async def bulk(
         self, action: Action, which: ScheduleFilter, *, note: str = "", dry_run: bool = False
     ) -> tuple[list[str], list[str]]:
-        """Do something to many schedules; return to which, and which were so already.
+        """Change many schedules; return those changed, and those already in the wanted state.
 
-        Each is done by itself. One that is gone in the meantime is left out. Nothing is deleted if
+        Each is changed by itself; one deleted in the meantime is left out. Nothing is deleted if
         the caller may not delete one of them.
         """
         self._needs("define" if action == "delete" else "operate")
@@ -238,7 +239,7 @@ class Service(Queries):
             if action == "delete":
                 await self.check_changes(page)
             for row in page:
-                (already if _is_so(action, row) else ids).append(row.schedule_id)
+                (already if _is_done(action, row) else ids).append(row.schedule_id)
         if dry_run:
             return ids, already
 
@@ -256,8 +257,8 @@ class Service(Queries):
             return schedule_id
 
         done: list[str] = []
-        for begin in range(0, len(ids), AT_ONCE):  # they share a commit where the store can
-            some = await asyncio.gather(*map(do, ids[begin : begin + AT_ONCE]))
+        for begin in range(0, len(ids), BULK_BATCH):  # a store may commit them together
+            some = await asyncio.gather(*map(do, ids[begin : begin + BULK_BATCH]))
             done += [each for each in some if each is not None]
         self._wake()
         return done, already
@@ -271,12 +272,12 @@ class Service(Queries):
         triggered_by: StartedBy = "manual",
         note: str = "",
     ) -> RunRow:
-        """Start a run now, beside the schedule's ticks. The same `request_id` is the same run.
+        """Start a manual run now. A repeated `request_id` returns the same run.
 
-        A system that starts it by itself names its cause, and says in `note` what that was.
+        A system that starts a run passes its cause as `triggered_by`, and details as `note`.
         """
         self._needs("operate")
-        found = await self._store.enqueue(
+        run = await self._store.enqueue(
             schedule_id,
             request_id=request_id or self._new_id(),
             inputs=inputs,
@@ -284,15 +285,15 @@ class Service(Queries):
             note=note,
         )
         self._wake()
-        asked = msgspec.json.decode(msgspec.json.encode(inputs)) if inputs else {}
-        kept = found.inputs or {}
-        if any(name not in kept or kept[name] != value for name, value in asked.items()):
-            problem = f"run {found.run_id} has this request id, and other inputs"
+        wanted = msgspec.json.decode(msgspec.json.encode(inputs)) if inputs else {}
+        stored = run.inputs or {}
+        if any(name not in stored or stored[name] != value for name, value in wanted.items()):
+            problem = f"run {run.run_id} has this request id, but other inputs"
             raise InvalidSchedule("request_id", problem, hint="another request id")
-        return found
+        return run
 
     async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
-        """Have a run end: one that waits at once, a started one as soon as its node can."""
+        """Cancel a run: a waiting one immediately, a started one as soon as its node can end it."""
         self._needs("operate")
         found = await self._store.cancel(run_id, note=note)
         self._wake()
@@ -301,31 +302,31 @@ class Service(Queries):
     async def report(
         self, run: int | str, outcome: Succeeded | Failed | Accepted, *, external_id: str = ""
     ) -> RunRow:
-        """Record what a target tells of a run that it had accepted, by the run's id or key."""
+        """Record the report of a target about an accepted run, given by its id or key."""
         self._needs("operate")
         found = await self._store.report(run, outcome, external_id=external_id)
         self._wake()
         return found
 
     async def preview_backfill(self, schedule_id: str, *, first: int, last: int) -> list[Choice]:
-        """Return what a backfill of the ticks from `first` to `last` would do with each."""
+        """Return what a backfill from `first` to `last` would do with each tick."""
         self._needs("read")
-        await self._bounded(schedule_id, first, last)
+        await self._check_range(schedule_id, first, last)
         return await self._store.preview_backfill(
             schedule_id, first=first, last=last, limit=MOST_BACKFILLED
         )
 
     async def backfill(self, schedule_id: str, *, first: int, last: int) -> BackfillStep:
-        """Run ticks of the past after all: as many as there is room for; go on from `following`."""
+        """Run past ticks, up to a limit; the result has in `following` where to continue."""
         self._needs("operate")
-        await self._bounded(schedule_id, first, last)
+        await self._check_range(schedule_id, first, last)
         found = await self._store.backfill(
             schedule_id, first=first, last=last, limit=MOST_BACKFILLED
         )
         self._wake()
         return found
 
-    async def _bounded(self, schedule_id: str, first: int, last: int) -> None:
+    async def _check_range(self, schedule_id: str, first: int, last: int) -> None:
         row = await self.schedule(schedule_id)
         trigger = from_definition(schedule_id, row.definition).trigger
         if last < first:
@@ -333,55 +334,55 @@ class Service(Queries):
             raise InvalidSchedule("backfill", problem, hint="the earlier time first")
         count = len(trigger.between(first, last + 1))
         if count > MOST_BACKFILLED:
-            hint = f"{MOST_BACKFILLED} at most: a shorter stretch"
-            raise InvalidSchedule("backfill", f"{count} ticks", hint=hint)
+            hint = f"{MOST_BACKFILLED} at most: choose a shorter range"
+            raise InvalidSchedule("backfill", f"the range has {count} ticks", hint=hint)
 
     async def set_group(self, name: str, *, places: int) -> bool:
-        """Say how many runs of a group may be started at the same time."""
+        """Set the concurrency limit of a group; return whether it changed."""
         self._needs("admin")
         if not GROUP.fullmatch(name):
             hint = "letters, digits and . _ / -, at most 100"
-            raise InvalidSchedule("group", f"{shown(name)} is no name of a group", hint=hint)
+            raise InvalidSchedule("group", f"{shown(name)} is not a name of a group", hint=hint)
         if not 1 <= places <= MOST_PLACES:
             hint = f"1 to {MOST_PLACES}"
-            raise InvalidSchedule("places", f"{places} is no number of places", hint=hint)
+            raise InvalidSchedule("places", f"{places} is out of bounds", hint=hint)
         changed = await self._store.set_group(name, places=places)
         self._wake()
         return changed
 
     async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
-        """Keep something of a system beside schedules, such as the DAG of a workflow."""
+        """Store a document of a system, such as the DAG of a workflow."""
         self._needs("define")
         await self._store.keep(kind, name, body, user_id=self.caller.owner or user_id)
 
     async def forget(self, kind: str, name: str) -> bool:
-        """Keep something of a system no longer; return whether it was there."""
+        """Delete a document of a system; return whether it existed."""
         self._needs("define")
         return await self._store.forget(kind, name)
 
     async def set_gate(self, *, is_open: bool) -> bool:
-        """Turn the switch that stops everything; return whether that is a change."""
+        """Open or close the gate; return whether that is a change."""
         self._needs("admin")
         changed = await self._store.set_gate(is_open=is_open)
         self._wake()
         return changed
 
     async def ask_to_stop(self, node_ids: Collection[str]) -> int:
-        """Have nodes stop in good order; return how many are there to hear of it."""
+        """Request nodes to stop gracefully; return how many of them are registered."""
         self._needs("admin")
         return await self._store.ask_to_stop(node_ids)
 
     async def record_gap(self) -> None:
-        """Record what was planned up to now as missed: a backup was put back. No node is up."""
+        """Record all ticks up to now as missed, after a backup was restored. No node is up."""
         self._needs("admin")
         self._needs_all()
-        following: str | None = ""
-        while following is not None:
-            following = await self._store.record_gap(after=following)
+        after: str | None = ""
+        while after is not None:
+            after = await self._store.record_gap(after=after)
 
 
-def _is_so(action: Action, row: ScheduleRow) -> bool:
-    """Return whether there is nothing left to do."""
+def _is_done(action: Action, row: ScheduleRow) -> bool:
+    """Return whether a schedule is already in the wanted state."""
     return action != "delete" and row.paused == (action == "pause")
 
 

@@ -169,7 +169,7 @@ class Tokens:
             problem = f"{shown(scope)} is not a scope"
             raise InvalidSettings("scope", problem, hint=meant(scope, SCOPES))
         if lasts is not None and not 1 <= lasts <= LONGEST:
-            raise InvalidSettings("expires", "it is out of range", hint="1s to 36500d")
+            raise InvalidSettings("expires", "it is out of bounds", hint="1s to 36500d")
         now = self._clock.now()
         until = None if lasts is None else now + lasts
         return TokenRow(token_id, kind, name, scope, owner, now, self.caller.name, until)

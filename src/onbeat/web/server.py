@@ -216,7 +216,7 @@ class _Connection(H11Protocol):
             self._stop_timeout()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse an invalid request and close; a request that was answered gets no second response."""
+        """Refuse an invalid request and close; an answered request gets no second response."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True  # discards what the application still sends

@@ -239,16 +239,16 @@ def private_pem(key):
 @pytest.mark.parametrize(
     ("text", "algorithm", "told"),
     [
-        (b"short", "HS256", "this is no secret that others could not guess"),
-        (b"x" * 31, "HS256", "this is no secret that others could not guess"),
-        (public_pem(RSA), "HS256", "this is no secret that others could not guess"),
-        (private_pem(RSA), "RS256", "here only the public key is needed"),
-        (SECRET, "RS256", "this is no PEM"),
-        (public_pem(KEYS["ES256"]), "RS256", "this is a key of another kind"),
-        (public_pem(RSA), "ES256", "this is a key of another kind"),
-        (public_pem(ec.generate_private_key(ec.SECP384R1())), "ES256", "this is a key"),
-        (public_pem(rsa.generate_private_key(public_exponent=65537, key_size=1024)), "RS256", "a key of fewer than 2048 bits"),
-        (b"-----BEGIN PUBLIC KEY-----\ngarbage\n-----END PUBLIC KEY-----", "RS256", "this is a key of another kind"),
+        (b"short", "HS256", "the secret is too short, or is a public key"),
+        (b"x" * 31, "HS256", "the secret is too short, or is a public key"),
+        (public_pem(RSA), "HS256", "the secret is too short, or is a public key"),
+        (private_pem(RSA), "RS256", "this is a private key"),
+        (SECRET, "RS256", "this is not a PEM file"),
+        (public_pem(KEYS["ES256"]), "RS256", "this key is of another type"),
+        (public_pem(RSA), "ES256", "this key is of another type"),
+        (public_pem(ec.generate_private_key(ec.SECP384R1())), "ES256", "this key is on another curve"),
+        (public_pem(rsa.generate_private_key(public_exponent=65537, key_size=1024)), "RS256", "this key has fewer than 2048 bits"),
+        (b"-----BEGIN PUBLIC KEY-----\ngarbage\n-----END PUBLIC KEY-----", "RS256", "this key is of another type"),
     ],
 )  # fmt: skip
 def test_a_key_that_is_not_for_its_algorithm_is_refused(tmp_path, text, algorithm, told):

@@ -30,7 +30,7 @@ def test_who_comes_with_a_token_is_known_to_the_application(world):
 
 def test_who_is_not_known_stays_outside_and_is_told_how_to_come_in(world):
     found = world.ask()
-    assert (found.status, found.told) == (401, "who asks is not known")
+    assert (found.status, found.told) == (401, "authentication is required")
     assert found.headers["www-authenticate"] == 'Bearer realm="onbeat"'
     assert "onbeat token create" in found.problem["hint"]
     assert world.came_in == []
@@ -55,7 +55,7 @@ def test_what_is_no_token_lets_nobody_in(world, given):
 def test_of_several_tokens_none_counts(world):
     token = world.a_token()
     found = world.ask(token=token, headers=[("authorization", f"Bearer {token}")])
-    assert (found.status, found.told) == (400, "there are several")
+    assert (found.status, found.told) == (400, "the header is repeated")
 
 
 def test_neither_a_link_nor_a_session_is_a_token(world):

@@ -182,9 +182,9 @@ def test_a_key_that_others_can_read_is_refused(authority):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"tls_cert": "a"}, "tls_key: tls_cert is given without it (a PEM file)"),
-        ({"tls_key": "a"}, "tls_cert: tls_key is given without it (a PEM file)"),
-        ({"tls_client_ca": "a"}, "tls_cert: tls_client_ca is given without it (a PEM file)"),
+        ({"tls_cert": "a"}, "tls_key: tls_cert requires it (a PEM file)"),
+        ({"tls_key": "a"}, "tls_cert: tls_key requires it (a PEM file)"),
+        ({"tls_client_ca": "a"}, "tls_cert: tls_client_ca requires it (a PEM file)"),
         ({"tls_cert": "a", "tls_key": "none"}, "tls_key: 'none' cannot be read: No such file or directory (a PEM file)"),
     ],
 )  # fmt: skip

@@ -21,7 +21,7 @@ from onbeat.service.serialize import (
     overview_fields,
 )
 from onbeat.service.service import Service
-from onbeat.web.params import Limit, decode_segment, read_event_id, problem_responses
+from onbeat.web.params import Limit, decode_segment, problem_responses, read_event_id
 
 
 class GateFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,7 +22,7 @@ from onbeat.service.apply_plan import ApplyPlan, ChangeFields, change_fields
 from onbeat.service.service import Service
 from onbeat.simulate.forecasts import forecast_fields
 from onbeat.simulate.simulation import RUN_LENGTH, Simulation
-from onbeat.web.params import read_instant, problem_responses
+from onbeat.web.params import problem_responses, read_instant
 from onbeat.web.routes.schedules import Definition
 
 WEEK = 7 * 86_400_000
@@ -173,7 +173,7 @@ def _has_more(steps: Iterator[object]) -> bool:
 
 def _check_number(definitions: Sized) -> None:
     if len(definitions) > MOST_SCHEDULES:
-        hint = f"at most {MOST_SCHEDULES} in one request"
+        hint = f"{MOST_SCHEDULES} at most in one request"
         raise InvalidSchedule("schedules", f"there are {len(definitions)}", hint=hint)
 
 

@@ -18,7 +18,7 @@ from onbeat.service.access import Caller
 from onbeat.service.service import Service
 from onbeat.web.live import EventStreams, follow_events, retry_store, while_authorized
 from onbeat.web.output import Output
-from onbeat.web.params import ApiRequest, RunId, read_event_id, problem_responses
+from onbeat.web.params import ApiRequest, RunId, problem_responses, read_event_id
 from onbeat.web.problems import PROBLEM_JSON
 from onbeat.web.problems import problem as make_problem
 from onbeat.web.security.credentials import NODES

@@ -12,7 +12,7 @@ from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import RunFilter
 from onbeat.service.serialize import RunFields, run_fields
 from onbeat.service.service import Service
-from onbeat.web.params import Instant, Limit, RunId, read_instant, decode_segment, problem_responses
+from onbeat.web.params import Instant, Limit, RunId, decode_segment, problem_responses, read_instant
 from onbeat.web.routes.schedules import RunPage, runs_page
 
 

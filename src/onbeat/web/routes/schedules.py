@@ -39,9 +39,9 @@ from onbeat.web.params import (
     Search,
     UpdateWaiting,
     etag,
-    read_instant,
-    read_future_ms,
     problem_responses,
+    read_future_ms,
+    read_instant,
     read_revision,
     read_schedule_id,
 )

@@ -25,7 +25,7 @@ from onbeat.systems.workflows.registrar import check_given, check_one_of
 from onbeat.systems.workflows.system import Workflows, check_deployed
 from onbeat.web.params import ApiRequest, Limit, decode_segment, problem_responses, read_schedule_id
 from onbeat.web.problems import PROBLEM_JSON, problem
-from onbeat.web.routes.runs import RunReport, RunKey, record_report
+from onbeat.web.routes.runs import RunKey, RunReport, record_report
 
 LONGEST_JITTER = 7 * 86_400_000
 STATUSES = ("STARTED", "SUCCESS", "FAILED")

@@ -28,16 +28,16 @@ def check_line_and_headers(scope: Scope) -> None:
     """Refuse a request line or headers that are too long, or text that is ambiguous."""
     path, query = scope.get("raw_path") or scope["path"].encode(), scope["query_string"]
     if len(path) + len(query) > LONGEST_LINE:
-        raise RequestRefused(414, "the URL is too long", hint=f"at most {LONGEST_LINE} bytes")
+        raise RequestRefused(414, "the URL is too long", hint=f"{LONGEST_LINE} bytes at most")
     headers = scope["headers"]
     if len(headers) > MOST_HEADERS or sum(len(n) + len(v) for n, v in headers) > LONGEST_HEADERS:
-        hint = f"at most {MOST_HEADERS} headers and {LONGEST_HEADERS} bytes"
+        hint = f"{MOST_HEADERS} headers and {LONGEST_HEADERS} bytes at most"
         raise RequestRefused(431, "the headers are too many or too long", hint=hint)
     for part, field in ((path, "path"), (query, "query")):
         try:
             text = unquote_to_bytes(part).decode()
         except UnicodeDecodeError:
-            raise RequestRefused(400, "it is not UTF-8", field=field) from None
+            raise RequestRefused(400, "it is not in UTF-8", field=field) from None
         if UNPRINTABLE.search(text):
             raise RequestRefused(400, "it contains a control character", field=field)
 
@@ -55,7 +55,7 @@ def check_declared(scope: Scope, *, cap: int) -> bool:
         raise RequestRefused(400, "it is not a length", field="Content-Length")
     length = int(next(iter(lengths), 0))
     if length > cap:
-        raise RequestRefused(413, "the body is too large", hint=f"at most {cap} bytes")
+        raise RequestRefused(413, "the body is too large", hint=f"{cap} bytes at most")
     if not length and not values_of(scope, b"transfer-encoding"):
         return False
     if any(each.lower() != "identity" for each in values_of(scope, b"content-encoding")):
@@ -82,10 +82,10 @@ async def read_body(receive: Receive, *, cap: int, seconds: float) -> bytes:
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > cap:
-                    raise RequestRefused(413, "the body is too large", hint=f"at most {cap} bytes")
+                    raise RequestRefused(413, "the body is too large", hint=f"{cap} bytes at most")
                 has_more = message.get("more_body", False)
     except TimeoutError:
-        hint = f"at most {seconds:g} seconds"
+        hint = f"{seconds:g} seconds at most"
         raise RequestRefused(408, "the body arrived too slowly", hint=hint, headers=CLOSE) from None
     return b"".join(parts)
 
@@ -117,14 +117,14 @@ def check_json(body: bytes) -> None:
     if not body:
         return
     if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        hint = f"at most {MOST_VALUES} values"
+        hint = f"{MOST_VALUES} values at most"
         raise RequestRefused(413, "it has too many values", field="body", hint=hint)
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
         raise RequestRefused(400, TOO_DEEP, field="body", hint=DEPTH_HINT) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as broken:
-        raise RequestRefused(400, f"it is not JSON: {broken}", field="body") from None
+        raise RequestRefused(400, f"this is not JSON: {broken}", field="body") from None
     # From here on every string is closed, so that the time taken is linear in the size.
     plain = STRING.sub(b"", body)
     steps = memoryview(plain.translate(STEPS, delete=NO_BRACKETS)).cast("b")
@@ -154,7 +154,7 @@ def _repeated_name(body: bytes) -> str:
     return f"the name {shown(repeated[0])} is repeated" if repeated else "a name is repeated"
 
 
-TOO_DEEP, DEPTH_HINT = "it is nested too deeply", f"at most {DEEPEST} levels"
+TOO_DEEP, DEPTH_HINT = "it is nested too deeply", f"{DEEPEST} levels at most"
 ACCEPTED_TYPES = {
     "POST": ("application/json",),
     "PATCH": ("application/json", "application/merge-patch+json"),

@@ -9,7 +9,7 @@ from onbeat.web.security.responses import RequestRefused
 
 
 def cookie_name(*, is_tls: bool) -> str:
-    """Return the name of the cookie; over TLS with a prefix under which no other host can set it."""
+    """Return the name of the cookie; over TLS with a prefix that other hosts cannot set."""
     return "__Host-onbeat" if is_tls else "onbeat"
 
 
@@ -35,7 +35,8 @@ def forget_cookie(*, is_tls: bool) -> tuple[bytes, bytes]:
 
 
 def _cookie(value: str, seconds: int, *, is_tls: bool) -> tuple[bytes, bytes]:
-    text = f"{cookie_name(is_tls=is_tls)}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}"
+    name = cookie_name(is_tls=is_tls)
+    text = f"{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}"
     return b"set-cookie", f"{text}; Secure".encode() if is_tls else text.encode()
 
 

@@ -100,7 +100,7 @@ class Jwt:
         if now < max(_time(claims, "nbf", now), since) - LEEWAY:
             raise NotAccepted("it is not valid yet")
         if until - since > LONGEST_LIFE + LEEWAY:
-            raise NotAccepted("it is valid for too long: at most 24 hours")
+            raise NotAccepted("it is valid for too long: 24 hours at most")
 
 
 def _decode_object(text: bytes) -> dict[str, Any]:

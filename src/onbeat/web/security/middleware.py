@@ -181,6 +181,6 @@ class SecurityMiddleware:
             await refuse(send, scope, refused)
 
 
-HOW = "Run `onbeat token link` on the machine that runs Onbeat: it prints a login link, which is valid once, for ten minutes."
+HOW = "Run `onbeat token link` on the machine of the node: its link works once, for ten minutes."
 NO_LINK = f"This login link has been used, has expired or is not valid. {HOW}"
 NO_SESSION = f"You are not logged in. {HOW}"
