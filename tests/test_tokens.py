@@ -94,7 +94,7 @@ def test_each_secret_is_good_for_its_own_kind_alone(world):
     }
 
 
-def test_an_expired_token_is_refused_even_if_it_is_remembered(world):
+def test_an_expired_token_is_refused_even_if_it_is_cache(world):
     _, secret = world.a_token(expires_in=1_000)
     assert world.caller(secret) is not None
     world.clock.advance(1_000)
@@ -125,7 +125,7 @@ def test_what_is_remembered_is_bounded(world, monkeypatch):
     monkeypatch.setattr("onbeat.service.tokens.MOST_CACHED", 3)
     for i in range(10):
         world.caller(world.a_token(f"t{i}")[1])
-    assert len(world.tokens._remembered._rows) == 3
+    assert len(world.tokens._cache._rows) == 3
 
 
 def test_a_link_opens_one_session_with_the_rights_of_whoever_asked_for_it(world):

@@ -69,7 +69,7 @@ async def closed_after(reader):
 
 def test_beyond_so_many_connections_each_is_closed_at_once_until_one_goes():
     async def connect():
-        async with listening(most=3, asks_within=30) as there:
+        async with listening(most=3, request_within=30) as there:
             silent = [await asyncio.open_connection(*there) for _ in range(3)]
             for _ in range(5):
                 assert not await answers(there)
@@ -84,7 +84,7 @@ def test_beyond_so_many_connections_each_is_closed_at_once_until_one_goes():
 @pytest.mark.parametrize("begin", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\n"])
 def test_who_connects_and_does_not_ask_is_sent_away(begin):
     async def connect():
-        async with listening(asks_within=SOON) as there:
+        async with listening(request_within=SOON) as there:
             reader, writer = await asyncio.open_connection(*there)
             writer.write(begin)
             assert SOON / 2 < await closed_after(reader) < 5
@@ -95,7 +95,7 @@ def test_who_connects_and_does_not_ask_is_sent_away(begin):
 
 def test_who_asks_byte_by_byte_has_no_more_time_for_it():
     async def connect():
-        async with listening(asks_within=SOON) as there:
+        async with listening(request_within=SOON) as there:
             reader, writer = await asyncio.open_connection(*there)
 
             async def drip():
@@ -116,7 +116,7 @@ def test_who_was_answered_and_begins_again_has_as_long(sent):
     first = ASKED if sent == b"G" else b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n"
 
     async def connect():
-        async with listening(asks_within=SOON) as there:
+        async with listening(request_within=SOON) as there:
             reader, writer = await asyncio.open_connection(*there)
             writer.write(first)
             async with asyncio.timeout(5):
@@ -131,7 +131,7 @@ def test_who_was_answered_and_begins_again_has_as_long(sent):
 
 def test_who_has_asked_may_wait_for_the_answer():
     async def connect():
-        async with listening(asks_within=SOON) as there:
+        async with listening(request_within=SOON) as there:
             reader, writer = await asyncio.open_connection(*there)
             for _ in range(2):
                 writer.write(ASKED.replace(b"/ ", b"/slow ", 1))
@@ -148,7 +148,7 @@ def test_a_connection_that_is_never_secured_is_closed_and_counted(tmp_path):
     tls = ssl_context(Settings(tls_cert=cert, tls_key=key))
 
     async def connect():
-        async with listening(tls, most=1, asks_within=SOON) as there:
+        async with listening(tls, most=1, request_within=SOON) as there:
             reader, silent = await asyncio.open_connection(*there)
             other, writer = await asyncio.open_connection(*there)
             assert await closed_after(other) < SOON / 2

@@ -156,7 +156,7 @@ def test_an_owner_is_told_of_their_own_however_much_others_do(api, name):
     token, begin = api.token("read", "ann"), kept(api)[-1:]
 
     async def others():
-        for n in range(live.AT_ONCE // 2 + 50):
+        for n in range(live.BATCH // 2 + 50):
             await api.beat.service.pause(f"{name}-bob", note=str(n))
             await api.beat.service.resume(f"{name}-bob")
 
@@ -232,13 +232,13 @@ def test_so_many_may_listen_and_those_who_go_make_room(tmp_path, monkeypatch):
         for _ in range(30):  # each goes before it has heard anything
             with socket.create_connection((host, int(port))) as gone:
                 gone.sendall(asked)
-        eventually(lambda: api.front._live._listeners == 0)
+        eventually(lambda: api.front._live._open == 0)
         there = [socket.create_connection((host, int(port))) for _ in range(5)]
         for each in there:
             each.sendall(asked)
             assert each.recv(12) == b"HTTP/1.1 200"
-        eventually(lambda: api.front._live._listeners == 5)
+        eventually(lambda: api.front._live._open == 5)
         assert "listen" in problem(api.get("/events"), 503)["problem"]
         for each in there:
             each.close()
-        eventually(lambda: api.front._live._listeners == 0)
+        eventually(lambda: api.front._live._open == 0)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from onbeat.service.signed_tokens import Signer
-from onbeat.web.identity import WHERE, not_certified, not_served
+from onbeat.web.identity import PATH, not_certified, not_served
 from tests.web.security.test_tls import Authority
 from tests.web.serving import serving
 
@@ -61,15 +61,15 @@ def test_where_callers_need_a_certificate_the_server_is_known_by_its_own(tmp_pat
 @pytest.mark.parametrize("challenge", ["", "short", "x" * 65, "ä" * 20, "a b c d e f g h i j"])
 def test_what_is_not_a_challenge_is_refused_without_a_token(tmp_path, challenge):
     with serving(tmp_path, node=False) as api:
-        answer = httpx.get(f"{api.url}{WHERE}", params={"challenge": challenge})
+        answer = httpx.get(f"{api.url}{PATH}", params={"challenge": challenge})
         assert (answer.status_code, "proof" in answer.text) == (400, False)
-        assert httpx.post(f"{api.url}{WHERE}", params={"challenge": "x" * 20}).status_code == 400
+        assert httpx.post(f"{api.url}{PATH}", params={"challenge": "x" * 20}).status_code == 400
 
 
 def test_every_challenge_has_another_answer_which_lets_nobody_in(tmp_path):
     with serving(tmp_path, node=False) as api:
         answers = [
-            httpx.get(f"{api.url}{WHERE}", params={"challenge": each * 20}).json() for each in "ab"
+            httpx.get(f"{api.url}{PATH}", params={"challenge": each * 20}).json() for each in "ab"
         ]
         assert answers[0]["server"] == answers[1]["server"] == api.url.removeprefix("http://")
         assert answers[0]["proof"] != answers[1]["proof"]

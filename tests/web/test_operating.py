@@ -268,7 +268,7 @@ def _unavailable(api):
 
 @pytest.fixture
 def looks_often(monkeypatch):
-    monkeypatch.setattr(live, "WELCOME_EVERY", 0.2)
+    monkeypatch.setattr(live, "AUTHORIZE_EVERY", 0.2)
 
 
 class TestMetrics:

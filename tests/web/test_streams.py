@@ -28,7 +28,7 @@ def name():
 
 @pytest.fixture
 def looks_often(monkeypatch):
-    monkeypatch.setattr(live, "WELCOME_EVERY", 0.2)
+    monkeypatch.setattr(live, "AUTHORIZE_EVERY", 0.2)
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def test_a_stream_ends_with_its_session(api, name):
 def test_that_is_looked_at_often_enough():
     from onbeat.service.tokens import CACHED_FOR  # noqa: PLC0415 - what was looked up may be as old
 
-    assert live.WELCOME_EVERY + CACHED_FOR <= 5
+    assert live.AUTHORIZE_EVERY + CACHED_FOR <= 5
 
 
 def test_one_caller_leaves_places_to_others_whatever_they_listen_to(api, name, monkeypatch):
@@ -125,7 +125,7 @@ def test_nodes_listen_for_others_and_are_counted_with_all_alone(api, name, monke
     signer, now = api.do(api.beat.service.tokens.signer()), api.beat.service.clock.now()
     token = signer.node_token(now + 30_000)
     log = f"/runs/{started(api, name)}/log?follow=true&here=true"
-    eventually(lambda: api.front._live._listeners == 0)
+    eventually(lambda: api.front._live._open == 0)
     with stream(api, log, token), stream(api, log, token):
         monkeypatch.setattr(live, "MOST_LISTENERS", 2)
         assert "listen" in problem(api.get(log), 503)["problem"]

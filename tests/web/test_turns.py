@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from onbeat.web.concurrency_limit import AT_ONCE, limit_concurrency
+from onbeat.web.concurrency_limit import MOST_CONCURRENT, limit_concurrency
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 
@@ -31,7 +31,7 @@ class Working:
         await send(START)
 
 
-async def crowd(app: Callable, n=AT_ONCE * 3, path="/api/v1/schedules"):
+async def crowd(app: Callable, n=MOST_CONCURRENT * 3, path="/api/v1/schedules"):
     tasks = [asyncio.create_task(app(asked(path), None, ignore)) for _ in range(n)]
     for _ in range(n):
         await asyncio.sleep(0)
@@ -47,7 +47,7 @@ def test_only_a_few_are_worked_on_at_the_same_time_and_all_have_their_turn():
         await asyncio.gather(*tasks)
         return before, working.begun
 
-    assert asyncio.run(story()) == (AT_ONCE, AT_ONCE * 3)
+    assert asyncio.run(story()) == (MOST_CONCURRENT, MOST_CONCURRENT * 3)
 
 
 def test_what_streams_gives_its_turn_back_when_it_begins():
@@ -59,7 +59,7 @@ def test_what_streams_gives_its_turn_back_when_it_begins():
         await asyncio.gather(*tasks)
         return begun
 
-    assert asyncio.run(story()) == AT_ONCE * 3
+    assert asyncio.run(story()) == MOST_CONCURRENT * 3
 
 
 def test_what_breaks_or_is_broken_off_gives_its_turn_back():
@@ -71,13 +71,13 @@ def test_what_breaks_or_is_broken_off_gives_its_turn_back():
         failed = await asyncio.gather(*await crowd(app), return_exceptions=True)
         working = Working()
         turning = limit_concurrency(working)
-        for task in await crowd(turning, AT_ONCE):
+        for task in await crowd(turning, MOST_CONCURRENT):
             task.cancel()
         await asyncio.sleep(0)
-        await crowd(turning, AT_ONCE)
+        await crowd(turning, MOST_CONCURRENT)
         return {type(each) for each in failed}, working.begun
 
-    assert asyncio.run(story()) == ({OSError}, AT_ONCE * 2)
+    assert asyncio.run(story()) == ({OSError}, MOST_CONCURRENT * 2)
 
 
 def test_that_it_is_alive_is_told_while_all_others_wait():
@@ -91,4 +91,4 @@ def test_that_it_is_alive_is_told_while_all_others_wait():
         await asyncio.gather(*waiting, *alive)
         return begun
 
-    assert asyncio.run(story()) == AT_ONCE + 1
+    assert asyncio.run(story()) == MOST_CONCURRENT + 1

@@ -122,7 +122,7 @@ def compare(
     now: int,
     prune: bool = False,
     take_over: bool = False,
-    told: Iterable[EventRow] = (),
+    audit: Iterable[EventRow] = (),
     horizon: int = WEEK,
     work: int | None = None,
     owed: Mapping[str, EditContext] = NOTHING_OWED,
@@ -130,13 +130,13 @@ def compare(
 ) -> ApplyPlan:
     """Return the plan to define these schedules as those of a source at `now`.
 
-    `rows` are the current schedules with these ids and those of the source, `told` is the audit
+    `rows` are the current schedules with these ids and those of the source, `audit` is the audit
     log, latest first. Schedules of the source that are not in `schedules` are kept, unless `prune`
     deletes them. Ticks gained and lost are counted up to a `horizon` in seconds, and up to a limit
     of `work`: one day of a plain trigger is 1. `owed` has the past ticks and waiting runs of
     schedules; for others their effect is not forecast.
     """
-    edits = [row.event for row in told if isinstance(row.event, ScheduleChanged)]
+    edits = [row.event for row in audit if isinstance(row.event, ScheduleChanged)]
     editors = {(edit.schedule_id, edit.revision): edit.by for edit in edits}
     current = {row.schedule_id: row for row in rows}
     counter = _TickCounter(now, horizon, work)

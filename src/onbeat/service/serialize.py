@@ -111,7 +111,7 @@ class NodeFields(msgspec.Struct, frozen=True):
 
 
 class AwaitedFields(msgspec.Struct, frozen=True):
-    """A run accepted by its target. It is in flight until its outcome is reported or its deadline."""
+    """A run accepted by its target, in flight until its outcome is reported or its deadline."""
 
     run_id: int
     schedule_id: str

@@ -59,7 +59,7 @@ class Tokens:
     async def create(
         self, name: str, scope: Scope, owner: str = "", expires_in: int | None = None
     ) -> tuple[TokenRow, str]:
-        """Create a token, valid for `expires_in` milliseconds or for ever; return its secret too."""
+        """Create a token, valid for `expires_in` milliseconds or for ever, and its secret."""
         self._needs_admin()
         if not NAME.fullmatch(name):
             hint = "letters, digits and . _ @ -, at most 100"

@@ -133,7 +133,7 @@ class Output:
         params = {"here": "true", "follow": "true" if follow else "false"}
         headers = {"Authorization": f"Bearer {await self._node_token()}"}
         try:
-            async with aiohttp.ClientSession(timeout=PATIENCE, trust_env=False) as session:
+            async with aiohttp.ClientSession(timeout=TIMEOUT, trust_env=False) as session:
                 async with asyncio.timeout(ANSWERS_WITHIN):
                     # A node never redirects, and its token must not reach another server.
                     response = await session.get(

@@ -39,7 +39,7 @@ class World:
 
     def __init__(self, runner, store, clock):
         self.run, self.store, self.clock = runner.run, store, clock
-        self.settings, self.came_in = Settings(), []
+        self.settings, self.passed = Settings(), []
         self.answer_headers = [(b"content-type", b"application/json")]
         self.tokens = Tokens(store, clock)
         self.open()
@@ -59,7 +59,7 @@ class World:
 
     async def _app(self, scope, receive, send):
         body = (await receive())["body"] if scope["method"] not in ("GET", "HEAD") else b""
-        self.came_in.append((scope, body))
+        self.passed.append((scope, body))
         await send({"type": "http.response.start", "status": 200, "headers": self.answer_headers})
         await send({"type": "http.response.body", "body": b"{}"})
 

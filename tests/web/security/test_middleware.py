@@ -22,8 +22,8 @@ HTML = {"accept": "text/html"}
 
 def test_who_comes_with_a_token_is_known_to_the_application(world):
     assert world.ask(token=world.a_token(owner="ann")).status == 200
-    ((scope, _),) = world.came_in
-    assert scope["state"].keys() == {"caller", "csrf", "still_welcome"}
+    ((scope, _),) = world.passed
+    assert scope["state"].keys() == {"caller", "csrf", "is_still_authorized"}
     assert scope["state"]["caller"] == Caller("token:ci", "operate", "ann")
     assert scope["state"]["csrf"] == ""
 
@@ -33,7 +33,7 @@ def test_who_is_not_known_stays_outside_and_is_told_how_to_come_in(world):
     assert (found.status, found.told) == (401, "authentication is required")
     assert found.headers["www-authenticate"] == 'Bearer realm="onbeat"'
     assert "onbeat token create" in found.problem["hint"]
-    assert world.came_in == []
+    assert world.passed == []
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_is_no_token_lets_nobody_in(world, given):
     found = world.ask(headers={"authorization": given})
     assert found.status == 401
     assert 'error="invalid_token"' in found.headers["www-authenticate"]
-    assert world.came_in == []
+    assert world.passed == []
 
 
 def test_of_several_tokens_none_counts(world):
@@ -66,7 +66,7 @@ def test_neither_a_link_nor_a_session_is_a_token(world):
 @pytest.mark.parametrize("path", sorted(OPEN_PATHS))
 def test_whether_it_is_alive_anybody_may_ask(world, path):
     assert world.ask(path=path).status == 200
-    assert world.came_in[0][0]["state"]["caller"] is None
+    assert world.passed[0][0]["state"]["caller"] is None
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_run_s_token_is_for_telling_of_its_end_alone(world):
     token = world.run(world.tokens.signer()).run_token(key)
     there = f"/api/v1/runs/{key}/status"
     assert world.ask("POST", there, token=token, body=b"{}").status == 200
-    assert world.came_in[0][0]["state"]["caller"] == Caller(f"run:{key}", "operate")
+    assert world.passed[0][0]["state"]["caller"] == Caller(f"run:{key}", "operate")
     for method, path in [
         ("GET", there), ("PUT", there), ("POST", f"{there}/"), ("POST", f"/api/v1/runs/{other}/status"),
         ("POST", "/api/v1/schedules"), ("POST", f"/api/v1/runs/{key}/cancel"), ("POST", "/logout"),
@@ -140,7 +140,7 @@ def test_a_node_reads_for_a_minute(world):
     signer = world.run(world.tokens.signer())
     token = signer.node_token(world.clock.now() + 60_000)
     assert world.ask(token=token).status == 200
-    assert world.came_in[0][0]["state"]["caller"] == Caller("node", "read")
+    assert world.passed[0][0]["state"]["caller"] == Caller("node", "read")
     assert world.ask("POST", token=token, body=b"{}").status == 403
     world.clock.advance("1m")
     assert world.ask(token=token).status == 401
@@ -165,7 +165,7 @@ def test_a_link_opens_a_session_once(world):
     assert name == "onbeat"
     assert attributes == "Path=/; HttpOnly; SameSite=Strict; Max-Age=43200"
     assert world.ask(headers=cookie(value)).status == 200
-    assert world.came_in[0][0]["state"]["caller"].scope == "admin"
+    assert world.passed[0][0]["state"]["caller"].scope == "admin"
     again = world.ask(path="/login", query=query)
     assert again.status == 403
     assert again.body.count(b"<p>") == 1
@@ -200,7 +200,7 @@ def test_only_opening_a_link_uses_it_up(world, method):
 def test_a_change_with_a_cookie_needs_the_token_of_its_session(world):
     secret, other = world.a_session(), world.a_session()
     world.ask(headers=cookie(secret))
-    csrf = world.came_in[0][0]["state"]["csrf"]
+    csrf = world.passed[0][0]["state"]["csrf"]
     assert csrf == csrf_of(secret)
     for wrong in (None, "", "x", csrf_of(other), csrf.upper(), secret):
         found = world.ask("POST", headers=cookie(secret) | {"x-csrf-token": wrong})
@@ -291,7 +291,7 @@ def test_nobody_says_for_whom_they_ask_unless_trusted(world):
         "x-forwarded-host": "evil.example",
     }
     assert world.ask(path="/healthz", headers=forwarded).status == 200
-    scope = world.came_in[0][0]
+    scope = world.passed[0][0]
     assert (scope["client"][0], scope["scheme"]) == ("127.0.0.1", "http")
     assert [name for name, _ in scope["headers"]] == [b"host"]
 
@@ -304,7 +304,7 @@ def test_a_trusted_proxy_says_for_whom_it_asks(world):
         "x-forwarded-host": "onbeat.example",
     }
     found = world.ask(path="/healthz", client="10.0.0.7", headers=forwarded)
-    scope = world.came_in[0][0]
+    scope = world.passed[0][0]
     assert (scope["client"][0], scope["scheme"]) == ("203.0.113.9", "https")
     assert "strict-transport-security" in found.headers
     assert world.ask(path="/healthz", client="10.0.1.7", headers=forwarded).status == 403
@@ -334,7 +334,7 @@ def test_a_proxy_that_says_nonsense_is_refused(world, told):
 )  # fmt: skip
 def test_no_page_of_another_site_changes_anything(world, headers):
     assert world.ask("POST", token=world.a_token(), headers=headers).status == 403
-    assert world.came_in == []
+    assert world.passed == []
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_who_has_gone_gets_no_answer(world):
         "POST", token=world.a_token(), headers=headers, chunks=[{"type": "http.disconnect"}]
     )
     assert found is None
-    assert world.came_in == []
+    assert world.passed == []
 
 
 @pytest.mark.parametrize(
@@ -446,13 +446,13 @@ def test_who_has_gone_gets_no_answer(world):
 def test_a_body_that_can_be_read_in_two_ways_does_not_come_in(world, body):
     found = world.ask("POST", token=world.a_token(), body=body)
     assert (found.status, found.problem["field"]) == (400, "body")
-    assert world.came_in == []
+    assert world.passed == []
 
 
 def test_the_application_gets_the_body_as_it_came(world):
     text = '{ "ä": [1.50, "\\u00e4"] }'.encode()
     world.ask("POST", token=world.a_token(), body=text)
-    assert world.came_in[0][1] == text
+    assert world.passed[0][1] == text
 
 
 # -- how often

@@ -6,7 +6,7 @@ from tests.web.security.test_jwt import NOW, RSA, claims, public_pem, settings_w
 
 def still(world):
     """Return whether who came in last would come in again."""
-    return world.run(world.came_in[-1][0]["state"]["still_welcome"]())
+    return world.run(world.passed[-1][0]["state"]["is_still_authorized"]())
 
 
 def test_a_token_is_good_until_it_is_revoked(world):

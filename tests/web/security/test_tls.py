@@ -173,7 +173,7 @@ def test_a_key_that_others_can_read_is_refused(authority):
     cert, key = authority.certificate("server")
     for mode in (0o604, 0o602, 0o666):
         (authority.folder / "server.key").chmod(mode)
-        with pytest.raises(InvalidSettings, match=r"^tls_key: everybody .* \(chmod 600\)$"):
+        with pytest.raises(InvalidSettings, match=r"^tls_key: every user .* \(chmod 600\)$"):
             ssl_context(Settings(tls_cert=cert, tls_key=key))
     (authority.folder / "server.key").chmod(0o640)  # a group is often made for it
     assert ssl_context(Settings(tls_cert=cert, tls_key=key)) is not None
@@ -197,7 +197,7 @@ def test_what_does_not_go_together_is_refused(given, told):
 def test_a_key_of_another_certificate_is_refused(authority):
     cert, _ = authority.certificate("server")
     _, key = authority.certificate("other")
-    with pytest.raises(InvalidSettings, match=r"^tls_cert: it does not go with tls_key"):
+    with pytest.raises(InvalidSettings, match=r"^tls_cert: it does not match tls_key"):
         ssl_context(Settings(tls_cert=cert, tls_key=key))
 
 
@@ -214,7 +214,7 @@ def test_a_key_with_a_passphrase_is_refused_rather_than_asked_for(authority):
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8585", "[::]:8585", "192.0.2.1:443"])
 def test_nothing_listens_to_others_in_plain_text(listen):
-    with pytest.raises(InvalidSettings, match=r"^listen: .* nothing is encrypted \(tls_cert and"):
+    with pytest.raises(InvalidSettings, match=r"^listen: .* TLS is not configured \(tls_cert and"):
         check_exposure(Settings(listen=listen))
     check_exposure(Settings(listen=listen, tls_cert="a", tls_key="b"))
     check_exposure(Settings(listen=listen, trusted_proxies=("10.0.0.7",)))

@@ -91,7 +91,7 @@ async def get_run(service: NamedDependency[Service], run_id: RunId) -> RunFields
 async def cancel_run(
     service: NamedDependency[Service], run_id: RunId, data: JSONBody[CancelRequest | None] = None
 ) -> RunFields:
-    """Cancel a run. A waiting run ends immediately, a started one as soon as its node can end it."""
+    """Cancel a run: a waiting one immediately, a started one as soon as its node can end it."""
     return run_fields(await service.cancel(run_id, note=(data or CancelRequest()).note))
 
 
