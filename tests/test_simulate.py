@@ -478,7 +478,7 @@ def test_five_years_are_the_longest():
     found = simulated(
         standing_of(a_schedule("yearly", cron="0 0 1 1 *")), until=NOON + 9 * 366 * DAY
     )
-    assert found.cut_off == "five years are the longest that is simulated"
+    assert found.cut_off == "a simulation covers at most five years"
     assert found.last - found.first == 5 * 366 * DAY
     assert found.asked == NOON + 9 * 366 * DAY
     assert found.fires == 5
