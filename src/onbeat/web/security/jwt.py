@@ -121,7 +121,7 @@ def _is_canonical(part: str) -> bool:
 
 
 def _time(claims: dict[str, Any], name: str, default: float | None = None) -> float:
-    value = claims.get(name, default)
+    value: Any = claims.get(name, default)
     if type(value) not in (int, float) or not isfinite(value):
         raise NotAccepted(f"its {name} is not a time")
     return float(value)
