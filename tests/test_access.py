@@ -27,10 +27,10 @@ def first_statement(method):
 
 
 @pytest.mark.parametrize(("name", "method"), use_cases(Service))
-def test_a_use_case_first_asks_for_a_scope(name, method):
+def test_every_use_case_checks_the_scope_first(name, method):
     assert first_statement(method).startswith("self._needs("), name
 
 
 @pytest.mark.parametrize(("name", "method"), use_cases(Tokens))
-def test_what_is_done_about_tokens_is_done_by_admins(name, method):
+def test_token_use_cases_require_scope_admin(name, method):
     assert (first_statement(method) == "self._needs_admin()") == (name not in FOR_ALL), name

@@ -43,21 +43,21 @@ def secrets(tmp_path):
 # -- what a name stands for
 
 
-def test_a_name_stands_for_the_text_of_its_file_without_the_last_newline(secrets):
+def test_secret_is_the_text_of_its_file_without_the_final_newline(secrets):
     assert read_secret(str(secrets), "token") == CANARY
     for text, found in [("a\r\n", "a"), ("a\n\n", "a\n"), (" a ", " a "), ("a\nb", "a\nb")]:
         (secrets / "other").write_bytes(text.encode())
         assert read_secret(str(secrets), "other") == found
 
 
-def test_links_within_the_folder_are_followed(secrets):
+def test_links_within_the_folder_of_secrets_are_followed(secrets):
     (secrets / "..data").mkdir()  # as Kubernetes has it
     (secrets / "..data" / "password").write_text("linked")
     (secrets / "password").symlink_to("..data/password")
     assert read_secret(str(secrets), "password") == "linked"
 
 
-def test_the_folder_itself_may_be_a_link(secrets, tmp_path):
+def test_folder_of_secrets_may_be_a_link(secrets, tmp_path):
     (tmp_path / "link").symlink_to(secrets)
     assert read_secret(str(tmp_path / "link"), "token") == CANARY
 
@@ -71,7 +71,7 @@ TRAVERSALS = [
 
 
 @pytest.mark.parametrize("name", TRAVERSALS)
-def test_no_name_leads_out_of_the_folder(secrets, tmp_path, name):
+def test_no_name_leads_out_of_the_folder_of_secrets(secrets, tmp_path, name):
     (tmp_path / "outside").write_text("not yours")
     (secrets / ".hidden").write_text("not meant")
     with pytest.raises(InvalidSchedule):
@@ -106,7 +106,7 @@ def test_no_name_leads_out_of_the_folder(secrets, tmp_path, name):
     ],
     ids=["link out", "relative link out", "proc", "itself", "folder", "pipe", "device", "empty", "newline", "nul", "latin", "long", "nothing"],
 )  # fmt: skip
-def test_what_is_no_file_of_the_folder_is_not_read_or_told(secrets, tmp_path, make):
+def test_file_outside_the_folder_is_neither_read_nor_quoted(secrets, tmp_path, make):
     (tmp_path / "outside").write_text("not yours")
     make(secrets / "bad", tmp_path / "outside")
     with pytest.raises(InvalidSchedule) as refused:
@@ -115,12 +115,12 @@ def test_what_is_no_file_of_the_folder_is_not_read_or_told(secrets, tmp_path, ma
     assert "not yours" not in str(refused.value)
 
 
-def test_without_a_folder_there_are_no_secrets():
+def test_secret_is_refused_without_a_folder():
     with pytest.raises(InvalidSchedule, match="this node has no folder of secrets"):
         read_secret("", "token")
 
 
-def test_what_belongs_to_a_run_stays_in_its_folder(tmp_path):
+def test_files_of_a_run_stay_in_its_folder(tmp_path):
     given = Settings(database=f"sqlite:///{tmp_path}/onbeat.db")
     for run_id in (0, 1, -1, 10**9, 2**63 - 1, -(2**63)):
         for attempt in (0, 1, -1, 2**31):
@@ -135,13 +135,13 @@ IDS = [
 
 
 @pytest.mark.parametrize("schedule_id", IDS)
-def test_an_id_has_nothing_in_it_that_means_something_elsewhere(schedule_id):
+def test_schedule_id_with_special_characters_is_refused(schedule_id):
     with pytest.raises(InvalidSchedule):
         read_schedule(schedule_id, {"every": "1h", "run": {"command": ["true"]}})
 
 
 @pytest.mark.parametrize("schedule_id", [".ssh/authorized_keys", "-rf", "...", "a/b/c", "nul"])
-def test_an_id_is_not_the_name_of_a_file(tmp_path, schedule_id):
+def test_schedule_id_is_not_used_as_a_file_name(tmp_path, schedule_id):
     schedule = read_schedule(schedule_id, {"every": "1h", "run": {"command": ["true"]}})
     launcher = ProcessLauncher(tmp_path / "deep" / "er", environment=os.environ)
     assert launched(launcher, schedule.target, schedule_id)[0] == Succeeded()
@@ -149,7 +149,7 @@ def test_an_id_is_not_the_name_of_a_file(tmp_path, schedule_id):
     assert made == [Path("deep/er/000000/1-1.log")]
 
 
-def test_the_table_of_paths_is_as_long_as_it_was():
+def test_table_of_paths_is_complete():
     assert len(set(TRAVERSALS)) + len(IDS) >= 50
 
 
@@ -170,7 +170,7 @@ def a_launcher(kind, **given):
     return ProcessLauncher(Path("unused"), environment={}, **given)
 
 
-def test_a_bearer_s_secret_is_looked_up_and_hidden(tmp_path):
+def test_secret_of_a_bearer_header_is_looked_up_and_redacted(tmp_path):
     (tmp_path / "token").write_text("hush-hush\n")
     hidden = Redactor()
     filled = SecretReferences({}, str(tmp_path)).fill("A", "Bearer secret://token", hidden)
@@ -179,7 +179,7 @@ def test_a_bearer_s_secret_is_looked_up_and_hidden(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [http, command])
-def test_a_secret_is_the_whole_value_of_a_header_or_a_variable(kind):
+def test_reference_is_the_whole_value_of_a_header_or_a_variable(kind):
     for text in ("secret://token", "Bearer secret://token"):  # but for what such a header needs
         a_launcher(kind.__name__).check(kind(A=text))
     for text in (
@@ -207,13 +207,13 @@ def test_a_secret_is_the_whole_value_of_a_header_or_a_variable(kind):
         ({"http": "http://a.test/", "inputs": {"a": {"b": "secret://token"}}}, r"inputs\.a\.b"),
     ],
 )  # fmt: skip
-def test_where_a_secret_would_be_seen_it_cannot_stand(fields, field):
+def test_reference_is_refused_where_the_secret_would_be_visible(fields, field):
     kind = "http" if "http" in fields else "command"
     with pytest.raises(InvalidSchedule, match=rf"^{field}: a secret would be visible here"):
         a_launcher(kind).check(Target(kind, fields))
 
 
-def test_a_text_that_speaks_of_secrets_may_be_an_input():
+def test_text_about_secrets_may_be_an_input():
     fields = {"command": ["true"], "inputs": {"prompt": "what does secret://x or ${env:A} mean?"}}
     a_launcher("command").check(Target("command", fields))
 
@@ -240,7 +240,7 @@ def launched(launcher, target, schedule_id="report"):
 TELL = "import os, json; t = os.environ['T']; print('it is', t, json.dumps(t), t[::-1]); raise SystemExit(t[0] != 'c')"
 
 
-def test_a_command_has_its_secret_and_what_it_prints_of_it_is_hidden(secrets, tmp_path):
+def test_command_gets_its_secret_and_its_output_is_redacted(secrets, tmp_path):
     launcher = ProcessLauncher(tmp_path / "out", environment=os.environ, secrets=str(secrets))
     fields = {"command": [sys.executable, "-c", TELL], "env": {"T": "secret://token"}}
     outcome, tail, kept = launched(launcher, Target("command", fields))
@@ -249,7 +249,7 @@ def test_a_command_has_its_secret_and_what_it_prints_of_it_is_hidden(secrets, tm
     assert tail == f'it is *** "***" {CANARY[::-1]}\n'
 
 
-def test_a_command_s_variable_may_name_what_is_passed_on_and_nothing_else(tmp_path):
+def test_command_may_reference_only_variables_that_are_passed_on(tmp_path):
     environment = {**os.environ, "TOKEN": CANARY, "OTHER": "x"}
     passed = ("PATH", "HOME", "TOKEN")
     fields = {"command": [sys.executable, "-c", TELL], "env": {"T": "${env:TOKEN}"}}
@@ -264,7 +264,7 @@ def test_a_command_s_variable_may_name_what_is_passed_on_and_nothing_else(tmp_pa
         assert outcome == Failed(problem, reason="invalid_target", retryable=False)
 
 
-def test_a_secret_that_is_not_there_is_no_launch(secrets, tmp_path):
+def test_missing_secret_fails_the_launch(secrets, tmp_path):
     launcher = ProcessLauncher(tmp_path / "out", environment=os.environ, secrets=str(secrets))
     outcome, _, _ = launched(launcher, command(A="secret://none"))
     assert (outcome.reason, outcome.retryable) == ("invalid_target", False)
@@ -308,7 +308,7 @@ VERBS = (
 PLAIN = "canary-Zb47-nobody-may-see-this"
 
 
-def test_a_canary_is_nowhere_but_where_it_is_needed(folder, echo):  # noqa: F811 - the folder to be in
+def test_secret_appears_only_where_it_is_needed(folder, echo):  # noqa: F811 - the folder to be in
     there = folder / "secrets"
     there.mkdir()
     (there / "canary").write_text(f"{PLAIN}\n")
@@ -505,7 +505,7 @@ def told(tmp_path, listening):
 @pytest.mark.parametrize("kind", ["http", "command"])
 @pytest.mark.parametrize("scope", ["define", "admin", None])
 @pytest.mark.parametrize("case", COMPOSED, ids=lambda case: str(case[:2]))
-def test_no_template_composes_the_name_of_a_secret(told, scope, kind, case):
+def test_template_cannot_compose_a_reference(told, scope, kind, case):
     try:
         outcome, arrived = told.run(scope, kind, case)
     except (NotAllowed, InvalidSchedule):
@@ -518,7 +518,7 @@ def test_no_template_composes_the_name_of_a_secret(told, scope, kind, case):
 
 @pytest.mark.parametrize("kind", ["http", "command"])
 @pytest.mark.parametrize("case", WRITTEN, ids=lambda case: str(case[:2]))
-def test_what_an_admin_wrote_names_a_secret_beside_templates_as_well(told, kind, case):
+def test_reference_of_an_admin_works_next_to_templates(told, kind, case):
     for scope in ("admin", None):  # and so does what was defined before
         outcome, arrived = told.run(scope, kind, case)
         assert (outcome, arrived.count(PLAIN)) == (Succeeded(), 1)
@@ -526,7 +526,7 @@ def test_what_an_admin_wrote_names_a_secret_beside_templates_as_well(told, kind,
         told.run("define", kind, case)
 
 
-def test_what_a_definer_may_compose_arrives_as_a_text_that_names_nothing(told):
+def test_composed_reference_of_a_definer_is_inert_text(told):
     _, arrived = told.run("define", "http", ("{{ '$' }}{env:CANARY}", None, {}))
     assert "'T': '$ {env:CANARY}'" in arrived
     _, arrived = told.run("define", "http", ("see {{ 'secret:' }}//canary", None, {}))
@@ -541,17 +541,17 @@ def test_what_a_definer_may_compose_arrives_as_a_text_that_names_nothing(told):
         "${{ key }}", "{{ 'secret://a' }}", "secret://{{ key }}", "{{ key }}secret://a",
     ],
 )  # fmt: skip
-def test_a_secret_in_a_template_and_a_template_in_a_secret_are_refused(kind, text):
+def test_reference_in_a_template_and_template_in_a_reference_are_refused(kind, text):
     with pytest.raises(InvalidSchedule, match=r"A: "):
         a_launcher(kind.__name__).check(kind(A=text))
     a_launcher(kind.__name__).check(kind(A="{{ key }} ${env:A}{{ '}' }}${env:B}"))
 
 
-def test_the_table_of_compositions_is_as_long_as_it_was():
+def test_table_of_compositions_is_complete():
     assert len(COMPOSED) >= 40
 
 
-def test_there_is_one_spelling_of_what_names_a_secret():
+def test_pattern_of_references_is_defined_once():
     source = Path(references.__file__).parent.parent
     spelt = [p.name for p in source.rglob("*.py") if r"\$\{env:" in p.read_text()]
     assert spelt == ["channels.py"]
@@ -570,13 +570,13 @@ def callback_headers(echo, **given):
     return Echo.got[0], outcome, tail
 
 
-def test_a_target_that_may_accept_a_run_is_told_how_to_report_its_end(echo):
+def test_target_that_may_accept_a_run_gets_callback_headers(echo):
     headers, _, _ = callback_headers(echo)
     key = headers["Idempotency-Key"]
     assert headers["Onbeat-Callback-Token"] == f"token-{key}"
     assert headers["Onbeat-Callback"] == f"https://x/{key}"
 
 
-def test_a_target_that_tells_of_no_end_gets_no_token(echo):
+def test_target_that_never_accepts_gets_no_callback_headers(echo):
     headers, _, _ = callback_headers(echo, feedback=False)
     assert not [name for name in headers if name.startswith("Onbeat-Callback")]

@@ -90,7 +90,7 @@ def test_every_route_for_programs_can_be_used_by_pages(api):
     ["https://evil.example", "http://chat.example.com", "https://chat.example.com:444", "null",
      "https://chat.example.com.evil.example", "https://xchat.example.com", f"{APP}/", APP.upper()],
 )  # fmt: skip
-def test_origin_that_is_not_named_gets_no_permission(api, origin):
+def test_unknown_origin_gets_no_permission(api, origin):
     for method, headers in (("OPTIONS", PREFLIGHT), ("GET", {}), ("PUT", {})):
         token = {"Authorization": f"Bearer {api.admin}"} if method != "OPTIONS" else {}
         answer = raw(api, method, "/api/schedule/x", Origin=origin, **headers, **token)
@@ -110,7 +110,7 @@ def test_request_of_a_named_origin_needs_a_token_and_may_read_why(api):
     assert answer.json()["status"] == 401
 
 
-def test_request_of_a_named_origin_changes_what_its_token_may(api):
+def test_request_of_a_named_origin_has_the_rights_of_its_token(api):
     own = {"headers": {"Origin": APP, "Referer": f"{APP}/", "Sec-Fetch-Site": "cross-site"}}
     made = api.put("//api/schedule/from-a-page", STANDUP, **own)
     assert (made.status_code, allowed(made)) == (200, APP)
@@ -122,7 +122,7 @@ def test_request_of_a_named_origin_changes_what_its_token_may(api):
     assert found.headers["etag"]
 
 
-def test_page_never_acts_for_who_is_logged_in_to_the_dashboard(api):
+def test_page_of_a_named_origin_never_uses_the_session_of_the_dashboard(api):
     code = api.do(api.beat.service.tokens.link("admin"))
     with httpx.Client(base_url=api.url) as browser:
         assert browser.get("/login", params={"code": code}).status_code == 200

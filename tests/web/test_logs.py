@@ -39,7 +39,7 @@ def tail(api, run, query="?follow=true"):
         yield answer.iter_lines()
 
 
-def test_what_a_run_printed_is_there_when_it_has_ended(api, name):
+def test_output_of_a_finished_run_is_returned(api, name):
     api.put(f"/schedules/{name}", {"every": "1h", "run": {"command": ["echo", "héllo"]}})
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
     eventually(lambda: api.get(f"/runs/{run}").json()["finished_at"])
@@ -49,7 +49,7 @@ def test_what_a_run_printed_is_there_when_it_has_ended(api, name):
     problem(api.get("/runs/999999/log?follow=true"), 404)
 
 
-def test_a_run_is_followed_while_it_prints(api, name, tmp_path):
+def test_output_is_streamed_while_a_run_prints(api, name, tmp_path):
     api.put(f"/schedules/{name}", in_steps(tmp_path))
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
     eventually(lambda: api.get(f"/runs/{run}").json()["status"] == "STARTED")
@@ -60,7 +60,7 @@ def test_a_run_is_followed_while_it_prints(api, name, tmp_path):
         assert list(lines) == ["two"]
 
 
-def test_a_run_is_followed_from_before_it_starts(api, name, tmp_path):
+def test_output_is_streamed_from_before_the_start_of_a_run(api, name, tmp_path):
     api.put(f"/schedules/{name}", in_steps(tmp_path))
     api.put("/gate", {"gate": "closed"})
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
@@ -74,7 +74,7 @@ def test_a_run_is_followed_from_before_it_starts(api, name, tmp_path):
     opened.join()
 
 
-def test_much_is_told_whole(api, name):
+def test_large_output_is_returned_completely(api, name):
     count = 20_000
     api.put(f"/schedules/{name}", {"every": "1h", "run": {"command": ["seq", str(count)]}})
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
@@ -82,7 +82,7 @@ def test_much_is_told_whole(api, name):
         assert list(lines)[-1] == str(count)
 
 
-def test_following_ends_when_the_server_stops(tmp_path, name):
+def test_output_stream_ends_when_the_server_stops(tmp_path, name):
     with serving(tmp_path) as api:
         api.put(
             f"/schedules/{name}",
@@ -98,7 +98,7 @@ def test_following_ends_when_the_server_stops(tmp_path, name):
     following.__exit__(None, None, None)
 
 
-def test_another_node_is_asked_for_what_is_printed_there(tmp_path, postgres_url, name):
+def test_output_is_fetched_from_the_node_of_the_run(tmp_path, postgres_url, name):
     with (
         serving(tmp_path / "a", database=postgres_url, roles=("plan", "api")) as asked,
         serving(tmp_path / "b", database=postgres_url) as runs,
@@ -120,7 +120,7 @@ def test_another_node_is_asked_for_what_is_printed_there(tmp_path, postgres_url,
         assert asked.get(f"/runs/{run}/log").text == "one\ntwo\n", "it is kept"
 
 
-def test_a_node_without_an_api_is_told_of(tmp_path, postgres_url, name):
+def test_output_of_a_node_without_an_api_is_reported_as_unavailable(tmp_path, postgres_url, name):
     with serving(tmp_path / "a", database=postgres_url, roles=("plan", "api")) as asked:
         given = Settings(database=postgres_url, output=f"{tmp_path}/b", roles=("run",))
         runs = Onbeat(settings=given)

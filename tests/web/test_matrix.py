@@ -119,7 +119,7 @@ def operations(api):
     return found
 
 
-def test_every_operation_has_an_entry_here(operations):
+def test_every_operation_is_in_the_matrix(operations):
     assert operations.keys() == NEEDS.keys()
 
 
@@ -212,7 +212,7 @@ def expected(operation, role, whose):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_operation_is_for_those_who_may_and_changes_nothing_for_others(api, operations, role):
+def test_each_operation_is_refused_without_effect_to_callers_without_the_right(api, operations, role):
     given = {}
     for (operation, (method, path)), whose in itertools.product(operations.items(), ("ann", "bob")):
         there = given.setdefault(whose, None) or give(api, whose)
@@ -244,7 +244,7 @@ def shared(tmp_path_factory):
         yield found
 
 
-def test_lists_and_answers_of_all_kinds_have_nothing_of_others(shared):
+def test_responses_contain_nothing_of_other_owners(shared):
     token = shared.token("read", "ann")
     asked = [
         "/schedules", "/schedules?limit=1", "/schedules?owner=bob", "/schedules?q=long", "/runs",
@@ -266,14 +266,14 @@ def test_lists_and_answers_of_all_kinds_have_nothing_of_others(shared):
         assert "bob/" not in answer.text.replace("bob/long", "").replace("bob/lon", ""), answer.text
 
 
-def test_counts_are_of_ones_own(shared):
+def test_counts_include_only_schedules_of_the_owner(shared):
     found = shared.get("/overview", token=shared.token("read", "ann")).json()
     assert (found["schedules"], found["nodes"]) == (2, [])
     assert sum(found["runs"].values()) == 1
     assert shared.get("/overview").json()["schedules"] == 4
 
 
-def test_a_forecast_and_a_plan_are_of_ones_own(shared):
+def test_forecast_and_plan_include_only_schedules_of_the_owner(shared):
     token = shared.token("define", "ann")
     forecast = shared.post("/simulate", {"until": "2h"}, token=token)
     assert forecast.status_code == 200
@@ -284,7 +284,7 @@ def test_a_forecast_and_a_plan_are_of_ones_own(shared):
     assert [each["schedule_id"] for each in planned.json()["changes"]] == ["ann/new"]
 
 
-def test_why_says_that_others_are_in_a_group_and_not_who(shared):
+def test_why_does_not_name_schedules_of_other_owners_in_a_group(shared):
     (run,) = shared.get("/runs?schedule_id=ann%2Flong", token=shared.token("read", "ann")).json()[
         "runs"
     ]
@@ -299,7 +299,7 @@ def test_why_says_that_others_are_in_a_group_and_not_who(shared):
     assert [each.schedule_id for each in all_of_them.used_by] == ["bob/long"]
 
 
-def test_the_stream_of_events_has_nothing_of_others(shared):
+def test_event_stream_contains_nothing_of_other_owners(shared):
     headers = {"Authorization": f"Bearer {shared.token('read', 'ann')}"}
     with httpx.stream("GET", f"{shared.url}/api/v1/events?after=0", headers=headers) as stream:
         lines = stream.iter_lines()
@@ -330,7 +330,7 @@ class TestDefining:
             {"run": {"http": "https://example.com"}, "when": {"command": ["true"]}},
         ],
     )
-    def test_without_admin_it_is_requests_without_secrets(self, api, owner, fields):
+    def test_definer_may_define_only_requests_without_secrets(self, api, owner, fields):
         token, before = api.token("define", owner), everything(api)
         asked = {"every": "1h", **fields}
         name = f"ann%2F{next(new)}"
@@ -342,7 +342,7 @@ class TestDefining:
         assert everything(api) == before
 
     @pytest.mark.parametrize("owner", ["", "ann"])
-    def test_without_admin_requests_go_to_public_addresses_whatever_is_said(self, api, owner):
+    def test_requests_of_definers_go_only_to_public_addresses(self, api, owner):
         token, path = api.token("define", owner), f"/schedules/ann%2F{next(new)}"
         private = {"every": "1h", "run": {"http": "https://example.com", "public_only": False}}
         made = api.put(path, private, token=token)
@@ -362,7 +362,7 @@ class TestDefining:
             is False
         )
 
-    def test_an_edit_does_not_take_over_what_an_admin_gave(self, api):
+    def test_definer_cannot_edit_a_schedule_of_an_admin(self, api):
         secret = {"http": "https://example.com", "headers": {"A": "secret://x"}}
         for run in ({"command": ["true"]}, secret):
             path = f"/schedules/ann%2F{next(new)}"
@@ -377,7 +377,7 @@ class TestDefining:
                 assert api.patch(path, patch, token=token).status_code in {403, 422}
             assert everything(api) == before
 
-    def test_an_admin_elsewhere_names_registered_functions_only(self, api):
+    def test_remote_admin_may_name_only_registered_functions(self, api):
         path = f"/schedules/{next(new)}"
         for target in (
             {"run": {"python": "os:getcwd"}},
@@ -388,13 +388,13 @@ class TestDefining:
             assert "registered" in refused.json()["hint"]
         assert api.put(path, {"every": "1h", "run": {"python": "registered"}}).status_code == 201
 
-    def test_nobody_follows_what_is_not_theirs(self, api):
+    def test_schedule_cannot_follow_one_of_another_owner(self, api):
         theirs = give(api, "bob")["schedule_id"]
         follow = {"after": {"schedule": theirs, "outcome": "success"}, "run": HOOK["run"]}
         refused = api.put(f"/schedules/ann%2F{next(new)}", follow, token=api.token("define", "ann"))
         assert refused.status_code == 404
 
-    def test_what_is_defined_is_of_whoever_defines_it(self, api):
+    def test_defined_schedule_belongs_to_the_owner_of_the_caller(self, api):
         path = f"/schedules/{next(new)}"
         assert api.put(path, HOOK, token=api.token("define", "ann")).json()["user_id"] == "ann"
         assert api.get(path, token=api.token("read", "ann")).status_code == 200
@@ -441,7 +441,7 @@ class TestWhatAnAdminDefined:
 
     @pytest.mark.parametrize("kind", OF_AN_ADMIN)
     @pytest.mark.parametrize("owner", ["", "ann"])
-    def test_no_operation_of_a_definer_changes_it(self, tmp_path, owner, kind):
+    def test_no_operation_of_a_definer_changes_a_schedule_of_an_admin(self, tmp_path, owner, kind):
         with serving(tmp_path, roles=("plan", "api")) as api:
             self.define(api, kind)
             api.patch("//api/schedule/ann-x", {"enabled": True})  # its folder is written by now
@@ -473,7 +473,7 @@ class TestWhatAnAdminDefined:
 
         api.do(made())
 
-    def test_the_transaction_decides_by_what_is_there_then(self, api):
+    def test_right_to_change_is_checked_in_the_transaction(self, api):
         """An admin replaces the definition after the service has looked at it."""
         name = f"race-{next(new)}"
         definer = Caller("token:d", "define")
@@ -498,7 +498,7 @@ class TestWhatAnAdminDefined:
 
         assert "command" in api.do(raced()).definition
 
-    def test_a_session_at_the_operators_address_may_be_edited_and_deleted(self, api):
+    def test_definer_may_edit_and_delete_a_session_at_the_configured_address(self, api):
         slug = f"mine-{next(new)}"
         schedule = read_schedule(slug, {"every": "1h", "run": {"session": {"prompt": "p"}}})
         api.do(api.beat.service.define([schedule], source="s"))
@@ -507,7 +507,7 @@ class TestWhatAnAdminDefined:
         assert api.delete(f"/schedules/{slug}", token=token).status_code == 204
 
 
-def test_deleting_many_needs_more_than_pausing_many(api):
+def test_bulk_delete_requires_scope_define(api):
     there = give(api, "ann")
     asked = {"action": "delete", "which": {"ids": [there["schedule_id"]]}}
     assert api.post("/bulk", asked, token=api.token("operate", "ann")).status_code == 403
@@ -515,7 +515,7 @@ def test_deleting_many_needs_more_than_pausing_many(api):
     assert api.post("/bulk", theirs, token=api.token("define", "ann")).json()["changed"] == []
 
 
-def test_what_a_backfill_would_do_may_be_read(api):
+def test_backfill_dry_run_requires_only_scope_read(api):
     there = give(api, "ann")
     asked = BODIES["backfill"](there) | {"dry_run": True}
     path = f"/schedules/{there['quoted']}/backfill"

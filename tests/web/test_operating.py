@@ -25,7 +25,7 @@ def name():
     return f"o-{uuid4().hex[:8]}"
 
 
-def test_the_overview_counts_what_there_is(api, name):
+def test_overview_counts_schedules_runs_and_nodes(api, name):
     before = api.get("/overview").json()
     api.put(f"/schedules/{name}", HOURLY)
     api.put(f"/schedules/{name}-2", HOURLY)
@@ -39,7 +39,7 @@ def test_the_overview_counts_what_there_is(api, name):
     assert node["address"] == api.url
 
 
-def test_behind_a_closed_gate_nothing_starts(api, name):
+def test_closed_gate_starts_nothing(api, name):
     api.put(f"/schedules/{name}", HOURLY)
     assert api.put("/gate", {"gate": "closed"}).json() == {"gate": "closed"}
     assert api.get("/gate").json() == {"gate": "closed"}
@@ -52,7 +52,7 @@ def test_behind_a_closed_gate_nothing_starts(api, name):
     problem(api.put("/gate", {"gate": "ajar"}), 400)
 
 
-def test_a_group_has_as_many_places_as_is_said(api, name):
+def test_group_limit_is_set_and_returned(api, name):
     assert api.put(f"/groups/{name}%2Fa", {"places": 3}).json() == {
         "name": f"{name}/a", "places": 3, "used": 0, "waiting": 0,
     }  # fmt: skip
@@ -63,7 +63,7 @@ def test_a_group_has_as_many_places_as_is_said(api, name):
     assert problem(api.put("/groups/a%20b", {"places": 1}), 422)["field"] == "group"
 
 
-def test_nodes_are_told_and_asked_to_stop(tmp_path):
+def test_nodes_are_listed_and_requested_to_stop(tmp_path):
     with serving(tmp_path) as api:
         (node,) = api.get("/nodes").json()["nodes"]
         assert node["alive"]
@@ -97,15 +97,15 @@ class TestRefusals:
             (("GET", "/runs?zzz=1", None), "zzz", "no parameter has this name"),
         ],
     )  # fmt: skip
-    def test_a_mistake_is_told_with_its_place(self, api, asked, field, told):
+    def test_problem_names_the_invalid_field(self, api, asked, field, told):
         found = problem(api.ask(*asked), 400)
         assert (found["field"], found["problem"]) == (field, told)
 
-    def test_a_header_is_called_by_its_name(self, api):
+    def test_problem_names_the_invalid_header(self, api):
         refused = api.post("/schedules/x/run", headers={"Idempotency-Key": "a b"})
         assert problem(refused, 400)["field"] == "Idempotency-Key"
 
-    def test_what_is_not_there_and_what_cannot_be_done_are_told_apart(self, api):
+    def test_unknown_path_and_unsupported_method_have_different_problems(self, api):
         assert "openapi.json" in problem(api.get("/nothing"), 404)["hint"]
         refused = api.ask("PATCH", "/gate", {"gate": "open"})
         assert "PUT" in problem(refused, 405)["hint"]
@@ -113,7 +113,7 @@ class TestRefusals:
 
 
 class TestAudit:
-    def test_each_change_tells_who_made_it_and_what_it_was(self, api, name):
+    def test_audit_has_the_author_and_the_content_of_each_change(self, api, name):
         by = {
             "define": api.token("define"),
             "operate": api.token("operate"),
@@ -138,7 +138,7 @@ class TestAudit:
         assert told[2]["fields"]["note"] == "n"
         assert all(each["at"].endswith("Z") for each in told)
 
-    def test_switches_and_tokens_are_told_of_too(self, api, name):
+    def test_audit_has_changes_of_gate_groups_and_tokens(self, api, name):
         api.put("/groups/crawl", {"places": int(name[2:6], 16) % 1000 + 1})
         api.put("/gate", {"gate": "closed"})
         api.put("/gate", {"gate": "open"})
@@ -151,7 +151,7 @@ class TestAudit:
         assert all("token" in each for each in names[:2])
         assert "onbeat_" not in str(told), "no secret is told"
 
-    def test_pages_have_every_event_once(self, api, name):
+    def test_audit_pages_contain_every_event_once(self, api, name):
         for n in range(7):
             api.put(f"/schedules/{name}-{n}", HOURLY)
         api.post("/bulk", {"action": "delete", "which": {"q": name}})  # several may be in one row
@@ -169,7 +169,7 @@ class TestAudit:
 
 
 class TestTokens:
-    def test_a_token_is_made_shown_once_used_and_revoked(self, api, name):
+    def test_token_is_created_used_and_revoked(self, api, name):
         made = api.post(
             "/tokens", {"name": f"{name}@x", "scope": "read", "owner": "ann", "expires_in": "1h"}
         )
@@ -186,7 +186,7 @@ class TestTokens:
         assert api.get("/schedules", token=secret).status_code == 401, "at once"
         problem(api.delete(f"/tokens/{name}%40x"), 404)
 
-    def test_a_name_is_given_once(self, api, name):
+    def test_token_name_cannot_be_reused(self, api, name):
         api.post("/tokens", {"name": name, "scope": "read"})
         assert problem(api.post("/tokens", {"name": name, "scope": "read"}), 422)["field"] == "name"
         assert problem(api.post("/tokens", {"name": "x", "scope": "read", "expires_in": "0s"}), 422)
@@ -194,11 +194,11 @@ class TestTokens:
 
 
 class TestHealth:
-    def test_whoever_looks_after_it_needs_no_token(self, api):
+    def test_health_checks_need_no_token(self, api):
         for path in ("/healthz", "/readyz", "/api/v1/healthz", "/api/v1/readyz"):
             assert httpx.get(f"{api.url}{path}").json()["ok"] is True
 
-    def test_it_is_not_ready_while_ticks_wait_for_a_planner(self, tmp_path):
+    def test_readiness_fails_while_due_ticks_are_undecided(self, tmp_path):
         with serving(tmp_path, node=False) as api:
             assert api.get("//readyz").status_code == 200
             at = (datetime.now(UTC) - timedelta(seconds=40)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -210,7 +210,7 @@ class TestHealth:
             api.put("/gate", {"gate": "closed"})
             assert api.get("//readyz").status_code == 200, "nothing is to be decided"
 
-    def test_it_is_not_ready_without_its_database_and_says_so_soon(self, tmp_path):
+    def test_readiness_fails_fast_without_the_database(self, tmp_path):
         with (
             Server(new_folder()) as server,
             serving(tmp_path, database=server.new_database()) as api,
@@ -232,7 +232,7 @@ class TestHealth:
             eventually(lambda: api.get("//readyz").status_code == 200, 20)
 
     @pytest.mark.usefixtures("looks_often")
-    def test_streams_outlive_a_restart_of_the_database_and_requests_are_asked_to_retry(
+    def test_streams_survive_a_restart_of_the_database_and_requests_get_retry_after(
         self, tmp_path
     ):
         with (
@@ -272,7 +272,7 @@ def looks_often(monkeypatch):
 
 
 class TestMetrics:
-    def test_figures_are_there_for_prometheus(self, api, name):
+    def test_metrics_are_in_prometheus_format(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         run = api.post(f"/schedules/{name}/run").json()["run_id"]
         eventually(lambda: api.get(f"/runs/{run}").json()["status"] == "SUCCESS")

@@ -80,7 +80,7 @@ def is_beyond_openapi(answer):
 
 
 @pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: mode.value)
-def test_what_is_generated_from_the_document_is_answered_as_it_says(known, described, mode):
+def test_generated_requests_are_answered_as_documented(known, described, mode):
     api, parameters = known
     for operation in operations(described):
         ask_for(api, operation, parameters, mode)
@@ -121,7 +121,7 @@ def ask_for(api, operation, parameters, mode):
     ask()
 
 
-def test_methods_that_a_path_does_not_have_are_refused_with_those_that_it_has(known, described):
+def test_unsupported_methods_are_refused_with_the_allowed_ones(known, described):
     api, _ = known
     paths = described.raw_schema["paths"]
     with httpx.Client(base_url=api.url, headers=bearer(api)) as client:
@@ -135,7 +135,7 @@ def test_methods_that_a_path_does_not_have_are_refused_with_those_that_it_has(kn
                 assert allowed - {"options"} == item.keys(), (method, path, allowed)
 
 
-def test_every_operation_says_what_the_door_may_answer(described):
+def test_every_operation_documents_the_refusals_of_the_middleware(described):
     for operation in operations(described):
         answers = operation.definition.raw["responses"]
         is_open = operation.definition.raw.get("security") == []
@@ -144,7 +144,7 @@ def test_every_operation_says_what_the_door_may_answer(described):
         assert wanted <= answers.keys(), operation.label
 
 
-def test_the_document_is_the_same_at_every_start(known, tmp_path):
+def test_document_is_the_same_at_every_start(known, tmp_path):
     api, _ = known
     with serving(tmp_path, node=False) as other:
         assert api.get("/openapi.json").content == other.get("/openapi.json").content

@@ -60,7 +60,7 @@ def paths(api, name):
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_stream_ends_when_its_token_is_revoked_and_no_sooner(api, name):
+def test_stream_ends_when_its_token_is_revoked_and_not_before(api, name):
     with ExitStack() as open_streams:
         there = [
             open_streams.enter_context(stream(api, path, token=a_token(api, f"{name}-{n}")))
@@ -80,14 +80,14 @@ def test_a_stream_ends_when_its_token_is_revoked_and_no_sooner(api, name):
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_stream_ends_when_its_token_expires(api, name):
+def test_stream_ends_when_its_token_expires(api, name):
     for n, path in enumerate(paths(api, name)):
         with stream(api, path, token=a_token(api, f"{name}-{n}", expires_in=800)) as lines:
             list(lines)
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_stream_ends_with_its_session(api, name):
+def test_stream_ends_with_its_session(api, name):
     tokens = api.beat.service.tokens
     for path in paths(api, name):
         session = api.do(tokens.session(api.do(tokens.link())))
@@ -97,13 +97,13 @@ def test_a_stream_ends_with_its_session(api, name):
             list(lines)
 
 
-def test_that_is_looked_at_often_enough():
+def test_authorization_of_streams_is_checked_within_five_seconds():
     from onbeat.service.tokens import CACHED_FOR  # noqa: PLC0415 - what was looked up may be as old
 
     assert live.AUTHORIZE_EVERY + CACHED_FOR <= 5
 
 
-def test_one_caller_leaves_places_to_others_whatever_they_listen_to(api, name, monkeypatch):
+def test_number_of_streams_of_a_caller_is_limited(api, name, monkeypatch):
     monkeypatch.setattr(live, "MOST_OF_ONE", 2)
     events, log = paths(api, name)
     token = a_token(api, name)
@@ -120,7 +120,7 @@ def test_one_caller_leaves_places_to_others_whatever_they_listen_to(api, name, m
             pass
 
 
-def test_nodes_listen_for_others_and_are_counted_with_all_alone(api, name, monkeypatch):
+def test_streams_of_nodes_count_only_towards_the_total(api, name, monkeypatch):
     monkeypatch.setattr(live, "MOST_OF_ONE", 1)
     signer, now = api.do(api.beat.service.tokens.signer()), api.beat.service.clock.now()
     token = signer.node_token(now + 30_000)
@@ -131,7 +131,7 @@ def test_nodes_listen_for_others_and_are_counted_with_all_alone(api, name, monke
         assert "listen" in problem(api.get(log), 503)["problem"]
 
 
-def test_each_attempt_of_a_run_is_followed(api, name, tmp_path):
+def test_output_of_each_attempt_is_streamed(api, name, tmp_path):
     script = (
         f"echo try; if [ -e {tmp_path}/2 ]; then exit 0; fi; "
         f"if [ -e {tmp_path}/1 ]; then touch {tmp_path}/2; exit 1; fi; "
@@ -148,7 +148,7 @@ def test_each_attempt_of_a_run_is_followed(api, name, tmp_path):
     assert api.get(f"/runs/{run}").json()["status"] == "SUCCESS"
 
 
-def test_a_node_that_is_asked_for_what_does_not_print_there_says_so(api, name, monkeypatch):
+def test_node_without_the_output_file_says_so(api, name, monkeypatch):
     monkeypatch.setattr(output, "HERE_WITHIN", 0.3)
     api.put(f"/schedules/{name}", ENDLESS)
     api.put("/gate", {"gate": "closed"})
@@ -216,7 +216,7 @@ def elsewhere(tmp_path):
     return Elsewhere(tmp_path)
 
 
-def test_a_run_of_another_node_may_be_silent_for_as_long_as_it_goes_on(elsewhere, monkeypatch):
+def test_silent_run_of_another_node_is_followed_while_it_runs(elsewhere, monkeypatch):
     assert output.PATIENCE.sock_read is output.PATIENCE.total is None
     monkeypatch.setattr(output, "STILL_THERE_EVERY", 0.1)
 
@@ -234,7 +234,7 @@ def test_a_run_of_another_node_may_be_silent_for_as_long_as_it_goes_on(elsewhere
     assert elsewhere.looks > 3, "whether it goes on is looked up meanwhile"
 
 
-def test_who_follows_a_run_is_let_go_when_it_ended_and_its_node_says_nothing(
+def test_output_stream_ends_if_the_run_ended_and_its_node_is_silent(
     elsewhere, monkeypatch
 ):
     monkeypatch.setattr(output, "STILL_THERE_EVERY", 0.1)
@@ -256,7 +256,7 @@ def test_who_follows_a_run_is_let_go_when_it_ended_and_its_node_says_nothing(
     assert asyncio.run(follow()) == b"all of it\n"
 
 
-def test_a_node_that_sends_elsewhere_is_not_followed_there(elsewhere):
+def test_redirect_of_a_node_is_not_followed(elsewhere):
     async def answer(writer):
         there = f"Location: {elsewhere.address}/other\r\n".encode()
         writer.write(b"HTTP/1.1 302 Found\r\nConnection: close\r\nContent-Length: 0\r\n" + there)
@@ -271,7 +271,7 @@ def test_a_node_that_sends_elsewhere_is_not_followed_there(elsewhere):
     assert len(elsewhere.asked) == 1
 
 
-def test_the_next_attempt_is_followed_where_it_is(elsewhere):
+def test_next_attempt_is_followed_on_its_node(elsewhere):
     async def answer(writer):
         writer.write(OK + b"elsewhere\n")
         (elsewhere.folder / "2").write_text("here\n")
@@ -287,7 +287,7 @@ def test_the_next_attempt_is_followed_where_it_is(elsewhere):
     assert asyncio.run(follow()).decode().splitlines() == lines
 
 
-def test_a_run_of_another_node_is_followed_with_its_attempts(tmp_path, postgres_url, name):
+def test_attempts_of_a_run_of_another_node_are_streamed(tmp_path, postgres_url, name):
     heard = tmp_path / "heard"  # the first attempt goes on until then
     script = f"echo try; [ -e {heard} ] || {{ until [ -e {heard} ]; do sleep 0.05; done; exit 1; }}"
     command = {"every": "1h", "run": {"command": ["sh", "-c", script]}, "retry": ["1s"]}

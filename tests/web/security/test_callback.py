@@ -44,7 +44,7 @@ def until(question):
         time.sleep(0.02)
 
 
-def test_a_target_tells_of_the_end_of_its_own_run_and_of_no_other(tmp_path, accepting):
+def test_target_reports_only_the_outcome_of_its_own_run(tmp_path, accepting):
     with serving(tmp_path) as api:
         for name in ("one", "two"):
             api.put(f"/schedules/{name}", {"every": "1h", "run": {"http": accepting}})

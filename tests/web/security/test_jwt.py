@@ -87,19 +87,19 @@ def checker(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", KEYS)
-def test_a_signed_token_says_who_comes_and_what_they_may(tmp_path, algorithm):
+def test_jwt_identifies_the_caller_and_its_scope(tmp_path, algorithm):
     key = KEYS[algorithm]
     checker = Jwt(settings_with(tmp_path, public_pem(key), algorithm), CLOCK)
     found = checker.caller(signed(key=key, algorithm=algorithm))
     assert found == Caller("jwt:ann", "define", "ann")
 
 
-def test_a_shared_secret_signs_as_well(tmp_path):
+def test_jwt_may_be_signed_with_a_shared_secret(tmp_path):
     checker = Jwt(settings_with(tmp_path, SECRET + b"\n", "HS256"), CLOCK)
     assert checker.caller(signed(key=SECRET, algorithm="HS256")).name == "jwt:ann"
 
 
-def test_a_service_comes_in_with_a_signed_token(world, tmp_path):
+def test_service_authenticates_with_a_jwt(world, tmp_path):
     made = settings_with(tmp_path, public_pem(RSA))
     names = ("jwt_key", "jwt_algorithm", "jwt_issuer", "jwt_audience")
     world.open(**{name: getattr(made, name) for name in names})
@@ -110,7 +110,7 @@ def test_a_service_comes_in_with_a_signed_token(world, tmp_path):
     assert world.ask(token=world.a_token()).status == 200  # our own go on
 
 
-def test_without_a_key_no_signed_token_lets_anybody_in(world):
+def test_jwt_is_refused_without_a_configured_key(world):
     assert world.ask(token=signed()).status == 401
 
 
@@ -190,12 +190,12 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("token", ATTACKS.values(), ids=ATTACKS)
-def test_nothing_that_only_looks_like_it_lets_anybody_in(checker, token):
+def test_forged_or_invalid_jwt_is_refused(checker, token):
     with pytest.raises(NotAccepted):
         checker.caller(token)
 
 
-def test_the_table_of_attacks_is_as_long_as_it_was():
+def test_table_of_jwt_attacks_is_complete():
     assert len(ATTACKS) >= 100
     assert len(set(ATTACKS.values())) >= 95
 
@@ -207,14 +207,14 @@ def test_the_table_of_attacks_is_as_long_as_it_was():
         {"scope": "read"}, {"sub": "svc:deploy@example.com"},
     ],
 )  # fmt: skip
-def test_what_is_only_unusual_is_taken(checker, given):
+def test_unusual_but_valid_jwt_is_accepted(checker, given):
     checker.caller(signed(claims(**given)))
 
 
 @pytest.mark.parametrize(
     "header", [{"kid": "2026-01"}, {"kid": "../../etc/passwd"}, {"typ": "at+jwt"}]
 )
-def test_which_key_a_token_asks_for_is_not_listened_to(checker, header):
+def test_key_id_of_a_jwt_is_ignored(checker, header):
     assert checker.caller(signed(header=header)).name == "jwt:ann"
 
 
@@ -222,11 +222,11 @@ def test_which_key_a_token_asks_for_is_not_listened_to(checker, header):
     ("scope", "highest"),
     [("read", "read"), ("admin read", "admin"), ("read operate profile", "operate")],
 )
-def test_the_highest_word_counts(checker, scope, highest):
+def test_highest_scope_of_a_jwt_counts(checker, scope, highest):
     assert checker.caller(signed(claims(scope=scope))).scope == highest
 
 
-def test_an_admin_of_elsewhere_sees_everything(checker):
+def test_jwt_with_scope_admin_sees_all_owners(checker):
     assert checker.caller(signed(claims(scope="admin"))).only_of is None
     assert checker.caller(signed()).only_of == "ann"
 
@@ -251,25 +251,25 @@ def private_pem(key):
         (b"-----BEGIN PUBLIC KEY-----\ngarbage\n-----END PUBLIC KEY-----", "RS256", "this key is of another type"),
     ],
 )  # fmt: skip
-def test_a_key_that_is_not_for_its_algorithm_is_refused(tmp_path, text, algorithm, told):
+def test_key_of_another_algorithm_is_refused(tmp_path, text, algorithm, told):
     with pytest.raises(InvalidSettings, match=f"^jwt_key: {told}") as refused:
         Jwt(settings_with(tmp_path, text, algorithm), CLOCK)
     assert SECRET.decode() not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["jwt_issuer", "jwt_audience"])
-def test_whom_to_trust_has_to_be_said(tmp_path, name):
+def test_issuer_and_audience_are_required(tmp_path, name):
     with pytest.raises(InvalidSettings, match=f"^{name}: it is empty"):
         Jwt(settings_with(tmp_path, public_pem(RSA), **{name: ""}), CLOCK)
 
 
-def test_a_key_that_is_not_there_is_refused(tmp_path):
+def test_missing_key_file_is_refused(tmp_path):
     made = Settings(jwt_key=str(tmp_path / "none"), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
     with pytest.raises(InvalidSettings, match="No such file"):
         Jwt(made, CLOCK)
 
 
-def test_a_right_token_is_admitted_however_many_wrong_ones_came_from_its_address(world, tmp_path):
+def test_valid_token_is_admitted_from_a_throttled_address(world, tmp_path):
     (tmp_path / "key.pem").write_bytes(public_pem(RSA))
     world.open(
         jwt_key=str(tmp_path / "key.pem"), jwt_algorithm="RS256", jwt_issuer=ISSUER, jwt_audience=AUDIENCE

@@ -128,7 +128,7 @@ def get(client, port, secret=None, path="/api/v1/x"):
     return client.get(f"https://localhost:{port}{path}", headers=headers)
 
 
-def test_connections_are_encrypted(authority):
+def test_connections_use_tls(authority):
     cert, key = authority.certificate("server")
     with serving(tls_cert=cert, tls_key=key) as (port, secret), client_of(authority) as client:
         found = get(client, port, secret)
@@ -138,7 +138,7 @@ def test_connections_are_encrypted(authority):
         assert get(client, port).status_code == 401
 
 
-def test_only_clients_with_a_certificate_come_as_far_as_the_door(authority, tmp_path):
+def test_clients_without_a_required_certificate_are_refused(authority, tmp_path):
     cert, key = authority.certificate("server")
     stranger = Authority(tmp_path, "stranger").certificate("client-of-stranger")
     with serving(tls_cert=cert, tls_key=key, tls_client_ca=authority.pem) as (port, secret):
@@ -152,24 +152,24 @@ def test_only_clients_with_a_certificate_come_as_far_as_the_door(authority, tmp_
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
-def test_old_versions_are_not_spoken(authority, version):
+def test_old_tls_versions_are_refused(authority, version):
     cert, key = authority.certificate("server")
     context = ssl_context(Settings(tls_cert=cert, tls_key=key))
     assert context.minimum_version > version
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_what_is_plain_is_not_understood(authority):
+def test_plain_http_is_refused_on_a_tls_port(authority):
     cert, key = authority.certificate("server")
     with serving(tls_cert=cert, tls_key=key) as (port, _), pytest.raises(httpx.TransportError):
         httpx.get(f"http://localhost:{port}/healthz", timeout=10)
 
 
-def test_without_tls_there_is_none(authority):
+def test_settings_without_tls_have_no_context(authority):
     assert ssl_context(Settings()) is None
 
 
-def test_a_key_that_others_can_read_is_refused(authority):
+def test_key_readable_by_others_is_refused(authority):
     cert, key = authority.certificate("server")
     for mode in (0o604, 0o602, 0o666):
         (authority.folder / "server.key").chmod(mode)
@@ -188,20 +188,20 @@ def test_a_key_that_others_can_read_is_refused(authority):
         ({"tls_cert": "a", "tls_key": "none"}, "tls_key: 'none' cannot be read: No such file or directory (a PEM file)"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_refused(given, told):
+def test_incomplete_tls_settings_are_refused(given, told):
     with pytest.raises(InvalidSettings) as refused:
         ssl_context(Settings(**given))
     assert str(refused.value) == told
 
 
-def test_a_key_of_another_certificate_is_refused(authority):
+def test_key_of_another_certificate_is_refused(authority):
     cert, _ = authority.certificate("server")
     _, key = authority.certificate("other")
     with pytest.raises(InvalidSettings, match=r"^tls_cert: it does not match tls_key"):
         ssl_context(Settings(tls_cert=cert, tls_key=key))
 
 
-def test_a_key_with_a_passphrase_is_refused_rather_than_asked_for(authority):
+def test_key_with_a_passphrase_is_refused(authority):
     cert, key = authority.certificate("server")
     plain = serialization.load_pem_private_key(Path(key).read_bytes(), None)
     form, locked = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
@@ -213,7 +213,7 @@ def test_a_key_with_a_passphrase_is_refused_rather_than_asked_for(authority):
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8585", "[::]:8585", "192.0.2.1:443"])
-def test_nothing_listens_to_others_in_plain_text(listen):
+def test_exposed_address_without_tls_is_refused(listen):
     with pytest.raises(InvalidSettings, match=r"^listen: .* TLS is not configured \(tls_cert and"):
         check_exposure(Settings(listen=listen))
     check_exposure(Settings(listen=listen, tls_cert="a", tls_key="b"))
@@ -221,7 +221,7 @@ def test_nothing_listens_to_others_in_plain_text(listen):
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:8585", "[::1]:8585", "localhost:0"])
-def test_on_this_machine_nothing_needs_to_be_encrypted(listen):
+def test_loopback_address_needs_no_tls(listen):
     check_exposure(Settings(listen=listen))
 
 
@@ -257,7 +257,7 @@ HOST = b"Host: localhost:%d\r\n"
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/9.9\r\n" + HOST + b"\r\n", b"GET / HTTP/1.1\r\n" + HOST + b" folded\r\n\r\n",
     ],
 )  # fmt: skip
-def test_what_is_hardly_a_request_is_refused_and_nothing_fails(text):
+def test_arbitrary_bytes_are_refused_and_nothing_fails(text):
     with serving() as (port, _):
         found = spoken(port, text.replace(b"%d", b"%d" % port).replace(b"%%", b"%"))
         assert not found or found.split(b" ")[1][:1] == b"4", found[:200]

@@ -38,7 +38,7 @@ async def crowd(app: Callable, n=MOST_CONCURRENT * 3, path="/api/v1/schedules"):
     return tasks
 
 
-def test_only_a_few_are_worked_on_at_the_same_time_and_all_have_their_turn():
+def test_few_requests_run_concurrently_and_all_are_answered():
     async def story():
         working = Working()
         tasks = await crowd(limit_concurrency(working))
@@ -50,7 +50,7 @@ def test_only_a_few_are_worked_on_at_the_same_time_and_all_have_their_turn():
     assert asyncio.run(story()) == (MOST_CONCURRENT, MOST_CONCURRENT * 3)
 
 
-def test_what_streams_gives_its_turn_back_when_it_begins():
+def test_stream_releases_its_permit_when_it_begins():
     async def story():
         working = Working(streams=True)
         tasks = await crowd(limit_concurrency(working))
@@ -62,7 +62,7 @@ def test_what_streams_gives_its_turn_back_when_it_begins():
     assert asyncio.run(story()) == MOST_CONCURRENT * 3
 
 
-def test_what_breaks_or_is_broken_off_gives_its_turn_back():
+def test_failed_or_aborted_request_releases_its_permit():
     async def broken(scope, receive, send):
         raise OSError
 
@@ -80,7 +80,7 @@ def test_what_breaks_or_is_broken_off_gives_its_turn_back():
     assert asyncio.run(story()) == ({OSError}, MOST_CONCURRENT * 2)
 
 
-def test_that_it_is_alive_is_told_while_all_others_wait():
+def test_liveness_is_answered_while_all_permits_are_held():
     async def story():
         working = Working()
         app = limit_concurrency(working)
