@@ -85,7 +85,7 @@ class ApplyPlan:
         seen = self.of("create", "change", "unchanged", "remove")
         return {each.schedule_id: each.revision for each in seen}
 
-    def refuse_taken(self) -> None:
+    def refuse_conflicts(self) -> None:
         """Refuse a plan that conflicts with schedules of another source."""
         taken = self.of("taken")
         if taken:

@@ -113,7 +113,7 @@ class ScheduleCommands(Commands):
     async def apply(self, changes: ApplyPlan, *, user_id: str = "") -> list[Upserted]:
         """Apply a plan atomically; it is refused if a schedule has changed since."""
         self._needs("define")
-        changes.refuse_taken()
+        changes.refuse_conflicts()
         return await self.define(
             changes.schedules,
             source=changes.source,
