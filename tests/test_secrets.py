@@ -1,4 +1,4 @@
-"""Secrets are named in definitions and known where they are used: nowhere else, and never for long."""
+"""Secrets: referenced in definitions, looked up at launch, and visible nowhere else."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def secrets(tmp_path):
     return found
 
 
-# -- what a name stands for
+# -- looking secrets up
 
 
 def test_secret_is_the_text_of_its_file_without_the_final_newline(secrets):
@@ -51,7 +51,7 @@ def test_secret_is_the_text_of_its_file_without_the_final_newline(secrets):
 
 
 def test_links_within_the_folder_of_secrets_are_followed(secrets):
-    (secrets / "..data").mkdir()  # as Kubernetes has it
+    (secrets / "..data").mkdir()  # as in Kubernetes
     (secrets / "..data" / "password").write_text("linked")
     (secrets / "password").symlink_to("..data/password")
     assert read_secret(str(secrets), "password") == "linked"
@@ -84,7 +84,7 @@ def test_no_name_leads_out_of_the_folder_of_secrets(secrets, tmp_path, name):
     ):
         with pytest.raises(InvalidSchedule):
             launcher.check(http(A=text) if isinstance(launcher, HttpLauncher) else command(A=text))
-    assert references.fill("x", text, Redactor()) == text  # it names nothing, and is sent as it is
+    assert references.fill("x", text, Redactor()) == text  # not a reference: sent unchanged
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_table_of_paths_is_complete():
     assert len(set(TRAVERSALS)) + len(IDS) >= 50
 
 
-# -- where it may stand
+# -- where references are allowed
 
 
 def http(**headers):
@@ -180,7 +180,7 @@ def test_secret_of_a_bearer_header_is_looked_up_and_redacted(tmp_path):
 
 @pytest.mark.parametrize("kind", [http, command])
 def test_reference_is_the_whole_value_of_a_header_or_a_variable(kind):
-    for text in ("secret://token", "Bearer secret://token"):  # but for what such a header needs
+    for text in ("secret://token", "Bearer secret://token"):  # a header may have the prefix Bearer
         a_launcher(kind.__name__).check(kind(A=text))
     for text in (
         "Bearer  secret://token",
@@ -191,7 +191,10 @@ def test_reference_is_the_whole_value_of_a_header_or_a_variable(kind):
         "secret://",
         "secret://{{ key }}",
     ):
-        with pytest.raises(InvalidSchedule, match=r"A: this is not a valid reference to a secret \(secret://name as"):
+        with pytest.raises(
+            InvalidSchedule,
+            match=r"A: this is not a valid reference to a secret \(secret://name as",
+        ):
             a_launcher(kind.__name__).check(kind(A=text))
     with pytest.raises(InvalidSchedule, match="no variable is named after"):
         a_launcher(kind.__name__).check(kind(A="${HOME}"))
@@ -218,11 +221,11 @@ def test_text_about_secrets_may_be_an_input():
     a_launcher("command").check(Target("command", fields))
 
 
-# -- what becomes of it
+# -- use and redaction
 
 
 def launched(launcher, target, schedule_id="report"):
-    """Launch once; return the outcome, what was printed, and what its file holds."""
+    """Launch once; return the outcome, the output, and the content of its file."""
     attempt = Attempt(1, schedule_id, 0, 0, 1, 1, target, inputs_text=target.inputs_text)
 
     async def main():
@@ -244,7 +247,7 @@ def test_command_gets_its_secret_and_its_output_is_redacted(secrets, tmp_path):
     launcher = ProcessLauncher(tmp_path / "out", environment=os.environ, secrets=str(secrets))
     fields = {"command": [sys.executable, "-c", TELL], "env": {"T": "secret://token"}}
     outcome, tail, kept = launched(launcher, Target("command", fields))
-    assert outcome == Succeeded()  # it began with the right letter
+    assert outcome == Succeeded()  # the command got the secret
     assert tail == kept
     assert tail == f'it is *** "***" {CANARY[::-1]}\n'
 
@@ -272,7 +275,7 @@ def test_missing_secret_fails_the_launch(secrets, tmp_path):
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Fails, and says all it was told."""
+    """Fails with an error that contains its whole input."""
 
     got: ClassVar[list] = []
 
@@ -358,9 +361,9 @@ def test_secret_appears_only_where_it_is_needed(folder, echo):  # noqa: F811 - t
     assert [each[:200] for each in seen if PLAIN in each] == []
 
 
-# -- what cannot be composed
+# -- composed references
 
-COMPOSED = [  # what a header or a variable is defined as, what the run before answered, inputs by hand
+COMPOSED = [  # the text of a header or variable, the previous result, manual inputs
     ("{{ '$' }}{env:CANARY}", None, {}),
     ("{{ ' $' | trim }}{env:CANARY}", None, {}),
     ("{{ '$' }}{{ '{env:CANARY}' }}", None, {}),
@@ -417,7 +420,7 @@ DUMP = "import os, sys; open(sys.argv[1], 'w').write(repr({n: v for n, v in os.e
 
 
 class Listening(BaseHTTPRequestHandler):
-    """Keeps all it was told."""
+    """Records its whole input."""
 
     got: ClassVar[list] = []
 
@@ -442,7 +445,7 @@ def listening():
 
 
 class Told:
-    """A store, its launchers, and what a target is told in the second run of a schedule."""
+    """A store, its launchers, and the input of a target in the second run of a schedule."""
 
     def __init__(self, place, url):
         self.folder, self.url = place, url
@@ -454,11 +457,11 @@ class Told:
         }
 
     def run(self, scope, kind, case):
-        """Return the outcome and what arrived. Without a scope it was defined before any check."""
+        """Return the outcome and the input that arrived. Without a scope no check was made."""
         return asyncio.run(self._run(scope, kind, *case))
 
     def target(self, kind, values):
-        if kind == "http":  # a name, as nobody but an admin may define one of this machine
+        if kind == "http":  # a host name, as only an admin may define a private address
             return {"http": "http://hook.test/", "headers": values}
         argv = [sys.executable, "-c", DUMP, str(self.folder / "dump")]
         return {"command": argv, "env": values}
@@ -519,7 +522,7 @@ def test_template_cannot_compose_a_reference(told, scope, kind, case):
 @pytest.mark.parametrize("kind", ["http", "command"])
 @pytest.mark.parametrize("case", WRITTEN, ids=lambda case: str(case[:2]))
 def test_reference_of_an_admin_works_next_to_templates(told, kind, case):
-    for scope in ("admin", None):  # and so does what was defined before
+    for scope in ("admin", None):  # as with definitions stored earlier
         outcome, arrived = told.run(scope, kind, case)
         assert (outcome, arrived.count(PLAIN)) == (Succeeded(), 1)
     with pytest.raises(NotAllowed):
@@ -557,7 +560,7 @@ def test_pattern_of_references_is_defined_once():
     assert spelt == ["channels.py"]
 
 
-# -- telling of a run's end
+# -- callback headers
 
 
 def callback_headers(echo, **given):

@@ -1,4 +1,4 @@
-"""A forecast says what the engine then does; and what is only counted is what would be played."""
+"""Forecasts match the engine, and counted ticks match simulated ones."""
 
 import asyncio
 import tracemalloc
@@ -36,12 +36,12 @@ NOON = parse_instant("2026-03-28T12:00:00Z") * 1000  # clocks in Berlin go forwa
 
 
 class Lasting(RecordingLauncher):
-    """Runs that last as long as it is said, by a clock that the test turns."""
+    """A launcher whose runs last as long as a test specifies, by a manual clock."""
 
     def __init__(self, clock, lengths):
         super().__init__()
         self._clock, self._lengths = clock, lengths
-        self.running = {}  # when each ends, and what tells it so
+        self.running = {}  # when each ends, and the future to resolve then
 
     async def launch(self, attempt):
         over = asyncio.get_running_loop().create_future()
@@ -55,14 +55,14 @@ class Lasting(RecordingLauncher):
 
 
 class Life:
-    """The real planner, dispatcher and store, on a clock that is turned to whatever comes next."""
+    """The real planner, dispatcher and store, on a clock that is moved to each next change."""
 
     def __init__(self, schedules, lengths, places, pauses):
         self._schedules, self._lengths = schedules, lengths
         self._places, self._pauses = places, pauses
 
     def rows(self, first, until, *, look_at=None):
-        """Return every run there is when all that is before `until` has happened.
+        """Return all runs at `until`.
 
         How things stood at the instant `look_at` is kept as `standings`.
         """
@@ -104,7 +104,7 @@ class Life:
         await store.register(NODE)
 
     async def _happen(self, store, planner, dispatcher):
-        """Decide and start all that is due; then end the runs whose time is over."""
+        """Decide and start all that is due; then end the runs that have reached their length."""
         while True:
             planned = await planner.plan_once()
             expired = await store.expire(limit=500)
@@ -126,7 +126,7 @@ class Life:
 
 
 def forecast_of(schedules, lengths, places=None, pauses=None, *, first=NOON, until, **given):
-    """Return the forecast and every row of it, for schedules that are defined at `first`."""
+    """Return the forecast and all its rows, for schedules defined at `first`."""
     found = Snapshot(first, places=places or {}, is_up=False)
     found = with_definitions(found, schedules)
     told = []
@@ -145,7 +145,7 @@ def forecast_of(schedules, lengths, places=None, pauses=None, *, first=NOON, unt
 
 
 def as_kept(rows, until):
-    """Return what is compared of runs that have ended: as the store has them, or the forecast."""
+    """Return the fields of finished runs that are compared, of the store or of the forecast."""
     return sorted(
         (row.schedule_id, row.run_at, str(row.status), row.reason, row.started_at, row.finished_at)
         for row in rows
@@ -239,7 +239,7 @@ FOLLOW = st.sampled_from([None, None, {"schedule": "s0", "outcome": "success"}])
 
 @st.composite
 def schedule_sets(draw):
-    """Schedules of any policy, with how long their runs last."""
+    """Schedules with any policies, and the lengths of their runs."""
     found, lengths = [], {}
     for i in range(draw(st.integers(1, 5))):
         fields = draw(TIMES) | {"timezone": draw(ZONES)}
@@ -248,7 +248,7 @@ def schedule_sets(draw):
         fields |= draw(AROUND) | draw(POLICIES)
         try:
             found.append(a_schedule(f"s{i}", **fields))
-        except InvalidSchedule:  # no tick would be left
+        except InvalidSchedule:  # it would have no ticks
             reject()
         lengths[f"s{i}"] = draw(LENGTHS)
     return found, lengths
@@ -300,7 +300,7 @@ def test_forecast_from_a_snapshot_matches_the_engine():
 
 
 def simulated(standings, **given):
-    """Return a forecast of how these things go on."""
+    """Return a forecast from a snapshot."""
     simulation = Simulation(standings, **given)
     done = list(simulation.steps())
     assert done == sorted(done)
@@ -309,7 +309,7 @@ def simulated(standings, **given):
 
 
 def standing_of(*schedules, now=NOON, **given):
-    """Return how things stand just after these were defined."""
+    """Return the snapshot just after these schedules were defined."""
     return with_definitions(Snapshot(now, **given), schedules)
 
 
@@ -364,18 +364,18 @@ def test_ticks_missed_before_the_simulation_follow_the_catchup_policy():
 
 
 def both_ways(*schedules, until, **given):
-    """Return a forecast that is the same whether ticks are counted or all are played."""
+    """Return a forecast, checked to be the same with counted and with simulated ticks."""
     counted = simulated(standing_of(*schedules), until=until, **given)
     played = simulated(standing_of(*schedules), until=until, counts=False, **given)
     assert forecast_fields(counted) == forecast_fields(played)
     return counted
 
 
-# The first stretch that is counted at once is an hour: it ends at one o'clock.
+# The first span is an hour: it ends at one o'clock.
 
 
 def test_counted_run_continues_when_its_schedule_is_simulated():
-    # Up to then its runs end before the next tick; from then on they do not.
+    # In the first span its runs end before the next tick, afterwards they do not.
     schedule = a_schedule("busier", cron="50 12 * * *", overlap="queue")
     schedule = replace(schedule, trigger=schedule.trigger | cron("*/5 13-14 * * *"))
     beside = a_schedule("beside", cron="55 12 * * *", overlap="allow")

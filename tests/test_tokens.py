@@ -1,4 +1,4 @@
-"""Who may come in: secrets that are shown once, rights that do not grow, ends that hold."""
+"""Tokens, links and sessions: secrets, rights, expiry and revocation."""
 
 import asyncio
 import re
@@ -60,7 +60,7 @@ def test_secrets_are_not_in_the_database(world, tmp_path):
     for each in (secret, code, session.secret):
         assert each[-43:].encode() not in kept
         assert each.encode() not in kept
-    assert b"token.created" in kept  # it was not looked for in vain
+    assert b"token.created" in kept  # the search itself works
 
 
 @pytest.mark.parametrize(

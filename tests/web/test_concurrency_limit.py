@@ -1,4 +1,4 @@
-"""Requests take turns: few are begun at the same time, and none keeps its turn for ever."""
+"""The limit on concurrent requests: few run at the same time, and each releases its permit."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,11 +13,11 @@ def asked(path="/api/v1/schedules"):
 
 
 async def ignore(message):
-    """Send nowhere."""
+    """Discard a message."""
 
 
 class Working:
-    """An application that goes on until it is told to, and counts how many it works on."""
+    """An application that runs until released, and counts its concurrent requests."""
 
     def __init__(self, *, streams=False):
         self.streams, self.begun = streams, 0

@@ -1,4 +1,4 @@
-"""Connections: so many at most, none on which nothing is asked, and files left for runs."""
+"""Limits of connections: their number, the timeout without a request, and files left for runs."""
 
 import asyncio
 import resource
@@ -19,7 +19,7 @@ SOON = 0.3
 
 
 async def hello(scope, receive, send):
-    """Say hello, whatever is asked, without having read it all."""
+    """Respond with hello without reading the whole request."""
     if scope["type"] == "lifespan":
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
@@ -34,7 +34,7 @@ async def hello(scope, receive, send):
 
 @asynccontextmanager
 async def listening(tls=None, most=None, **limits):
-    """Serve that; yield where."""
+    """Serve it; yield the address."""
     bound = bind("127.0.0.1", 0, most=most)
     there = bound.getsockname()
     serving = HttpServer(hello, bound, tls, **limits)
@@ -46,7 +46,7 @@ async def listening(tls=None, most=None, **limits):
 
 
 async def answers(there):
-    """Return whether somebody who connects now is answered."""
+    """Return whether a new connection gets a response."""
     reader, writer = await asyncio.open_connection(*there)
     try:
         with suppress(ConnectionError):
@@ -58,7 +58,7 @@ async def answers(there):
 
 
 async def closed_after(reader):
-    """Return after how many seconds the other side closes a connection."""
+    """Return after how many seconds the server closes a connection."""
     begin = asyncio.get_running_loop().time()
     with suppress(ConnectionError):
         async with asyncio.timeout(10):
@@ -121,7 +121,7 @@ def test_second_request_of_a_connection_has_the_same_timeout(sent):
             writer.write(first)
             async with asyncio.timeout(5):
                 await reader.readuntil(b"hello")
-            await asyncio.sleep(2 * SOON)  # who was answered may think for longer
+            await asyncio.sleep(2 * SOON)  # longer than the timeout, as no second request has begun
             writer.write(sent)
             assert SOON / 2 < await closed_after(reader) < 5
             writer.close()

@@ -1,4 +1,4 @@
-"""Pages of origins that an operator has named use the API with a token; those of others do not."""
+"""CORS: pages of the configured origins use the API with a token; those of others cannot."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def allowed(answer):
 
 
 def raw(api, method, path, **headers):
-    """Ask without a token, unless one is among the headers."""
+    """Send a request without a token, unless one is among the headers."""
     return httpx.request(method, f"{api.url}{path}", headers=headers)
 
 
@@ -187,7 +187,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-dev-shm-usage",
 )  # fmt: skip
-LONGEST = 60  # seconds for a browser to start and to ask for all of it
+LONGEST = 60  # seconds for a browser to start and to send all requests
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def chromium():
 
 
 class FrontEnd(BaseHTTPRequestHandler):
-    """The server of a front end: one page, and what that page found."""
+    """The server of a front end: one page, and the results of that page."""
 
     def do_GET(self):
         body = self.server.page.encode() if self.path == "/" else b""
@@ -235,8 +235,8 @@ def front_end():
 
 
 def seen_by(chromium, server, folder, api):
-    """Return what the page of a front end found out about the API in a browser."""
-    token = api.token("define")  # as docs/sessions.md says
+    """Return the results of the page of a front end in a browser."""
+    token = api.token("define")  # as in docs/sessions.md
     server.page = PAGE % {"url": json.dumps(api.url), "token": json.dumps(token)}
     with (folder / "chromium.log").open("wb") as log:
         browser = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Definitions as code over HTTP: what they would do, doing it, and what is to come."""
+"""Definitions as code over HTTP: plan, apply and simulate."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ DAILY = {"daily": "17:00", "run": {"command": ["true"]}}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"d-{uuid4().hex[:8]}"
 
 
@@ -150,7 +150,7 @@ def test_schema_of_definition_files_is_served(api):
 
 
 def longest_pause(api, ask):
-    """Return the answer, and for how long the loop of the node did nothing else at the most."""
+    """Return the response, and the longest time that the event loop of the node was blocked."""
     done = threading.Event()
 
     async def watch():

@@ -1,4 +1,4 @@
-"""Events as a stream: each once, in order, resumed where it was cut off, and in nobody's way."""
+"""Event streams: each event once, in order, resumable, and without blocking other clients."""
 
 import itertools
 import json
@@ -21,13 +21,13 @@ HOURLY = {"every": "1h", "run": {"command": ["true"]}}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"e-{uuid4().hex[:8]}"
 
 
 @contextmanager
 def following(api, query="", *, token=None, last=None):
-    """Follow events; yield an iterator of them, as (id, name, fields)."""
+    """Open a stream; yield an iterator of its events, as (id, name, fields)."""
     headers = {"Authorization": f"Bearer {token or api.admin}"}
     if last is not None:
         headers["Last-Event-ID"] = last
@@ -55,7 +55,7 @@ def events_of(lines):
 
 
 def until(events, name, kind="schedule.deleted"):
-    """Return the events up to one of this kind, of this schedule."""
+    """Return the events up to one with this name, of this schedule."""
     found = []
     for each in events:
         found.append(each)
@@ -65,7 +65,7 @@ def until(events, name, kind="schedule.deleted"):
 
 
 def kept(api):
-    """Return the ids of all events there are."""
+    """Return the ids of all events."""
 
     async def read():
         rows = await api.beat.service.events(after=0, limit=100_000)
@@ -75,7 +75,7 @@ def kept(api):
 
 
 def stir(api, name, count=5):
-    """Have things happen, also several in one transaction."""
+    """Cause events, also several in one transaction."""
     for n in range(count):
         api.put(f"/schedules/{name}-{n}", HOURLY)
     api.post("/apply", {"source": name, "schedules": {f"{name}/{n}": HOURLY for n in range(count)}})
@@ -86,7 +86,7 @@ def stir(api, name, count=5):
 
 def test_stream_sends_events_as_they_happen(api, name):
     with following(api) as events:
-        time.sleep(0.2)  # it is from now on, which has to have begun
+        time.sleep(0.2)  # the stream begins now, and has to be open
         api.put(f"/schedules/{name}", HOURLY)
         run = api.post(f"/schedules/{name}/run").json()["run_id"]
         heard = until(events, name, "run.succeeded")
@@ -114,7 +114,7 @@ def test_resumed_stream_loses_and_repeats_nothing(api, name, cut):
     with following(api, last=begin[0]) as events:
         stir(api, name)
         first = list(itertools.islice(events, cut + 1))
-    stir(api, f"{name}-2")  # while nobody listens
+    stir(api, f"{name}-2")  # while no stream is open
     with following(api, last=first[-1][0]) as events:
         stir(api, f"{name}-3")
         rest = until(events, f"{name}-3")
@@ -218,7 +218,7 @@ def test_invalid_event_id_is_refused(api):
 
 
 def test_number_of_streams_is_limited_until_one_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(live, "MOST_LISTENERS", 5)
+    monkeypatch.setattr(live, "MOST_STREAMS", 5)
     with serving(tmp_path) as api:
         host, port = api.url.removeprefix("http://").split(":")
         lines = [
@@ -229,7 +229,7 @@ def test_number_of_streams_is_limited_until_one_ends(tmp_path, monkeypatch):
             "",
         ]
         asked = "\r\n".join(lines).encode()
-        for _ in range(30):  # each goes before it has heard anything
+        for _ in range(30):  # each disconnects before its first event
             with socket.create_connection((host, int(port))) as gone:
                 gone.sendall(asked)
         eventually(lambda: api.front._live._open == 0)

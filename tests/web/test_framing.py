@@ -1,4 +1,4 @@
-"""Where requests end, over a raw socket: what could be framed in two ways has one answer at most."""
+"""Framing of requests over a raw socket: an ambiguous request has at most one response."""
 
 import socket
 import time
@@ -72,7 +72,7 @@ LINES = {
     "a tab in the line": b"GET\t%s\tHTTP/1.1\r\nHost: localhost:%%d\r\n\r\n",
     "a CR in the line": b"GET %s\r HTTP/1.1\r\nHost: localhost:%%d\r\n\r\n",
 }  # fmt: skip
-PATHS = [b"/healthz", b"/api/v1/schedules", b"/nowhere"]  # open, and for known callers
+PATHS = [b"/healthz", b"/api/v1/schedules", b"/nowhere"]  # open, and with authentication
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def no_error_is_logged(caplog):
 
 
 def talk(port, sent, *, within=5.0):
-    """Return all that comes over a connection until it is closed, and after how long."""
+    """Return all data received until the connection is closed, and the seconds until then."""
     begin, received = time.monotonic(), b""
     with socket.create_connection(("127.0.0.1", port), timeout=within) as connection:
         try:
@@ -120,7 +120,7 @@ def test_request_with_ambiguous_framing_has_one_response(api, headers, body, met
     received, _ = talk(port, begin + headers + b"\r\n" + body + HIDDEN % port)
     assert len(answers(received)) <= 1, received
     if not body.startswith((b"0\n", b"0\r\nX", b"+", b" ", b"0x", b"00", b"1")):
-        assert answers(received) == [b"400"], received  # its headers are enough to refuse it
+        assert answers(received) == [b"400"], received  # its headers suffice to refuse it
     assert b"connection: close" in received.lower() or not received
 
 
@@ -162,7 +162,7 @@ def test_pipelined_requests_have_one_response_each(api, port):
 
 
 class TestBodiesOfUnknownCallers:
-    """A body that is announced to an open path, or without credentials, is not waited for."""
+    """A body announced to an open path, or without credentials, is not read."""
 
     @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE"])
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A node proves that it serves an address, to a caller that has its database, and to no other."""
+"""The proof of a node that it serves an address, for callers with its database."""
 
 import socket
 import threading

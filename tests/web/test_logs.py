@@ -1,4 +1,4 @@
-"""What runs print: as long as they go on, afterwards, and from another node."""
+"""The output of runs: while they run, afterwards, and from another node."""
 
 import threading
 import time
@@ -17,19 +17,19 @@ from tests.web.waiting import eventually
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"l-{uuid4().hex[:8]}"
 
 
 def in_steps(folder):
-    """Return a command that prints `one`, and `two` once there is a file called go."""
+    """Return a command that prints `one`, and `two` once a file named go exists."""
     script = f"echo one; while [ ! -e {folder}/go ]; do sleep 0.02; done; echo two"
     return {"every": "1h", "run": {"command": ["sh", "-c", script]}}
 
 
 @contextmanager
 def tail(api, run, query="?follow=true"):
-    """Follow what a run prints; yield an iterator of its lines."""
+    """Stream the output of a run; yield an iterator of its lines."""
     headers = {"Authorization": f"Bearer {api.admin}"}
     with httpx.stream(
         "GET", f"{api.url}/api/v1/runs/{run}/log{query}", headers=headers, timeout=20

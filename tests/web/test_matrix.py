@@ -1,6 +1,6 @@
-"""Every operation, whoever asks, about their own and about what is another's.
+"""Every operation by every kind of caller, for own schedules and those of other owners.
 
-What each operation needs is written here by hand: a route without an entry fails.
+The scope of each operation is listed here: an operation without an entry fails.
 """
 
 import itertools
@@ -47,7 +47,7 @@ OF_EVERYBODY = {
     "list_nodes",
     "metrics",
     "publish_artifact",
-}  # not for those who see only their own
+}  # not for callers with an owner
 ABOUT_ONE = {
     "get_schedule", "put_schedule", "patch_schedule", "delete_schedule", "get_next", "list_runs_of",
     "why", "start_run", "pause_schedule", "resume_schedule", "backfill", "get_run", "cancel_run",
@@ -58,9 +58,9 @@ ABOUT_ONE = {
     "session_schedule", "session_schedule_put", "session_schedule_patch", "session_schedule_run",
     "timer_run", "timer_pause", "timer_resume",
 }  # fmt: skip
-SAID_TO_BE_TAKEN = {"create_schedule", "put_schedule", "apply"}  # who defines may not take its id
-SAID_TO_BE_TAKEN |= {"workflow_upsert", "workflow_deploy"}  # nor speak for another user
-SAID_TO_BE_TAKEN |= {"session_schedule_put"}
+REVEALS_EXISTENCE = {"create_schedule", "put_schedule", "apply"}  # a definer may not take its id
+REVEALS_EXISTENCE |= {"workflow_upsert", "workflow_deploy"}  # nor act for another user
+REVEALS_EXISTENCE |= {"session_schedule_put"}
 DAILY = {"prompt": "Hello", "schedule": {"type": "cron", "expression": "0 9 * * *"}}
 WORKFLOW = {"workflow_id": "report", "version": 1}
 HOOK = {
@@ -101,7 +101,7 @@ ROLES = ["none", "wrong", *SCOPES, "read@ann", "operate@ann", "define@ann"]
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory):
-    """An API whose runs never start, so that nothing changes by itself."""
+    """An API whose runs never start, so that nothing changes on its own."""
     with serving(tmp_path_factory.mktemp("matrix"), roles=("plan", "api")) as found:
         for role in ROLES[2:]:
             scope, _, owner = role.partition("@")
@@ -111,7 +111,7 @@ def api(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def operations(api):
-    """Every operation of the document: its method and its path."""
+    """All operations of the document, with method and path."""
     found = {}
     for path, item in api.get("/openapi.json").json()["paths"].items():
         for method, operation in item.items():
@@ -127,7 +127,7 @@ new = (f"new-{n}" for n in itertools.count())
 
 
 def give(api, owner):
-    """Have a schedule of an owner, with a run, and return what paths may need."""
+    """Create a schedule of an owner with a run, and return the parameters of paths."""
     name = f"{owner}/{next(new)}"
 
     async def made():
@@ -175,7 +175,7 @@ def ask(api, operation, there, *, role, method, path):
 
 
 def everything(api):
-    """Return all that is kept, as far as somebody could have changed it."""
+    """Return all stored data that a request could change."""
 
     async def read():
         service = api.beat.service
@@ -189,7 +189,7 @@ def everything(api):
 
 
 def expected(operation, role, whose):
-    """Return which statuses are right."""
+    """Return the expected statuses."""
     scope, _, owner = role.partition("@")
     needed = NEEDS[operation]
     if needed is None:
@@ -199,20 +199,22 @@ def expected(operation, role, whose):
     if SCOPES.index(scope) < SCOPES.index(needed) or (owner and operation in OF_EVERYBODY):
         return {403, 404} if owner and whose != owner and operation in ABOUT_ONE else {403}
     if operation in ("report_run", "report_run_shortly"):
-        return {404} if owner and whose != owner else {409}  # it has not been accepted
+        return {404} if owner and whose != owner else {409}  # the run has not been accepted
     if operation == "publish_artifact":
         return {422}  # no program of agents has registered a type
     if operation == "run_launcher_start":
-        return {403} if owner and whose != owner else {409}  # nobody runs DAGs here
+        return {403} if owner and whose != owner else {409}  # no executor is configured
     if operation == "create_schedule" and (not owner or whose == owner):
-        return {200}  # it is there, and says the same
+        return {200}  # it exists with the same definition
     if owner and whose != owner and operation in ABOUT_ONE:
-        return {403, 404} if operation in SAID_TO_BE_TAKEN else {404}
+        return {403, 404} if operation in REVEALS_EXISTENCE else {404}
     return {200, 201, 202, 204}
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_operation_is_refused_without_effect_to_callers_without_the_right(api, operations, role):
+def test_each_operation_is_refused_without_effect_to_callers_without_the_right(
+    api, operations, role
+):
     given = {}
     for (operation, (method, path)), whose in itertools.product(operations.items(), ("ann", "bob")):
         there = given.setdefault(whose, None) or give(api, whose)
@@ -229,7 +231,7 @@ def test_each_operation_is_refused_without_effect_to_callers_without_the_right(a
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """An API with schedules of ann and of bob in one group, of which bob has the only place."""
+    """An API with schedules of ann and bob in one group, whose only place bob has."""
     with serving(tmp_path_factory.mktemp("shared")) as found:
         for owner in ("bob", "ann"):
             token = found.token("admin", owner)
@@ -315,7 +317,7 @@ def test_event_stream_contains_nothing_of_other_owners(shared):
 
 
 class TestDefining:
-    """What may be defined from outside, and by whom."""
+    """What remote callers may define, by scope."""
 
     @pytest.mark.parametrize("owner", ["", "ann"])
     @pytest.mark.parametrize(
@@ -437,14 +439,14 @@ CHANGES = {
 
 
 class TestWhatAnAdminDefined:
-    """A caller that may not define a thing may not change, replace, remove or take it over."""
+    """A caller that may not define a schedule may not change, replace, delete or take it over."""
 
     @pytest.mark.parametrize("kind", OF_AN_ADMIN)
     @pytest.mark.parametrize("owner", ["", "ann"])
     def test_no_operation_of_a_definer_changes_a_schedule_of_an_admin(self, tmp_path, owner, kind):
         with serving(tmp_path, roles=("plan", "api")) as api:
             self.define(api, kind)
-            api.patch("//api/schedule/ann-x", {"enabled": True})  # its folder is written by now
+            api.patch("//api/schedule/ann-x", {"enabled": True})  # its folder has been written
             token, before = api.token("define", owner), everything(api)
             for (change, ask_for), name in itertools.product(CHANGES.items(), SOURCES):
                 answer = ask_for(api, name.replace("/", "%2F"), token)
@@ -461,7 +463,7 @@ class TestWhatAnAdminDefined:
                 assert api.delete(there, token=admin).status_code == 204
 
     def define(self, api, kind):
-        """Have schedules of two systems that an admin has edited since."""
+        """Create schedules of two systems, and edit them as an admin."""
 
         async def made():
             for name, source in SOURCES.items():
@@ -474,7 +476,7 @@ class TestWhatAnAdminDefined:
         api.do(made())
 
     def test_right_to_change_is_checked_in_the_transaction(self, api):
-        """An admin replaces the definition after the service has looked at it."""
+        """An admin replaces the definition after the service has read it."""
         name = f"race-{next(new)}"
         definer = Caller("token:d", "define")
 

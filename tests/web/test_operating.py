@@ -1,4 +1,4 @@
-"""How things stand over HTTP, the switches, who did what, and whether all is well."""
+"""Overview, gate, groups, nodes, audit, tokens and health checks over HTTP."""
 
 import re
 import time
@@ -21,7 +21,7 @@ HOURLY = {"every": "1h", "run": {"command": ["true"]}}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"o-{uuid4().hex[:8]}"
 
 
@@ -76,7 +76,7 @@ def test_nodes_are_listed_and_requested_to_stop(tmp_path):
 
 
 class TestRefusals:
-    """What cannot be read is told by where it is and what is wrong."""
+    """Problems of requests that cannot be read."""
 
     @pytest.mark.parametrize(
         ("asked", "field", "told"),
@@ -154,7 +154,9 @@ class TestAudit:
     def test_audit_pages_contain_every_event_once(self, api, name):
         for n in range(7):
             api.put(f"/schedules/{name}-{n}", HOURLY)
-        api.post("/bulk", {"action": "delete", "which": {"q": name}})  # several may be in one row
+        api.post(
+            "/bulk", {"action": "delete", "which": {"q": name}}
+        )  # one row may have several events
         api.post("/apply", {"source": name, "schedules": {f"{name}/{n}": HOURLY for n in range(7)}})
         seen, cursor = [], ""
         for _ in range(200):
@@ -205,7 +207,9 @@ class TestHealth:
             api.put("/schedules/late", {"at": at, "grace": "5m", "run": {"command": ["true"]}})
             told = api.get("//readyz")
             assert told.status_code == 503
-            assert re.fullmatch("due ticks have not been decided for 4[0-9] s", told.json()["problem"])
+            assert re.fullmatch(
+                "due ticks have not been decided for 4[0-9] s", told.json()["problem"]
+            )
             assert api.get("//healthz").status_code == 200
             api.put("/gate", {"gate": "closed"})
             assert api.get("//readyz").status_code == 200, "nothing is to be decided"
@@ -232,9 +236,7 @@ class TestHealth:
             eventually(lambda: api.get("//readyz").status_code == 200, 20)
 
     @pytest.mark.usefixtures("looks_often")
-    def test_streams_survive_a_restart_of_the_database_and_requests_get_retry_after(
-        self, tmp_path
-    ):
+    def test_streams_survive_a_restart_of_the_database_and_requests_get_retry_after(self, tmp_path):
         with (
             Server(new_folder()) as server,
             serving(tmp_path, database=server.new_database()) as api,
@@ -250,7 +252,7 @@ class TestHealth:
             ):
                 server.stop("fast")
                 refused = eventually(lambda: _unavailable(api), 10)
-                time.sleep(1.0)  # longer than between two looks of each stream
+                time.sleep(1.0)  # longer than the polling interval of a stream
                 server.start()
                 eventually(lambda: api.get("/schedules").status_code == 200, 20)
                 (tmp_path / "go").touch()

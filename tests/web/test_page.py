@@ -1,4 +1,4 @@
-"""The page that a link opens."""
+"""The dashboard."""
 
 import httpx
 

@@ -1,4 +1,4 @@
-"""Runs over HTTP: started by hand, listed, ended, and heard of from their targets."""
+"""Runs over HTTP: started, listed, canceled, and reported by their targets."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,13 +16,13 @@ HOURLY = {"every": "1h", "run": {"command": ["true"]}}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"r-{uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="module")
 def accepting():
-    """A target that accepts everything and goes on by itself; `asked` has what it was sent."""
+    """A target that accepts every run; `asked` has the requests that it received."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -46,13 +46,13 @@ def accepting():
 
 
 def accepted(api, name, accepting, **more):
-    """Have a run that its target has accepted; return it."""
+    """Return a new run that its target has accepted."""
     url, asked = accepting
     asked.clear()
     api.put(f"/schedules/{name}", {"every": "1h", "run": {"http": url}, **more})
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
     eventually(lambda: asked)
-    # It is accepted when that was committed: then nobody holds it any more.
+    # Once the acceptance is committed, the run has no lease any more.
     eventually(lambda: api.get(f"/runs/{run}").json()["node_id"] is None)
     found = api.get(f"/runs/{run}").json()
     assert found["status"] == "STARTED"
@@ -192,16 +192,14 @@ class TestEnding:
     def test_target_reports_the_outcome_of_an_accepted_run(self, api, name, accepting, by):
         run = accepted(api, name, accepting)
         told = {"status": "SUCCESS", "result": {"rows": 3}}
-        for _ in range(2):  # the same again changes nothing
+        for _ in range(2):  # a repeated report changes nothing
             found = api.post(f"/runs/{run[by]}/status", told)
             assert found.status_code == 200
             assert (found.json()["status"], found.json()["result"]) == ("SUCCESS", {"rows": 3})
         problem(api.post(f"/runs/{run[by]}/status", {"status": "FAILED", "error": "no"}), 409)
         assert api.get(f"/runs/{run['run_id']}").json()["status"] == "SUCCESS"
 
-    def test_key_of_a_run_of_another_owner_is_not_found(
-        self, api, name, accepting
-    ):
+    def test_key_of_a_run_of_another_owner_is_not_found(self, api, name, accepting):
         key = accepted(api, name, accepting)["idempotency_key"]
         ann = api.token("operate", "ann")
         unknown = "0" * len(key)
@@ -222,9 +220,7 @@ class TestEnding:
         ).json()
         assert (found["status"], found["reason"]) == ("FAILED", "error")
 
-    def test_callback_token_may_only_report_its_run(
-        self, api, name, accepting
-    ):
+    def test_callback_token_may_only_report_its_run(self, api, name, accepting):
         run = accepted(api, name, accepting)
         token = accepting[1][0]["Onbeat-Callback-Token"]
         assert api.get(f"/runs/{run['run_id']}", token=token).status_code == 403

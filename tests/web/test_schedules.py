@@ -1,4 +1,4 @@
-"""Schedules over HTTP: made once, read, edited by whoever saw them last, paused and taken away."""
+"""Schedules over HTTP: created, read, edited, paused and deleted."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ HOURLY = {"every": "1h", "run": {"command": ["true"]}}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"s-{uuid4().hex[:8]}"
 
 
@@ -23,7 +23,7 @@ def ids(answer):
 
 
 def problem(answer, status):
-    """Return a refusal, which has to be one."""
+    """Check that a response is a problem, and return it."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     told = answer.json()
@@ -144,7 +144,7 @@ class TestCreating:
 
 
 class TestEditing:
-    """Who edits says which revision they saw."""
+    """Edits with If-Match."""
 
     def test_edit_of_an_outdated_revision_is_refused(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)

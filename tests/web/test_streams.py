@@ -1,4 +1,4 @@
-"""Streams: only for who may listen, with room for others, and until what they tell of has ended."""
+"""Streams: authorization, limits, and their end."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ ENDLESS = {"every": "1h", "run": {"command": ["sh", "-c", "echo one; sleep 60"]}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"s-{uuid4().hex[:8]}"
 
 
@@ -33,7 +33,7 @@ def looks_often(monkeypatch):
 
 @contextmanager
 def stream(api, path, token=None, **options):
-    """Listen to a stream; yield an iterator of its lines, of which one has come."""
+    """Open a stream; yield an iterator of its lines, once the first has arrived."""
     headers = {} if "cookies" in options else {"Authorization": f"Bearer {token or api.admin}"}
     url = f"{api.url}/api/v1{path}"
     with httpx.stream("GET", url, headers=headers, timeout=10, **options) as answer:
@@ -48,7 +48,7 @@ def a_token(api, name, **options):
 
 
 def started(api, name, fields=ENDLESS):
-    """Return a run that goes on, and has printed something."""
+    """Return a started run with some output."""
     api.put(f"/schedules/{name}", fields)
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
     eventually(lambda: api.get(f"/runs/{run}/log").text)
@@ -104,7 +104,7 @@ def test_authorization_of_streams_is_checked_within_five_seconds():
 
 
 def test_number_of_streams_of_a_caller_is_limited(api, name, monkeypatch):
-    monkeypatch.setattr(live, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(live, "MOST_STREAMS_OF_CALLER", 2)
     events, log = paths(api, name)
     token = a_token(api, name)
     with stream(api, log, token):
@@ -121,13 +121,13 @@ def test_number_of_streams_of_a_caller_is_limited(api, name, monkeypatch):
 
 
 def test_streams_of_nodes_count_only_towards_the_total(api, name, monkeypatch):
-    monkeypatch.setattr(live, "MOST_OF_ONE", 1)
+    monkeypatch.setattr(live, "MOST_STREAMS_OF_CALLER", 1)
     signer, now = api.do(api.beat.service.tokens.signer()), api.beat.service.clock.now()
     token = signer.node_token(now + 30_000)
     log = f"/runs/{started(api, name)}/log?follow=true&here=true"
     eventually(lambda: api.front._live._open == 0)
     with stream(api, log, token), stream(api, log, token):
-        monkeypatch.setattr(live, "MOST_LISTENERS", 2)
+        monkeypatch.setattr(live, "MOST_STREAMS", 2)
         assert "listen" in problem(api.get(log), 503)["problem"]
 
 
@@ -149,7 +149,7 @@ def test_output_of_each_attempt_is_streamed(api, name, tmp_path):
 
 
 def test_node_without_the_output_file_says_so(api, name, monkeypatch):
-    monkeypatch.setattr(output, "HERE_WITHIN", 0.3)
+    monkeypatch.setattr(output, "FILE_WITHIN", 0.3)
     api.put(f"/schedules/{name}", ENDLESS)
     api.put("/gate", {"gate": "closed"})
     try:
@@ -162,7 +162,7 @@ def test_node_without_the_output_file_says_so(api, name, monkeypatch):
 
 
 class Elsewhere:
-    """A run on another node, whose answers are said by a test."""
+    """A run on another node, whose responses a test defines."""
 
     def __init__(self, folder):
         unsaid = {each.name: None for each in fields(RunRow)}
@@ -178,7 +178,7 @@ class Elsewhere:
         self.run = replace(self.run, leased_by=None, finished_at=1, log_tail=tail)
 
     async def heard(self):
-        """Follow it to its end, and return what was told."""
+        """Stream the output to its end, and return it."""
 
         async def nodes():
             none = frozenset()
@@ -194,7 +194,7 @@ class Elsewhere:
             node_token=node_token,
         )
         async with asyncio.timeout(10):
-            return b"".join([each async for each in found.followed(self.run, self.again)])
+            return b"".join([each async for each in found.follow(self.run, self.again)])
 
     @asynccontextmanager
     async def answered_by(self, answer):
@@ -217,8 +217,8 @@ def elsewhere(tmp_path):
 
 
 def test_silent_run_of_another_node_is_followed_while_it_runs(elsewhere, monkeypatch):
-    assert output.PATIENCE.sock_read is output.PATIENCE.total is None
-    monkeypatch.setattr(output, "STILL_THERE_EVERY", 0.1)
+    assert output.TIMEOUT.sock_read is output.PATIENCE.total is None
+    monkeypatch.setattr(output, "RECHECK_EVERY", 0.1)
 
     async def answer(writer):
         writer.write(OK + b"one\n")
@@ -234,10 +234,8 @@ def test_silent_run_of_another_node_is_followed_while_it_runs(elsewhere, monkeyp
     assert elsewhere.looks > 3, "whether it goes on is looked up meanwhile"
 
 
-def test_output_stream_ends_if_the_run_ended_and_its_node_is_silent(
-    elsewhere, monkeypatch
-):
-    monkeypatch.setattr(output, "STILL_THERE_EVERY", 0.1)
+def test_output_stream_ends_if_the_run_ended_and_its_node_is_silent(elsewhere, monkeypatch):
+    monkeypatch.setattr(output, "RECHECK_EVERY", 0.1)
     gone = asyncio.Event()
 
     async def answer(writer):
@@ -288,7 +286,7 @@ def test_next_attempt_is_followed_on_its_node(elsewhere):
 
 
 def test_attempts_of_a_run_of_another_node_are_streamed(tmp_path, postgres_url, name):
-    heard = tmp_path / "heard"  # the first attempt goes on until then
+    heard = tmp_path / "heard"  # the first attempt runs until then
     script = f"echo try; [ -e {heard} ] || {{ until [ -e {heard} ]; do sleep 0.05; done; exit 1; }}"
     command = {"every": "1h", "run": {"command": ["sh", "-c", script]}, "retry": ["1s"]}
     with (

@@ -1,4 +1,4 @@
-"""A run that takes too long, on a node: every surface that shows it."""
+"""A stuck run on a node, in every surface that shows it."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A door with a room behind it that says who came in, without a server."""
+"""The security middleware before an application that records its requests, without a server."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ class Answer:
 
 
 class World:
-    """A door, a clock, a store, and what the application behind the door was asked."""
+    """The middleware, a clock, a store, and the requests that reached the application."""
 
     def __init__(self, runner, store, clock):
         self.run, self.store, self.clock = runner.run, store, clock
@@ -45,7 +45,7 @@ class World:
         self.open()
 
     def open(self, **settings):
-        """Put up a door with other settings."""
+        """Create the middleware with other settings."""
         more = {name: settings.pop(name) for name in ("body_seconds",) if name in settings}
         self.settings = replace(self.settings, **settings)
         self.door = SecurityMiddleware(
@@ -76,7 +76,7 @@ class World:
         self, method="GET", path="/api/v1/schedules", *, token=None, body=None, headers=(), query="",
         client="127.0.0.1", scheme="http", port=8585, chunks=None, raw_path=None,
     ):  # fmt: skip
-        """Ask once, and return the answer; None if there was none."""
+        """Send one request, and return the response; None if there was none."""
         told = {"host": "localhost:8585"}
         if token is not None:
             told["authorization"] = f"Bearer {token}"

@@ -1,4 +1,4 @@
-"""JSON that everybody reads in the same way, and nothing else; quickly."""
+"""Bodies are unambiguous JSON, checked in linear time."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The way of a run that its target accepts: from the request to the report, with the token it came with."""
+"""A run that its target accepts, from the request to the report with its callback token."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from tests.web.serving import serving
 
 
 class Accepts(BaseHTTPRequestHandler):
-    """Accepts whatever it is asked to do, and keeps what it was told."""
+    """A target that accepts every request, and records it."""
 
     got: ClassVar[list] = []
 

@@ -1,4 +1,4 @@
-"""The first token: made once, and left where only its operator can read it."""
+"""The first token: created once, in a file that only its owner can read."""
 
 import asyncio
 import stat
@@ -77,7 +77,7 @@ def test_one_of_several_starting_nodes_creates_the_first_token(world, settings, 
 
 
 class Later:
-    """Tokens of a node that saw none, and comes to make one only when another node has done so."""
+    """Tokens of a node that saw none, and creates one only after another node has done so."""
 
     def __init__(self, tokens, before_creating):
         self._tokens, self._before_creating = tokens, before_creating

@@ -1,4 +1,4 @@
-"""Tokens that somebody else signs: the right one lets in, and nothing that is made to look like one."""
+"""JWTs of another issuer: valid ones authenticate, forged and invalid ones are refused."""
 
 import base64
 import hashlib
@@ -52,7 +52,7 @@ def claims(*without, **more):
 
 
 def signed(payload=None, *, header=None, key=RSA, algorithm="RS256", raw=None):
-    """Return a token that is signed well, whatever it says."""
+    """Return a correctly signed token with any content."""
     text = json.dumps(CLAIMS if payload is None else payload).encode() if raw is None else raw
     return jwt.PyJWS().encode(text, key, algorithm, headers=header)
 
@@ -62,13 +62,13 @@ def by_hand(header, payload, signature=b""):
 
 
 def hs256(header, payload, secret):
-    """Return a token signed with HMAC, by hand: a library would refuse some of these secrets."""
+    """Return a token signed with HMAC, without a library, which would refuse some of these secrets."""
     head = f"{b64(header)}.{b64(payload)}"
     return f"{head}.{b64(hmac.new(secret, head.encode(), hashlib.sha256).digest())}"
 
 
 def rs256_by_hand(header, payload):
-    """Return a token signed with the right key over a header that a library would not write."""
+    """Return a token signed with the right key, with a header that a library would not write."""
     head = f"{header if isinstance(header, str) else b64(header)}.{b64(payload)}"
     algorithm = jwt.algorithms.RSAAlgorithm(jwt.algorithms.RSAAlgorithm.SHA256)
     return f"{head}.{b64(algorithm.sign(head.encode(), RSA))}"
@@ -107,7 +107,7 @@ def test_service_authenticates_with_a_jwt(world, tmp_path):
     assert world.passed[0][0]["state"]["caller"] == Caller("jwt:ann", "define", "ann")
     assert world.ask(token=signed(claims(exp=NOW - 60))).told == "it has expired"
     assert world.ask(token=f"{signed()}x").status == 401
-    assert world.ask(token=world.a_token()).status == 200  # our own go on
+    assert world.ask(token=world.a_token()).status == 200  # tokens of Onbeat remain valid
 
 
 def test_jwt_is_refused_without_a_configured_key(world):
@@ -127,7 +127,7 @@ ATTACKS = {
     "RS512 of the right key": signed(algorithm="RS512"),
     "PS256 of the right key": signed(algorithm="PS256"),
     "rs256 in small letters": rs256_by_hand({"alg": "rs256"}, CLAIMS),
-    # -- what the header asks for
+    # -- the header
     "kid is a path": rs256_by_hand({"alg": "RS256", "kid": ["../../dev/null"]}, CLAIMS),
     "kid is a path, HS256 with nothing": hs256({"alg": "HS256", "kid": "../../../../dev/null"}, CLAIMS, b""),
     "kid is SQL, HS256": hs256({"alg": "HS256", "kid": "x' UNION SELECT 'k"}, CLAIMS, b"k"),
@@ -159,7 +159,7 @@ ATTACKS = {
     "a signature of another token": f"{signed(claims(sub='admin')).rpartition('.')[0]}.{signed().split('.')[2]}",
     "another key": signed(key=OTHER_RSA),
     "ES256 of r and s that are none": by_hand({"alg": "ES256"}, CLAIMS, b"\0" * 64),
-    # -- the claims, signed well
+    # -- the claims, with a valid signature
     "expired": signed(claims(exp=NOW - 11)),
     **{f"no {name}": signed(claims(name)) for name in ("exp", "aud", "iss", "sub", "scope")},
     **{f"exp {value!r}": signed(claims(exp=value)) for value in (str(NOW + 600), True, None, [NOW + 600], 10**400, -1)},

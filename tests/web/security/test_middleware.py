@@ -1,4 +1,4 @@
-"""What a request meets before the application does, and what it is told when it stays outside."""
+"""The security middleware: which requests reach the application, and how others are refused."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ from tests.web.security.conftest import LARGE
 HTML = {"accept": "text/html"}
 
 
-# -- who comes
+# -- authentication
 
 
 def test_application_gets_the_caller_of_a_token(world):
@@ -81,7 +81,9 @@ def test_browser_without_a_session_gets_a_page_about_links(world):
     assert found.status == 401
     assert found.headers["content-type"].startswith("text/html")
     assert b"onbeat token link" in found.body
-    assert world.ask(headers=HTML).problem["status"] == 401  # the API speaks JSON to everybody
+    assert (
+        world.ask(headers=HTML).problem["status"] == 401
+    )  # the API responds with JSON also to browsers
 
 
 def test_database_failure_is_answered_with_retry_after(world):
@@ -111,7 +113,7 @@ def test_websocket_is_refused(world):
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-# -- runs and nodes
+# -- tokens of runs and nodes
 
 
 def test_token_of_a_run_may_only_report_its_outcome(world):
@@ -230,7 +232,7 @@ def test_logout_ends_the_session(world):
     assert world.ask(headers=cookie(secret)).status == 401
 
 
-# -- where it went
+# -- hosts
 
 
 @pytest.mark.parametrize(
@@ -275,7 +277,7 @@ def test_configured_host_names_are_accepted(world):
         assert world.ask(path="/healthz", headers={"host": host}).status == status
 
 
-# -- where it comes from
+# -- proxies and encryption
 
 
 def test_request_from_another_machine_requires_tls(world):
@@ -319,7 +321,7 @@ def test_invalid_forwarded_address_is_refused(world, told):
     )
 
 
-# -- pages of others
+# -- pages of other sites
 
 
 @pytest.mark.parametrize(
@@ -455,7 +457,7 @@ def test_application_gets_the_body_unchanged(world):
     assert world.passed[0][1] == text
 
 
-# -- how often
+# -- rate limits
 
 
 def test_wrong_tokens_from_an_address_are_throttled(world):
@@ -470,7 +472,7 @@ def test_wrong_tokens_from_an_address_are_throttled(world):
 
 
 def guess(world, times=60):
-    """Have an address send so many wrong credentials of every kind."""
+    """Send wrong credentials of every kind from an address."""
     kinds = [
         {"token": f"onbeat_{'x' * 43}"}, {"token": f"onbeat-run.{'a' * 64}.{'0' * 64}"}, {"token": f"onbeat-node.1.{'0' * 64}"},
         {"token": "a.b.c"}, {"headers": cookie(f"onbeat_session_{'x' * 43}")},
@@ -579,10 +581,10 @@ def test_response_has_no_server_header(world):
     world.answer_headers = [(b"Server", b"thing/1.0"), (b"cache-control", b"max-age=60")]
     found = world.ask(path="/healthz")
     assert "server" not in found.headers
-    assert found.headers["cache-control"] == "max-age=60"  # whoever answers may know better
+    assert found.headers["cache-control"] == "max-age=60"  # the application may set its own
 
 
-# -- whatever comes
+# -- arbitrary requests
 
 words = st.text(string.printable, max_size=40)
 

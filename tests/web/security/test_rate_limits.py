@@ -1,4 +1,4 @@
-"""Buckets that fill again, and of which there are never too many."""
+"""Token buckets: refill, and limited number."""
 
 import pytest
 

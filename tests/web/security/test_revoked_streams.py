@@ -1,11 +1,11 @@
-"""Who has come in may be asked for again, for as long as the answer takes."""
+"""Authorization is checked again while a long response lasts."""
 
-from tests.web.security.test_middleware import cookie
 from tests.web.security.test_jwt import NOW, RSA, claims, public_pem, settings_with, signed
+from tests.web.security.test_middleware import cookie
 
 
 def still(world):
-    """Return whether who came in last would come in again."""
+    """Return whether the last request is still authorized."""
     return world.run(world.passed[-1][0]["state"]["is_still_authorized"]())
 
 

@@ -1,4 +1,4 @@
-"""What is encrypted, with whom, and what must not be reachable without: on a real server."""
+"""TLS on a real server, and the settings that require it."""
 
 import asyncio
 import datetime as dt
@@ -27,7 +27,7 @@ from onbeat.web.server import HttpServer, bind
 
 
 class Authority:
-    """Somebody who signs certificates."""
+    """A certificate authority."""
 
     def __init__(self, folder, name):
         self.folder, self.key = folder, ec.generate_private_key(ec.SECP256R1())
@@ -144,7 +144,7 @@ def test_clients_without_a_required_certificate_are_refused(authority, tmp_path)
     with serving(tls_cert=cert, tls_key=key, tls_client_ca=authority.pem) as (port, secret):
         with client_of(authority, authority.certificate("client")) as client:
             assert get(client, port, secret).status_code == 200
-            assert get(client, port).status_code == 401  # who they are is still to be said
+            assert get(client, port).status_code == 401  # authentication is still required
         for certificate in (None, stranger):
             with client_of(authority, certificate) as client, pytest.raises(httpx.TransportError):
                 get(client, port, secret)
@@ -175,7 +175,7 @@ def test_key_readable_by_others_is_refused(authority):
         (authority.folder / "server.key").chmod(mode)
         with pytest.raises(InvalidSettings, match=r"^tls_key: every user .* \(chmod 600\)$"):
             ssl_context(Settings(tls_cert=cert, tls_key=key))
-    (authority.folder / "server.key").chmod(0o640)  # a group is often made for it
+    (authority.folder / "server.key").chmod(0o640)  # readable by a group, which is common
     assert ssl_context(Settings(tls_cert=cert, tls_key=key)) is not None
 
 
@@ -229,7 +229,7 @@ def test_loopback_address_needs_no_tls(listen):
 
 
 def spoken(port, text):
-    """Send bytes as they are; return what comes back until the connection is closed."""
+    """Send raw bytes; return all data received until the connection is closed."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(text)
         connection.shutdown(socket.SHUT_WR)
