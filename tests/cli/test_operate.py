@@ -196,7 +196,7 @@ def test_a_failure_is_reported_with_what_went_wrong(accepted):
 def test_a_failure_that_says_nothing_more_is_told_of_as_such(accepted):
     run, _ = accepted()
     found = as_json("report", run, "failure")
-    assert (found["status"], found["error"]) == ("FAILED", "the target reported a failure")
+    assert (found["status"], found["error"]) == ("FAILED", "it was reported to have failed")
 
 
 def test_a_failure_is_tried_again_unless_it_is_final(accepted):

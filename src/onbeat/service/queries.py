@@ -136,9 +136,9 @@ class Queries:
 
     async def _refuse_broken(self, schedule_id: str) -> None:
         """Refuse a schedule that does not exist because a system has no valid definition of it."""
-        kept = await self._store.kept(BROKEN, schedule_id)
-        if kept is not None:
-            raise NoSuchSchedule(schedule_id, why=_why_broken(kept))
+        document = await self._store.kept(BROKEN, schedule_id)
+        if document is not None:
+            raise NoSuchSchedule(schedule_id, why=_why_broken(document))
 
     async def find(self, schedule_id: str) -> ScheduleRow | None:
         """Return one schedule, or None."""
@@ -245,7 +245,7 @@ class Queries:
             raise NotAllowed(problem, hint="a token without an owner")
 
 
-def _why_broken(kept: DocumentRow) -> str:
-    body = kept.body if isinstance(kept.body, Mapping) else {}
+def _why_broken(document: DocumentRow) -> str:
+    body = document.body if isinstance(document.body, Mapping) else {}
     kind = "refused" if body.get("is_refused") else "corrupt"
     return f"{body.get('where')} is {kind}: {body.get('why')}"

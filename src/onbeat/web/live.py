@@ -15,8 +15,8 @@ from onbeat.ports.rows import EventRow, RunRow
 from onbeat.service.serialize import event_fields
 from onbeat.service.service import Service
 
-LOOK_EVERY = 0.5  # seconds between looks, when nothing is known to have happened
-SOONEST = 0.05  # seconds between looks at a busy store
+LOOK_EVERY = 0.5  # seconds between queries without a notification
+SOONEST = 0.05  # minimum seconds between queries
 KEEP_ALIVE = 15.0  # seconds without an event after which a comment is sent
 LOOK_BACK = 10_000  # milliseconds: older rows are complete, unless a transaction is still open
 MOST_SENT = 10_000  # event rows that are remembered until all rows before them are complete
