@@ -238,7 +238,7 @@ def test_number_of_streams_is_limited_until_one_ends(tmp_path, monkeypatch):
             each.sendall(asked)
             assert each.recv(12) == b"HTTP/1.1 200"
         eventually(lambda: api.front._live._open == 5)
-        assert "listen" in problem(api.get("/events"), 503)["problem"]
+        assert "streams are open" in problem(api.get("/events"), 503)["problem"]
         for each in there:
             each.close()
         eventually(lambda: api.front._live._open == 0)

@@ -115,7 +115,7 @@ def test_number_of_streams_of_a_caller_is_limited(api, name, monkeypatch):
             with stream(api, events), stream(api, log):
                 pass
             assert api.get(log.removesuffix("?follow=true"), token=token).text == "one\n"
-        eventually(lambda: not api.front._live.has_enough(f"token:{name}"))
+        eventually(lambda: not api.front._live.is_full_for(f"token:{name}"))
         with stream(api, log, token):
             pass
 
@@ -128,7 +128,7 @@ def test_streams_of_nodes_count_only_towards_the_total(api, name, monkeypatch):
     eventually(lambda: api.front._live._open == 0)
     with stream(api, log, token), stream(api, log, token):
         monkeypatch.setattr(live, "MOST_STREAMS", 2)
-        assert "listen" in problem(api.get(log), 503)["problem"]
+        assert "streams are open" in problem(api.get(log), 503)["problem"]
 
 
 def test_output_of_each_attempt_is_streamed(api, name, tmp_path):
@@ -217,7 +217,7 @@ def elsewhere(tmp_path):
 
 
 def test_silent_run_of_another_node_is_followed_while_it_runs(elsewhere, monkeypatch):
-    assert output.TIMEOUT.sock_read is output.PATIENCE.total is None
+    assert output.TIMEOUT.sock_read is output.TIMEOUT.total is None
     monkeypatch.setattr(output, "RECHECK_EVERY", 0.1)
 
     async def answer(writer):
@@ -265,7 +265,7 @@ def test_redirect_of_a_node_is_not_followed(elsewhere):
         async with elsewhere.answered_by(answer):
             return await elsewhere.heard()
 
-    assert asyncio.run(follow()) == b"[its node answered 302]\nkept\n"
+    assert asyncio.run(follow()) == b"[its node answered with status 302]\nkept\n"
     assert len(elsewhere.asked) == 1
 
 

@@ -34,7 +34,7 @@ class Signer:
 
     def proof(self, challenge: str, address: str) -> str:
         """Return a proof that a node of this database serves an address, `host:port`."""
-        return self._signed(f"{HERE}.{challenge}.{address}").rpartition(".")[2]
+        return self._signed(f"{PROOF}.{challenge}.{address}").rpartition(".")[2]
 
     def _signed(self, text: str) -> str:
         return f"{text}.{new(self._key, text.encode(), 'sha256').hexdigest()}"
@@ -43,7 +43,7 @@ class Signer:
         return compare_digest(self._signed(token.rpartition(".")[0]), token)
 
 
-RUN, NODE, HERE = "onbeat-run", "onbeat-node", "onbeat-here"
+RUN, NODE, PROOF = "onbeat-run", "onbeat-node", "onbeat-here"
 LONGEST = 60_000  # milliseconds for which the token of a node may be valid
 RUN_TOKEN = re.compile(rf"{RUN}\.([0-9a-f]{{64}})\.[0-9a-f]{{64}}")
 NODE_TOKEN = re.compile(rf"{NODE}\.([0-9]{{1,15}})\.[0-9a-f]{{64}}")

@@ -16,8 +16,8 @@ TIMEOUT = aiohttp.ClientTimeout(total=None, connect=3, sock_read=None)
 ANSWERS_WITHIN = 10.0  # seconds in which a node begins to answer
 RECHECK_EVERY = 30.0  # seconds of silence after which the run is read again
 FILE_WITHIN = 5.0  # seconds in which a run that starts on this node has a file
-KEPT = "its output is available once it has ended"
-NOT_HERE = f"[the run has no output file on this node: {KEPT}]\n".encode()
+AVAILABLE_LATER = "its output is available once it has ended"
+NOT_HERE = f"[the run has no output file on this node: {AVAILABLE_LATER}]\n".encode()
 
 
 class Output:
@@ -127,7 +127,7 @@ class Output:
         node = rows.get(run.leased_by or "")
         if node is None or not node.address:
             problem = "its node has no API" if node is not None else "its node is not registered"
-            yield _note(f"{problem}: {KEPT}")
+            yield _note(f"{problem}: {AVAILABLE_LATER}")
             return
         url = f"{node.address}/api/v1/runs/{run.run_id}/log"
         params = {"here": "true", "follow": "true" if follow else "false"}
@@ -146,7 +146,7 @@ class Output:
                     async for chunk in _chunks(response, run, reload):
                         yield chunk
         except (aiohttp.ClientError, TimeoutError):
-            yield _note(f"its node cannot be reached: {KEPT}")
+            yield _note(f"its node cannot be reached: {AVAILABLE_LATER}")
 
 
 async def _chunks(

@@ -49,7 +49,7 @@ Instant = Annotated[
         schema_extra={"pattern": INSTANT},
     ),
 ]
-Moment = Annotated[
+LocalOrInstant = Annotated[
     str | None,
     QueryParameter(
         max_length=64,

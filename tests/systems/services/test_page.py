@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_read_is_told_without_what_is_in_it(tmp_path):
     with serving_with(tmp_path) as api:
         (tmp_path / "services.json").write_text('{"secret": "hidden"')
         page = page_of(api)
-    assert "Their file cannot be read: see the log." in page
+    assert "The timer file cannot be read: see the log." in page
     assert "hidden" not in page
 
 

@@ -34,7 +34,7 @@ from onbeat.web.params import (
     IfMatch,
     Instant,
     Limit,
-    Moment,
+    LocalOrInstant,
     ScheduleId,
     Search,
     UpdateWaiting,
@@ -346,7 +346,7 @@ async def list_runs_of(
     responses=problem_responses("schedule", 404, 422),
 )
 async def why(
-    service: NamedDependency[Service], schedule_id: ScheduleId, at: Moment = None
+    service: NamedDependency[Service], schedule_id: ScheduleId, at: LocalOrInstant = None
 ) -> WhyFields:
     """Explain why a schedule ran or did not run at an instant, by default at its latest tick."""
     with naming("at"):

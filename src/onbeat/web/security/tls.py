@@ -19,7 +19,7 @@ def check_exposure(settings: Settings) -> None:
 
 def ssl_context(settings: Settings) -> ssl.SSLContext | None:
     """Return the TLS context of the server, or None without TLS."""
-    for name, needs in NEED:
+    for name, needs in REQUIRED_WITH:
         if getattr(settings, name) and not getattr(settings, needs):
             raise InvalidSettings(needs, f"{name} requires it", hint="a PEM file")
     if not settings.tls_cert:
@@ -46,7 +46,7 @@ def ssl_context(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-NEED = (("tls_key", "tls_cert"), ("tls_cert", "tls_key"), ("tls_client_ca", "tls_cert"))
+REQUIRED_WITH = (("tls_key", "tls_cert"), ("tls_cert", "tls_key"), ("tls_client_ca", "tls_cert"))
 
 
 def _check_key(name: str) -> None:
