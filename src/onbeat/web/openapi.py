@@ -1,5 +1,6 @@
 """The OpenAPI document: generated from the routes, and completed with what types cannot express."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ REFS = "#/components/schemas/"
 WITH_ETAG = {"get_schedule", "put_schedule", "patch_schedule", "create_schedule"}
 WITH_DEFINITION = {"put_schedule", "preview"}  # operations whose body is a definition
 SAFE = {"get"}
+SENTENCE_END = re.compile(r"\.\s|\.$|\n\n")
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"  # the security middleware refuses other characters
 
 
@@ -36,6 +38,7 @@ def complete(app: Litestar) -> Fields:
     for method, operation in _operations(document):
         for parameter in operation.get("parameters", ()):
             parameter["schema"] = _parameter_schema(parameter["schema"])
+        operation["summary"] = SENTENCE_END.split(operation["description"])[0]
         _complete_body(operation)
         _complete_responses(operation, method)
     _complete_body_schemas(document)
@@ -133,6 +136,8 @@ def _complete_body_schemas(document: Fields) -> None:
     for name in ("Definitions", "SimulateRequest"):  # request bodies with definitions
         schemas[name]["properties"]["schedules"] = definitions
         schemas[name]["properties"]["timezone"] = {"$ref": f"{REFS}timezone", "default": "UTC"}
+    # Litestar leaves out the constraints of list items.
+    schemas["PublishRequest"]["properties"]["tags"]["items"] |= {"minLength": 1, "maxLength": 200}
     for (name, field), pattern in TEXTS.items():
         schemas[name]["properties"][field]["pattern"] = pattern
     for name in _body_schemas(document):
