@@ -444,7 +444,7 @@ def listening():
         thread.join()
 
 
-class Told:
+class TargetInput:
     """A store, its launchers, and the input of a target in the second run of a schedule."""
 
     def __init__(self, place, url):
@@ -502,7 +502,7 @@ class Told:
 
 @pytest.fixture
 def told(tmp_path, listening):
-    return Told(tmp_path, listening)
+    return TargetInput(tmp_path, listening)
 
 
 @pytest.mark.parametrize("kind", ["http", "command"])

@@ -333,7 +333,7 @@ def test_a_time_that_is_none_is_refused_and_nothing_is_paused(two, when, told, f
 def test_a_pause_that_would_be_over_is_refused(two, when):
     done = onbeat("pause", "report", "--until", when)
     assert done.exit_code in {2, 4}
-    assert re.fullmatch(r"onbeat: \S*until: \S+Z is past \(later than \S+Z\)\n", done.stderr)
+    assert re.fullmatch(r"onbeat: \S*until: \S+Z is in the past \(later than \S+Z\)\n", done.stderr)
     assert not any(row["paused"] for row in as_json("list"))
 
 

@@ -103,7 +103,7 @@ def serving(folder, *, node=True, **settings):
     def run():
         try:
             asyncio.run(live())
-        except BaseException as failed:  # noqa: BLE001 - whoever waits is to have it
+        except BaseException as failed:  # noqa: BLE001 - re-raised by the waiting test
             held["failed"] = failed
             started.set()
 

@@ -76,7 +76,7 @@ def test_schedule_missing_in_the_source_is_deleted_only_with_prune(api, name):
     assert api.get(f"/schedules/{name}%2Fb").status_code == 200
     api.post("/apply", {**rest, "prune": True})
     problem(api.get(f"/schedules/{name}%2Fb"), 404)
-    assert api.get(f"/schedules/{name}%2Fby-hand").status_code == 200, "it is nobody's"
+    assert api.get(f"/schedules/{name}%2Fby-hand").status_code == 200, "it has no source"
 
 
 def test_schedule_of_another_source_is_replaced_only_with_take_over(api, name):

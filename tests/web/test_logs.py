@@ -44,7 +44,7 @@ def test_output_of_a_finished_run_is_returned(api, name):
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
     eventually(lambda: api.get(f"/runs/{run}").json()["finished_at"])
     assert api.get(f"/runs/{run}/log").text == "héllo\n"
-    assert api.get(f"/runs/{run}/log?follow=true").text == "héllo\n", "it ends at once"
+    assert api.get(f"/runs/{run}/log?follow=true").text == "héllo\n", "it ends immediately"
     problem(api.get("/runs/999999/log"), 404)
     problem(api.get("/runs/999999/log?follow=true"), 404)
 
@@ -68,7 +68,7 @@ def test_output_is_streamed_from_before_the_start_of_a_run(api, name, tmp_path):
     opened = threading.Timer(0.3, api.put, ("/gate", {"gate": "open"}))
     opened.start()
     with tail(api, run) as lines:
-        assert next(lines) == "one", "while it goes on"
+        assert next(lines) == "one", "while it runs"
         (tmp_path / "go").touch()
         assert list(lines) == ["two"]
     opened.join()
@@ -112,7 +112,7 @@ def test_output_is_fetched_from_the_node_of_the_run(tmp_path, postgres_url, name
         assert addresses[asked.get(f"/runs/{run}").json()["node_id"]] == runs.url
         with tail(asked, run) as lines:
             assert next(lines) == "one"
-            assert asked.get(f"/runs/{run}/log?here=true").text == "", "nobody else is asked"
+            assert asked.get(f"/runs/{run}/log?here=true").text == "", "no other node is contacted"
             assert asked.get(f"/runs/{run}/log").text == "one\n"
             (tmp_path / "go").touch()
             assert list(lines) == ["two"]

@@ -188,7 +188,7 @@ def everything(api):
     return api.do(read())
 
 
-def expected(operation, role, whose):
+def expected(operation, role, target_owner):
     """Return the expected statuses."""
     scope, _, owner = role.partition("@")
     needed = NEEDS[operation]
@@ -197,16 +197,16 @@ def expected(operation, role, whose):
     if scope not in SCOPES:
         return {401} if role == "none" else {401, 429}
     if SCOPES.index(scope) < SCOPES.index(needed) or (owner and operation in OF_EVERYBODY):
-        return {403, 404} if owner and whose != owner and operation in ABOUT_ONE else {403}
+        return {403, 404} if owner and target_owner != owner and operation in ABOUT_ONE else {403}
     if operation in ("report_run", "report_run_shortly"):
-        return {404} if owner and whose != owner else {409}  # the run has not been accepted
+        return {404} if owner and target_owner != owner else {409}  # the run has not been accepted
     if operation == "publish_artifact":
         return {422}  # no program of agents has registered a type
     if operation == "run_launcher_start":
-        return {403} if owner and whose != owner else {409}  # no executor is configured
-    if operation == "create_schedule" and (not owner or whose == owner):
+        return {403} if owner and target_owner != owner else {409}  # no executor is configured
+    if operation == "create_schedule" and (not owner or target_owner == owner):
         return {200}  # it exists with the same definition
-    if owner and whose != owner and operation in ABOUT_ONE:
+    if owner and target_owner != owner and operation in ABOUT_ONE:
         return {403, 404} if operation in REVEALS_EXISTENCE else {404}
     return {200, 201, 202, 204}
 
@@ -216,17 +216,19 @@ def test_each_operation_is_refused_without_effect_to_callers_without_the_right(
     api, operations, role
 ):
     given = {}
-    for (operation, (method, path)), whose in itertools.product(operations.items(), ("ann", "bob")):
-        there = given.setdefault(whose, None) or give(api, whose)
-        right = expected(operation, role, whose)
+    for (operation, (method, path)), target_owner in itertools.product(
+        operations.items(), ("ann", "bob")
+    ):
+        there = given.setdefault(target_owner, None) or give(api, target_owner)
+        right = expected(operation, role, target_owner)
         before = everything(api) if min(right) >= 400 else None
         status, text = ask(api, operation, there, role=role, method=method, path=path)
-        assert status in right, (role, operation, whose, status, text)
+        assert status in right, (role, operation, target_owner, status, text)
         if status >= 400:
-            assert everything(api) == before, (role, operation, whose)
+            assert everything(api) == before, (role, operation, target_owner)
         if role.endswith("@ann") and status == 404:
             assert "bob/" not in text.replace(there["schedule_id"], ""), text
-        given[whose] = there if status >= 400 or method == "GET" else None
+        given[target_owner] = there if status >= 400 or method == "GET" else None
 
 
 @pytest.fixture(scope="module")
@@ -452,7 +454,7 @@ class TestWhatAnAdminDefined:
                 answer = ask_for(api, name.replace("/", "%2F"), token)
                 told = (change, name, answer.status_code, answer.text)
                 assert answer.status_code in {400, 403, 404, 409, 422}, told
-                assert "nothing here" not in answer.text, told
+                assert "no route has this path" not in answer.text, told
                 if not change.startswith(("workflow_", "session_", "patch_", "create_")):
                     assert answer.status_code == 403, told
                     assert "admin" in answer.text, told

@@ -185,7 +185,7 @@ class TestTokens:
         assert secret not in listed.text
         assert f"{name}@x" in [each["name"] for each in listed.json()["tokens"]]
         assert api.delete(f"/tokens/{name}%40x").status_code == 204
-        assert api.get("/schedules", token=secret).status_code == 401, "at once"
+        assert api.get("/schedules", token=secret).status_code == 401, "immediately"
         problem(api.delete(f"/tokens/{name}%40x"), 404)
 
     def test_token_name_cannot_be_reused(self, api, name):

@@ -69,7 +69,7 @@ def test_stream_ends_when_its_token_is_revoked_and_not_before(api, name):
         other = open_streams.enter_context(stream(api, "/events"))
         time.sleep(0.5)
         api.put(f"/schedules/{name}-2", ENDLESS)
-        assert next(each for each in there[0] if each.startswith("event:")), "it goes on"
+        assert next(each for each in there[0] if each.startswith("event:")), "the stream continues"
         for n, lines in enumerate(there):
             api.do(api.beat.service.tokens.revoke(f"{name}-{n}"))
             begin = time.monotonic()
@@ -231,7 +231,7 @@ def test_silent_run_of_another_node_is_followed_while_it_runs(elsewhere, monkeyp
             return await elsewhere.heard()
 
     assert asyncio.run(follow()) == b"one\ntwo\n"
-    assert elsewhere.looks > 3, "whether it goes on is looked up meanwhile"
+    assert elsewhere.looks > 3, "the run is read again meanwhile"
 
 
 def test_output_stream_ends_if_the_run_ended_and_its_node_is_silent(elsewhere, monkeypatch):

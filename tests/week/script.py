@@ -23,8 +23,8 @@ DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 class Does:
     """What a target does with one attempt: how long it takes, and how it ends.
 
-    `accepts` goes on elsewhere, and tells of its end `tells` after that, if at all; `busy` wants to
-    be asked again in `again`; any other end but `ok` is a reason.
+    `accepts` accepts the run, and reports its outcome `tells` after that, if at all; `busy` asks for
+    a retry after `again`; any other end but `ok` is a reason.
     """
 
     takes: int

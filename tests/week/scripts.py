@@ -1,8 +1,8 @@
 """The scripts: a messy week, and shorter ones of the nights in which the clocks change.
 
-The week is the one whose Sunday has 02:30 twice. It has an outage in good order and a crash, edits of
+The week is the one whose Sunday has 02:30 twice. It has a graceful outage and a crash, edits of
 triggers and of policies, a deletion, pauses of every kind, a closed gate, a group that is full, runs
-that overlap, fail, are tried again, are slow, are canceled, or never tell of their end.
+that overlap, fail, are tried again, are slow, are canceled, or never report their outcome.
 """
 
 from datetime import date

@@ -28,7 +28,7 @@ class Answer:
         return json.loads(self.body)
 
     @property
-    def told(self):
+    def problem_text(self):
         found = self.problem
         assert found["status"] == self.status
         return found["problem"]
@@ -77,12 +77,12 @@ class World:
         client="127.0.0.1", scheme="http", port=8585, chunks=None, raw_path=None,
     ):  # fmt: skip
         """Send one request, and return the response; None if there was none."""
-        told = {"host": "localhost:8585"}
+        sent = {"host": "localhost:8585"}
         if token is not None:
-            told["authorization"] = f"Bearer {token}"
+            sent["authorization"] = f"Bearer {token}"
         if body is not None:
-            told |= {"content-length": str(len(body)), "content-type": "application/json"}
-        pairs = [*told.items()] if isinstance(headers, list) else [*(told | dict(headers)).items()]
+            sent |= {"content-length": str(len(body)), "content-type": "application/json"}
+        pairs = [*sent.items()] if isinstance(headers, list) else [*(sent | dict(headers)).items()]
         pairs += headers if isinstance(headers, list) else []
         scope = {
             "type": "http",

@@ -57,7 +57,7 @@ def signed(payload=None, *, header=None, key=RSA, algorithm="RS256", raw=None):
     return jwt.PyJWS().encode(text, key, algorithm, headers=header)
 
 
-def by_hand(header, payload, signature=b""):
+def assembled(header, payload, signature=b""):
     return f"{b64(header)}.{b64(payload)}.{b64(signature)}"
 
 
@@ -67,7 +67,7 @@ def hs256(header, payload, secret):
     return f"{head}.{b64(hmac.new(secret, head.encode(), hashlib.sha256).digest())}"
 
 
-def rs256_by_hand(header, payload):
+def rs256_assembled(header, payload):
     """Return a token signed with the right key, with a header that a library would not write."""
     head = f"{header if isinstance(header, str) else b64(header)}.{b64(payload)}"
     algorithm = jwt.algorithms.RSAAlgorithm(jwt.algorithms.RSAAlgorithm.SHA256)
@@ -105,7 +105,7 @@ def test_service_authenticates_with_a_jwt(world, tmp_path):
     world.open(**{name: getattr(made, name) for name in names})
     assert world.ask(token=signed()).status == 200
     assert world.passed[0][0]["state"]["caller"] == Caller("jwt:ann", "define", "ann")
-    assert world.ask(token=signed(claims(exp=NOW - 60))).told == "it has expired"
+    assert world.ask(token=signed(claims(exp=NOW - 60))).problem_text == "it has expired"
     assert world.ask(token=f"{signed()}x").status == 401
     assert world.ask(token=world.a_token()).status == 200  # tokens of Onbeat remain valid
 
@@ -116,32 +116,32 @@ def test_jwt_is_refused_without_a_configured_key(world):
 
 ATTACKS = {
     # -- the algorithm
-    **{f"alg {alg!r}": by_hand({"alg": alg, "typ": "JWT"}, CLAIMS) for alg in
+    **{f"alg {alg!r}": assembled({"alg": alg, "typ": "JWT"}, CLAIMS) for alg in
        ("none", "None", "NONE", "nOnE", "none ", "", None, 0, [], ["RS256"], "null")},
-    "alg none, with a signature": by_hand({"alg": "none"}, CLAIMS, b"x" * 256),
-    "no alg": by_hand({"typ": "JWT"}, CLAIMS),
+    "alg none, with a signature": assembled({"alg": "none"}, CLAIMS, b"x" * 256),
+    "no alg": assembled({"typ": "JWT"}, CLAIMS),
     "HS256 with the public key as the secret": hs256({"alg": "HS256", "typ": "JWT"}, CLAIMS, public_pem(RSA)),
     "HS256 with the public key without its newline": hs256({"alg": "HS256"}, CLAIMS, public_pem(RSA).strip()),
     "HS256 that says RS256": hs256({"alg": "RS256"}, CLAIMS, public_pem(RSA)),
     "HS256 with an empty secret": hs256({"alg": "HS256"}, CLAIMS, b""),
     "RS512 of the right key": signed(algorithm="RS512"),
     "PS256 of the right key": signed(algorithm="PS256"),
-    "rs256 in small letters": rs256_by_hand({"alg": "rs256"}, CLAIMS),
+    "rs256 in small letters": rs256_assembled({"alg": "rs256"}, CLAIMS),
     # -- the header
-    "kid is a path": rs256_by_hand({"alg": "RS256", "kid": ["../../dev/null"]}, CLAIMS),
+    "kid is a path": rs256_assembled({"alg": "RS256", "kid": ["../../dev/null"]}, CLAIMS),
     "kid is a path, HS256 with nothing": hs256({"alg": "HS256", "kid": "../../../../dev/null"}, CLAIMS, b""),
     "kid is SQL, HS256": hs256({"alg": "HS256", "kid": "x' UNION SELECT 'k"}, CLAIMS, b"k"),
-    "jku": rs256_by_hand({"alg": "RS256", "jku": "https://evil.example/keys"}, CLAIMS),
-    "x5u": rs256_by_hand({"alg": "RS256", "x5u": "https://evil.example/cert"}, CLAIMS),
-    "x5c": rs256_by_hand({"alg": "RS256", "x5c": ["AAAA"]}, CLAIMS),
+    "jku": rs256_assembled({"alg": "RS256", "jku": "https://evil.example/keys"}, CLAIMS),
+    "x5u": rs256_assembled({"alg": "RS256", "x5u": "https://evil.example/cert"}, CLAIMS),
+    "x5c": rs256_assembled({"alg": "RS256", "x5c": ["AAAA"]}, CLAIMS),
     "jwk of another key": signed(header={"jwk": json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(OTHER_RSA.public_key()))}, key=OTHER_RSA),
-    "crit": rs256_by_hand({"alg": "RS256", "crit": ["exp"], "exp": 1}, CLAIMS),
-    "b64 false": rs256_by_hand({"alg": "RS256", "b64": False, "crit": ["b64"]}, CLAIMS),
-    "zip": rs256_by_hand({"alg": "RS256", "zip": "DEF"}, CLAIMS),
-    "cty, a token in a token": rs256_by_hand({"alg": "RS256", "cty": "JWT"}, signed().encode()),
-    "typ of another kind": rs256_by_hand({"alg": "RS256", "typ": "logout+jwt"}, CLAIMS),
-    "alg twice": rs256_by_hand(b64(b'{"alg":"none","alg":"RS256"}'), CLAIMS),
-    "header is a list": rs256_by_hand(["RS256"], CLAIMS),
+    "crit": rs256_assembled({"alg": "RS256", "crit": ["exp"], "exp": 1}, CLAIMS),
+    "b64 false": rs256_assembled({"alg": "RS256", "b64": False, "crit": ["b64"]}, CLAIMS),
+    "zip": rs256_assembled({"alg": "RS256", "zip": "DEF"}, CLAIMS),
+    "cty, a token in a token": rs256_assembled({"alg": "RS256", "cty": "JWT"}, signed().encode()),
+    "typ of another kind": rs256_assembled({"alg": "RS256", "typ": "logout+jwt"}, CLAIMS),
+    "alg twice": rs256_assembled(b64(b'{"alg":"none","alg":"RS256"}'), CLAIMS),
+    "header is a list": rs256_assembled(["RS256"], CLAIMS),
     # -- the form
     "no signature": signed().rpartition(".")[0],
     "an empty signature": f"{signed().rpartition('.')[0]}.",
@@ -158,7 +158,7 @@ ATTACKS = {
     "huge": signed(claims(more="x" * 20_000)),
     "a signature of another token": f"{signed(claims(sub='admin')).rpartition('.')[0]}.{signed().split('.')[2]}",
     "another key": signed(key=OTHER_RSA),
-    "ES256 of r and s that are none": by_hand({"alg": "ES256"}, CLAIMS, b"\0" * 64),
+    "ES256 of r and s that are none": assembled({"alg": "ES256"}, CLAIMS, b"\0" * 64),
     # -- the claims, with a valid signature
     "expired": signed(claims(exp=NOW - 11)),
     **{f"no {name}": signed(claims(name)) for name in ("exp", "aud", "iss", "sub", "scope")},

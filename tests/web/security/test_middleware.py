@@ -30,7 +30,7 @@ def test_application_gets_the_caller_of_a_token(world):
 
 def test_unauthenticated_request_is_refused_with_a_hint(world):
     found = world.ask()
-    assert (found.status, found.told) == (401, "authentication is required")
+    assert (found.status, found.problem_text) == (401, "authentication is required")
     assert found.headers["www-authenticate"] == 'Bearer realm="onbeat"'
     assert "onbeat token create" in found.problem["hint"]
     assert world.passed == []
@@ -55,7 +55,7 @@ def test_invalid_token_is_refused(world, given):
 def test_repeated_authorization_header_is_refused(world):
     token = world.a_token()
     found = world.ask(token=token, headers=[("authorization", f"Bearer {token}")])
-    assert (found.status, found.told) == (400, "the header is repeated")
+    assert (found.status, found.problem_text) == (400, "the header is repeated")
 
 
 def test_secrets_of_links_and_sessions_are_not_tokens(world):
