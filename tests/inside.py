@@ -24,4 +24,4 @@ async def in_transaction(store, call):
 
 def listeners_of(front):
     """Return how many streams an API serves."""
-    return front._live._listeners
+    return front._live._open

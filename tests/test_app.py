@@ -249,7 +249,10 @@ async def test_the_policies_of_a_decorator_are_part_of_the_definition(beat):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"inputs": {"limut": 3}}, r"inputs\.limut: the function has no such parameter \(known: limit, kind\)"),
+        (
+            {"inputs": {"limut": 3}},
+            r"inputs\.limut: the function has no such parameter \(known: limit, kind\)",
+        ),
         ({}, r"inputs\.limit: the function requires it"),
         ({"inputs": {"limit": 3}, "overlap": "quue"}, "overlap: .*did you mean 'queue'"),
         ({"inputs": {"limit": 3}, "retries": 3}, "retries: .*did you mean 'retry'"),
@@ -551,7 +554,9 @@ async def test_defining_again_what_is_there_changes_nothing(beat):
 async def test_a_schedule_that_could_never_be_launched_is_refused_and_nothing_is_defined(beat):
     wrong = a_schedule("wrong", run={"python": "a b"})
     async with beat:
-        with pytest.raises(InvalidSchedule, match=r"wrong\.run\.python: 'a b' is not a function name"):
+        with pytest.raises(
+            InvalidSchedule, match=r"wrong\.run\.python: 'a b' is not a function name"
+        ):
             await beat.define(a_schedule("right"), wrong)
         assert await beat.schedules() == []
 

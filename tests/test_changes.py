@@ -255,7 +255,7 @@ async def test_a_source_that_has_too_many_schedules_is_not_compared(world):
 async def test_too_many_schedules_are_not_forecast(world):
     await world.apply(a_schedule("a"), a_schedule("b"))
     assert len((await world.service.standings(most=2)).standings) == 2
-    with pytest.raises(InvalidSchedule, match="schedules: there are too many to forecast here"):
+    with pytest.raises(InvalidSchedule, match="schedules: there are too many to forecast"):
         await world.service.standings(most=1)
 
 

@@ -272,10 +272,10 @@ def test_a_group_may_be_there_before_any_schedule():
 @pytest.mark.parametrize(
     ("name", "places", "told"),
     [
-        ("mail", "0", "places: 0 is no number of places (1 to 10000)"),
-        ("mail", "10001", "places: 10001 is no number of places (1 to 10000)"),
-        ("the mail", "1", "group: 'the mail' is no name of a group (letters, digits and . _ / -, at most 100)"),
-        ("", "1", "group: '' is no name of a group (letters, digits and . _ / -, at most 100)"),
+        ("mail", "0", "places: 0 is out of bounds (1 to 10000)"),
+        ("mail", "10001", "places: 10001 is out of bounds (1 to 10000)"),
+        ("the mail", "1", "group: 'the mail' is not a name of a group (letters, digits and . _ / -, at most 100)"),
+        ("", "1", "group: '' is not a name of a group (letters, digits and . _ / -, at most 100)"),
     ],
 )  # fmt: skip
 def test_what_is_no_group_and_no_number_of_places_is_refused(two, name, places, told):
@@ -333,7 +333,7 @@ def test_a_time_that_is_none_is_refused_and_nothing_is_paused(two, when, told, f
 def test_a_pause_that_would_be_over_is_refused(two, when):
     done = onbeat("pause", "report", "--until", when)
     assert done.exit_code in {2, 4}
-    assert re.fullmatch(r"onbeat: \S*until: \S+Z is past \(later than \S+Z\)\n", done.stderr)
+    assert re.fullmatch(r"onbeat: \S*until: \S+Z is in the past \(later than \S+Z\)\n", done.stderr)
     assert not any(row["paused"] for row in as_json("list"))
 
 

@@ -68,10 +68,13 @@ def test_a_revoked_token_is_gone():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (("a b",), "name: 'a b' is no name of a token (letters, digits and . _ @ -, at most 100)"),
+        (
+            ("a b",),
+            "name: 'a b' is not a name of a token (letters, digits and . _ @ -, at most 100)",
+        ),
         (("ci", "--expires", "soon"), "--expires: 'soon' is not a duration"),
         (("ci", "--expires", "0s"), "expires: it is out of bounds (1s to 36500d)"),
-        (("ci", "--owner", "a b"), "owner: 'a b' is no name of an owner"),
+        (("ci", "--owner", "a b"), "owner: 'a b' is not a name of an owner"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given, told):
@@ -138,7 +141,7 @@ def test_a_link_names_the_address_that_its_node_serves(free_port):
         assert re.fullmatch(LINK.format(port=free_port), found["link"])
         assert found.keys() == {"link", "expires_at"}
         with urllib.request.urlopen(found["link"]) as opened:
-            assert b"You are in." in opened.read()
+            assert b"You are logged in." in opened.read()
 
 
 def test_without_a_node_that_serves_the_api_there_is_no_link_and_no_code(free_port, monkeypatch):
@@ -180,7 +183,7 @@ def test_a_process_that_passes_the_challenge_on_to_a_node_is_found_out(free_port
             database.execute("UPDATE nodes SET address = ?", (f"http://127.0.0.1:{port}",))
         monkeypatch.setenv("ONBEAT_LISTEN", f"127.0.0.1:{port}")
         told = refused(69, "token", "link")
-        assert "is served by another process, which passes requests on to a node" in told
+        assert "is served by another process, which forwards requests to a node" in told
         assert b"/.well-known/onbeat?challenge=" in heard[0]
 
 

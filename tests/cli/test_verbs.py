@@ -490,7 +490,7 @@ def test_a_request_id_with_other_inputs_is_refused(two):
     given = ("run", "report", "--request-id", "order-7", "--input")
     first = as_json(*given, "limit=1")
     assert as_json(*given, "limit=1")["run_id"] == first["run_id"]
-    told = "request_id: run 1 has this request id, and other inputs (another request id)"
+    told = "request_id: run 1 has this request id, but other inputs (another request id)"
     assert refused(4, *given, "limit=2") == told
 
 

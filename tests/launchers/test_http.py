@@ -902,10 +902,8 @@ def test_short_secret_value_is_not_hidden_in_results(server):
 
 def test_unset_variable_is_named_and_nothing_is_sent(server):
     outcome, _ = with_secret(server, "${env:TOKEN} ${env:NONE}")
-    error = (
-        "headers.Authorization: this node does not pass the variable NONE on (pass_env names it)"
-    )
-    assert outcome == Failed(error, reason="invalid_target", retryable=False)
+    told = "headers.Authorization: this node does not pass on the variable NONE (add it to the setting pass_env)"
+    assert outcome == Failed(told, reason="invalid_target", retryable=False)
     assert server.seen == []
 
 

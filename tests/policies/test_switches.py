@@ -83,7 +83,7 @@ async def test_a_pause_that_would_be_over_already_is_refused(world):
     with pytest.raises(InvalidSchedule) as refused:
         await world.beat.pause("report", until=world.clock.now())
     assert str(refused.value) == (
-        "until: 2026-01-01T12:00:00.000Z is past (later than 2026-01-01T12:00:00.000Z)"
+        "until: 2026-01-01T12:00:00.000Z is in the past (later than 2026-01-01T12:00:00.000Z)"
     )
     assert not (await world.schedule("report")).paused
 

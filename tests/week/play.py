@@ -1,7 +1,7 @@
-"""A script, done to the product: a real scheduler on a real file, with a clock that is turned.
+"""Plays a script on the product: a real scheduler on a real file, with a manual clock.
 
-The clock goes on to when the engine would wake by itself, a target ends, or somebody does something;
-it stands still until the engine has nothing left to do. Targets take the time of that clock.
+The clock moves to the next wake-up of the engine, end of a target, or act of a user;
+it stands still until the engine has nothing left to do. Targets run by that clock.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ BY_HAND = Does(67)
 
 @dataclass
 class Target:
-    """An attempt that goes on, until the clock says that it has ended."""
+    """A running attempt, which ends at an instant of the clock."""
 
     ends_at: int
     outcome: object
@@ -31,15 +31,15 @@ class Target:
 
 
 class Targets:
-    """A launcher whose targets do what the script says, in the time of its clock."""
+    """A launcher whose targets follow the script, by its clock."""
 
     def __init__(self, script, clock):
         self._script, self._clock = script, clock
         self.going = {}
-        self.reports = []  # what those that went on elsewhere will tell: when, and of which run
+        self.reports = []  # reports to come from accepted runs: when, and of which run
 
     def check(self, target):
-        """Take any."""
+        """Accept any target."""
 
     def can_cancel(self, target):
         return True
@@ -74,13 +74,13 @@ class Targets:
                 target.future.set_result(target.outcome)
 
     def kill(self, run_ids):
-        """Nothing can be left of them."""
+        """Such runs leave nothing behind."""
 
     async def recover(self):
         return 0
 
     async def close(self):
-        """Nothing is left."""
+        """Nothing to release."""
 
 
 def _future():
@@ -102,7 +102,7 @@ def _outcome(does):
 
 @dataclass
 class Play:
-    """One performance. After `to_the_end`, `beat` is there to be asked."""
+    """One play of a script. After `to_the_end`, `beat` can be queried."""
 
     script: object
     folder: object
@@ -151,7 +151,7 @@ class Play:
                 await self._calm()
 
     def _coming(self):
-        """Return when something is due: the engine's alarm, and what targets are about to do."""
+        """Return the instants at which the engine wakes or a target acts."""
         if self.beat is None:
             return []
         due = [target.ends_at for target in self.targets.going.values()]
@@ -160,13 +160,13 @@ class Play:
         return due if alarm is None else [*due, alarm]
 
     async def _tell(self):
-        """Tell of the ends of what went on elsewhere."""
+        """Report the outcomes of accepted runs."""
         for report in [each for each in self.targets.reports if each[0] <= self.clock.now()]:
             self.targets.reports.remove(report)
             await self.beat.report(report[1], Succeeded())
 
     async def _calm(self):
-        """Wait until the engine has nothing left to do."""
+        """Wait until the engine is idle."""
         runs, looks = self.beat.service.runs, 0
         while True:
             looks += 1
@@ -179,12 +179,12 @@ class Play:
             ]
             waiting = await runs(RunFilter(status="ENQUEUED"))
             if self.targets.going.keys() & {row.run_id for row in asked}:
-                await asyncio.sleep(0.01)  # the engine looks for those every 200 ms
+                await asyncio.sleep(0.01)  # the polling interval of the engine is 200 ms
             elif looks > 1 or not any(map(self._may_start, waiting)):
                 return
 
     def _may_start(self, row):
-        """Return whether a run is due that nothing is known to be in the way of."""
+        """Return whether a run is due and not blocked."""
         return row.due_at <= self.clock.now() and row.blocked_by is None and row.grp is None
 
     async def _until_all_wait(self):
@@ -192,13 +192,13 @@ class Play:
         while not self.beat.activity.is_waiting:  # noqa: ASYNC110 - it is the engine's doing
             await asyncio.sleep(0.0002)
 
-    # -- what people do
+    # -- acts of users
 
     async def _group(self, act):
         await self.beat.service.set_group(act.name, **act.given)
 
     async def _define(self, act):
-        """Define a schedule, also while there is no node."""
+        """Define a schedule, also while no node is up."""
         given, client = a_schedule(act.name, **act.given), self.beat
         if client is None:
             client = Onbeat(f"sqlite:///{self.path}", clock=self.clock)
@@ -238,7 +238,7 @@ class Play:
         await self.close()
 
     async def _crash(self, act):
-        """Go on with the file as it is now: whoever had it never gets to write to it again."""
+        """Continue with a copy of the file, so that the killed node cannot write to it any more."""
         before = self.path
         self.nodes += 1
         with closing(apsw.Connection(str(before))) as source:

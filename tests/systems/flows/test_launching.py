@@ -380,7 +380,7 @@ def test_a_password_that_is_no_reference_is_refused():
         ({"flow": {"url": "/-/a", "key": ""}}, "run.flow.key: '' is no key"),
         ({"flow": {"url": "/-/a", "panel": "x"}}, "run.flow.panel: no field has this name"),
         ({"flow": {"url": "/{{ date }}"}}, "run.flow: a flow has no templates"),
-        (FLOW | {"inputs": {"a": "secret://b"}}, "run.inputs.a: a secret would be seen here"),
+        (FLOW | {"inputs": {"a": "secret://b"}}, "run.inputs.a: a secret would be visible here"),
     ],
 )
 def test_what_is_no_flow_is_refused_when_it_is_defined(run, told):

@@ -71,7 +71,7 @@ def test_user_and_trigger_of_each_run_are_in_its_row_and_on_the_page(api):
     assert api.get(f"/runs/{run['run_id']}").json()["user"] == "timer"
     page = api.get("//").text
     assert "<td>timer</td><td>manual</td>" in page
-    assert "Flows that are left out" in page
+    assert "Flows not scheduled" in page
 
 
 def test_a_flow_is_paused_and_goes_on(api):

@@ -1,4 +1,4 @@
-"""The first token: made once, and left where only its operator can read it."""
+"""The first token: created once, in a file that only its owner can read."""
 
 import asyncio
 import stat
@@ -27,7 +27,7 @@ def first(world, settings):
     return world.run(ensure_first_token(world.tokens, settings))
 
 
-def test_the_first_token_is_in_a_file_that_only_its_owner_can_read(world, settings, path):
+def test_first_token_is_in_a_file_for_its_owner_only(world, settings, path):
     assert first(world, settings) == path
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     caller = world.run(world.tokens.authenticate(path.read_text().strip()))
@@ -36,25 +36,25 @@ def test_the_first_token_is_in_a_file_that_only_its_owner_can_read(world, settin
     assert (row.event.name, row.event.by) == ("token.created", LOCAL.name)
 
 
-def test_there_is_one_first_token(world, settings, path):
+def test_first_token_is_created_once(world, settings, path):
     first(world, settings)
     secret = path.read_text()
     assert first(world, settings) is None
     assert path.read_text() == secret
 
 
-def test_who_has_made_tokens_needs_no_first(world, settings, path):
+def test_database_with_tokens_gets_no_first_token(world, settings, path):
     world.a_token()
     assert first(world, settings) is None
     assert not path.exists()
 
 
-def test_a_session_is_no_token(world, settings, path):
+def test_database_with_only_a_session_gets_a_first_token(world, settings, path):
     world.a_session()
     assert first(world, settings) == path
 
 
-def test_what_a_stranger_put_there_is_not_written_through(world, settings, path, tmp_path):
+def test_first_token_is_not_written_through_a_link(world, settings, path, tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "victim").chmod(0o644)
     path.symlink_to(tmp_path / "victim")
@@ -63,7 +63,7 @@ def test_what_a_stranger_put_there_is_not_written_through(world, settings, path,
     assert not path.is_symlink()
 
 
-def test_of_nodes_that_start_at_once_one_makes_it(world, settings, path):
+def test_one_of_several_starting_nodes_creates_the_first_token(world, settings, path):
     async def both():
         others = [Tokens(world.store, world.clock) for _ in range(3)]
         folders = [replace(settings, database=f"{settings.database}{i}") for i in range(3)]
@@ -77,7 +77,7 @@ def test_of_nodes_that_start_at_once_one_makes_it(world, settings, path):
 
 
 class Later:
-    """Tokens of a node that saw none, and comes to make one only when another node has done so."""
+    """Tokens of a node that saw none, and creates one only after another node has done so."""
 
     def __init__(self, tokens, before_creating):
         self._tokens, self._before_creating = tokens, before_creating
@@ -90,7 +90,7 @@ class Later:
         return await self._tokens.create(*given)
 
 
-def test_who_comes_second_leaves_the_file_of_the_first_alone(world, settings, path):
+def test_second_node_keeps_the_token_file_of_the_first(world, settings, path):
     async def another_is_faster():
         assert await ensure_first_token(world.tokens, settings) == path
 
@@ -100,7 +100,7 @@ def test_who_comes_second_leaves_the_file_of_the_first_alone(world, settings, pa
     assert [each.name for each in path.parent.glob("*.token*")] == [path.name]
 
 
-def test_who_looks_before_the_first_has_begun_leaves_its_file_alone_too(world, settings, path):
+def test_node_that_checked_too_early_keeps_the_token_file_of_the_first(world, settings, path):
     world.run(ensure_first_token(world.tokens, settings))
     secret = path.read_text()
 
@@ -112,7 +112,7 @@ def test_who_looks_before_the_first_has_begun_leaves_its_file_alone_too(world, s
     assert path.read_text() == secret
 
 
-def test_a_token_whose_secret_cannot_be_written_is_no_token(world, settings, path):
+def test_first_token_is_revoked_if_its_file_cannot_be_written(world, settings, path):
     (path / "in the way").mkdir(parents=True)
     with pytest.raises(OSError, match="directory"):
         first(world, settings)
@@ -120,13 +120,13 @@ def test_a_token_whose_secret_cannot_be_written_is_no_token(world, settings, pat
     assert [each.name for each in path.parent.glob("*.token*")] == [path.name]
 
 
-def test_with_postgresql_it_is_where_onbeat_was_started():
+def test_first_token_file_on_postgresql_is_in_the_working_directory():
     assert Settings(database="postgresql://a/b").token_path == Path("onbeat.token")
 
 
-def test_in_memory_there_is_none(world):
+def test_database_in_memory_has_no_first_token(world):
     assert first(world, Settings(database="sqlite://")) is None
 
 
-def test_a_link_is_where_the_api_is_found():
+def test_login_link_has_the_url_of_the_api():
     assert link_of(Settings().api_url, "x") == "http://127.0.0.1:8585/login?code=x"

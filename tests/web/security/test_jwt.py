@@ -1,4 +1,4 @@
-"""Tokens that somebody else signs: the right one lets in, and nothing that is made to look like one."""
+"""JWTs of another issuer: valid ones authenticate, forged and invalid ones are refused."""
 
 import base64
 import hashlib
@@ -52,23 +52,23 @@ def claims(*without, **more):
 
 
 def signed(payload=None, *, header=None, key=RSA, algorithm="RS256", raw=None):
-    """Return a token that is signed well, whatever it says."""
+    """Return a correctly signed token with any content."""
     text = json.dumps(CLAIMS if payload is None else payload).encode() if raw is None else raw
     return jwt.PyJWS().encode(text, key, algorithm, headers=header)
 
 
-def by_hand(header, payload, signature=b""):
+def assembled(header, payload, signature=b""):
     return f"{b64(header)}.{b64(payload)}.{b64(signature)}"
 
 
 def hs256(header, payload, secret):
-    """Return a token signed with HMAC, by hand: a library would refuse some of these secrets."""
+    """Return a token signed with HMAC, without a library, which would refuse some of these secrets."""
     head = f"{b64(header)}.{b64(payload)}"
     return f"{head}.{b64(hmac.new(secret, head.encode(), hashlib.sha256).digest())}"
 
 
-def rs256_by_hand(header, payload):
-    """Return a token signed with the right key over a header that a library would not write."""
+def rs256_assembled(header, payload):
+    """Return a token signed with the right key, with a header that a library would not write."""
     head = f"{header if isinstance(header, str) else b64(header)}.{b64(payload)}"
     algorithm = jwt.algorithms.RSAAlgorithm(jwt.algorithms.RSAAlgorithm.SHA256)
     return f"{head}.{b64(algorithm.sign(head.encode(), RSA))}"
@@ -87,61 +87,61 @@ def checker(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", KEYS)
-def test_a_signed_token_says_who_comes_and_what_they_may(tmp_path, algorithm):
+def test_jwt_identifies_the_caller_and_its_scope(tmp_path, algorithm):
     key = KEYS[algorithm]
     checker = Jwt(settings_with(tmp_path, public_pem(key), algorithm), CLOCK)
     found = checker.caller(signed(key=key, algorithm=algorithm))
     assert found == Caller("jwt:ann", "define", "ann")
 
 
-def test_a_shared_secret_signs_as_well(tmp_path):
+def test_jwt_may_be_signed_with_a_shared_secret(tmp_path):
     checker = Jwt(settings_with(tmp_path, SECRET + b"\n", "HS256"), CLOCK)
     assert checker.caller(signed(key=SECRET, algorithm="HS256")).name == "jwt:ann"
 
 
-def test_a_service_comes_in_with_a_signed_token(world, tmp_path):
+def test_service_authenticates_with_a_jwt(world, tmp_path):
     made = settings_with(tmp_path, public_pem(RSA))
     names = ("jwt_key", "jwt_algorithm", "jwt_issuer", "jwt_audience")
     world.open(**{name: getattr(made, name) for name in names})
     assert world.ask(token=signed()).status == 200
-    assert world.came_in[0][0]["state"]["caller"] == Caller("jwt:ann", "define", "ann")
-    assert world.ask(token=signed(claims(exp=NOW - 60))).told == "it has expired"
+    assert world.passed[0][0]["state"]["caller"] == Caller("jwt:ann", "define", "ann")
+    assert world.ask(token=signed(claims(exp=NOW - 60))).problem_text == "it has expired"
     assert world.ask(token=f"{signed()}x").status == 401
-    assert world.ask(token=world.a_token()).status == 200  # our own go on
+    assert world.ask(token=world.a_token()).status == 200  # tokens of Onbeat remain valid
 
 
-def test_without_a_key_no_signed_token_lets_anybody_in(world):
+def test_jwt_is_refused_without_a_configured_key(world):
     assert world.ask(token=signed()).status == 401
 
 
 ATTACKS = {
     # -- the algorithm
-    **{f"alg {alg!r}": by_hand({"alg": alg, "typ": "JWT"}, CLAIMS) for alg in
+    **{f"alg {alg!r}": assembled({"alg": alg, "typ": "JWT"}, CLAIMS) for alg in
        ("none", "None", "NONE", "nOnE", "none ", "", None, 0, [], ["RS256"], "null")},
-    "alg none, with a signature": by_hand({"alg": "none"}, CLAIMS, b"x" * 256),
-    "no alg": by_hand({"typ": "JWT"}, CLAIMS),
+    "alg none, with a signature": assembled({"alg": "none"}, CLAIMS, b"x" * 256),
+    "no alg": assembled({"typ": "JWT"}, CLAIMS),
     "HS256 with the public key as the secret": hs256({"alg": "HS256", "typ": "JWT"}, CLAIMS, public_pem(RSA)),
     "HS256 with the public key without its newline": hs256({"alg": "HS256"}, CLAIMS, public_pem(RSA).strip()),
     "HS256 that says RS256": hs256({"alg": "RS256"}, CLAIMS, public_pem(RSA)),
     "HS256 with an empty secret": hs256({"alg": "HS256"}, CLAIMS, b""),
     "RS512 of the right key": signed(algorithm="RS512"),
     "PS256 of the right key": signed(algorithm="PS256"),
-    "rs256 in small letters": rs256_by_hand({"alg": "rs256"}, CLAIMS),
-    # -- what the header asks for
-    "kid is a path": rs256_by_hand({"alg": "RS256", "kid": ["../../dev/null"]}, CLAIMS),
+    "rs256 in small letters": rs256_assembled({"alg": "rs256"}, CLAIMS),
+    # -- the header
+    "kid is a path": rs256_assembled({"alg": "RS256", "kid": ["../../dev/null"]}, CLAIMS),
     "kid is a path, HS256 with nothing": hs256({"alg": "HS256", "kid": "../../../../dev/null"}, CLAIMS, b""),
     "kid is SQL, HS256": hs256({"alg": "HS256", "kid": "x' UNION SELECT 'k"}, CLAIMS, b"k"),
-    "jku": rs256_by_hand({"alg": "RS256", "jku": "https://evil.example/keys"}, CLAIMS),
-    "x5u": rs256_by_hand({"alg": "RS256", "x5u": "https://evil.example/cert"}, CLAIMS),
-    "x5c": rs256_by_hand({"alg": "RS256", "x5c": ["AAAA"]}, CLAIMS),
+    "jku": rs256_assembled({"alg": "RS256", "jku": "https://evil.example/keys"}, CLAIMS),
+    "x5u": rs256_assembled({"alg": "RS256", "x5u": "https://evil.example/cert"}, CLAIMS),
+    "x5c": rs256_assembled({"alg": "RS256", "x5c": ["AAAA"]}, CLAIMS),
     "jwk of another key": signed(header={"jwk": json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(OTHER_RSA.public_key()))}, key=OTHER_RSA),
-    "crit": rs256_by_hand({"alg": "RS256", "crit": ["exp"], "exp": 1}, CLAIMS),
-    "b64 false": rs256_by_hand({"alg": "RS256", "b64": False, "crit": ["b64"]}, CLAIMS),
-    "zip": rs256_by_hand({"alg": "RS256", "zip": "DEF"}, CLAIMS),
-    "cty, a token in a token": rs256_by_hand({"alg": "RS256", "cty": "JWT"}, signed().encode()),
-    "typ of another kind": rs256_by_hand({"alg": "RS256", "typ": "logout+jwt"}, CLAIMS),
-    "alg twice": rs256_by_hand(b64(b'{"alg":"none","alg":"RS256"}'), CLAIMS),
-    "header is a list": rs256_by_hand(["RS256"], CLAIMS),
+    "crit": rs256_assembled({"alg": "RS256", "crit": ["exp"], "exp": 1}, CLAIMS),
+    "b64 false": rs256_assembled({"alg": "RS256", "b64": False, "crit": ["b64"]}, CLAIMS),
+    "zip": rs256_assembled({"alg": "RS256", "zip": "DEF"}, CLAIMS),
+    "cty, a token in a token": rs256_assembled({"alg": "RS256", "cty": "JWT"}, signed().encode()),
+    "typ of another kind": rs256_assembled({"alg": "RS256", "typ": "logout+jwt"}, CLAIMS),
+    "alg twice": rs256_assembled(b64(b'{"alg":"none","alg":"RS256"}'), CLAIMS),
+    "header is a list": rs256_assembled(["RS256"], CLAIMS),
     # -- the form
     "no signature": signed().rpartition(".")[0],
     "an empty signature": f"{signed().rpartition('.')[0]}.",
@@ -158,8 +158,8 @@ ATTACKS = {
     "huge": signed(claims(more="x" * 20_000)),
     "a signature of another token": f"{signed(claims(sub='admin')).rpartition('.')[0]}.{signed().split('.')[2]}",
     "another key": signed(key=OTHER_RSA),
-    "ES256 of r and s that are none": by_hand({"alg": "ES256"}, CLAIMS, b"\0" * 64),
-    # -- the claims, signed well
+    "ES256 of r and s that are none": assembled({"alg": "ES256"}, CLAIMS, b"\0" * 64),
+    # -- the claims, with a valid signature
     "expired": signed(claims(exp=NOW - 11)),
     **{f"no {name}": signed(claims(name)) for name in ("exp", "aud", "iss", "sub", "scope")},
     **{f"exp {value!r}": signed(claims(exp=value)) for value in (str(NOW + 600), True, None, [NOW + 600], 10**400, -1)},
@@ -190,12 +190,12 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("token", ATTACKS.values(), ids=ATTACKS)
-def test_nothing_that_only_looks_like_it_lets_anybody_in(checker, token):
+def test_forged_or_invalid_jwt_is_refused(checker, token):
     with pytest.raises(NotAccepted):
         checker.caller(token)
 
 
-def test_the_table_of_attacks_is_as_long_as_it_was():
+def test_table_of_jwt_attacks_is_complete():
     assert len(ATTACKS) >= 100
     assert len(set(ATTACKS.values())) >= 95
 
@@ -207,14 +207,14 @@ def test_the_table_of_attacks_is_as_long_as_it_was():
         {"scope": "read"}, {"sub": "svc:deploy@example.com"},
     ],
 )  # fmt: skip
-def test_what_is_only_unusual_is_taken(checker, given):
+def test_unusual_but_valid_jwt_is_accepted(checker, given):
     checker.caller(signed(claims(**given)))
 
 
 @pytest.mark.parametrize(
     "header", [{"kid": "2026-01"}, {"kid": "../../etc/passwd"}, {"typ": "at+jwt"}]
 )
-def test_which_key_a_token_asks_for_is_not_listened_to(checker, header):
+def test_key_id_of_a_jwt_is_ignored(checker, header):
     assert checker.caller(signed(header=header)).name == "jwt:ann"
 
 
@@ -222,11 +222,11 @@ def test_which_key_a_token_asks_for_is_not_listened_to(checker, header):
     ("scope", "highest"),
     [("read", "read"), ("admin read", "admin"), ("read operate profile", "operate")],
 )
-def test_the_highest_word_counts(checker, scope, highest):
+def test_highest_scope_of_a_jwt_counts(checker, scope, highest):
     assert checker.caller(signed(claims(scope=scope))).scope == highest
 
 
-def test_an_admin_of_elsewhere_sees_everything(checker):
+def test_jwt_with_scope_admin_sees_all_owners(checker):
     assert checker.caller(signed(claims(scope="admin"))).only_of is None
     assert checker.caller(signed()).only_of == "ann"
 
@@ -239,37 +239,37 @@ def private_pem(key):
 @pytest.mark.parametrize(
     ("text", "algorithm", "told"),
     [
-        (b"short", "HS256", "this is no secret that others could not guess"),
-        (b"x" * 31, "HS256", "this is no secret that others could not guess"),
-        (public_pem(RSA), "HS256", "this is no secret that others could not guess"),
-        (private_pem(RSA), "RS256", "here only the public key is needed"),
-        (SECRET, "RS256", "this is no PEM"),
-        (public_pem(KEYS["ES256"]), "RS256", "this is a key of another kind"),
-        (public_pem(RSA), "ES256", "this is a key of another kind"),
-        (public_pem(ec.generate_private_key(ec.SECP384R1())), "ES256", "this is a key"),
-        (public_pem(rsa.generate_private_key(public_exponent=65537, key_size=1024)), "RS256", "a key of fewer than 2048 bits"),
-        (b"-----BEGIN PUBLIC KEY-----\ngarbage\n-----END PUBLIC KEY-----", "RS256", "this is a key of another kind"),
+        (b"short", "HS256", "the secret is too short, or is a public key"),
+        (b"x" * 31, "HS256", "the secret is too short, or is a public key"),
+        (public_pem(RSA), "HS256", "the secret is too short, or is a public key"),
+        (private_pem(RSA), "RS256", "this is a private key"),
+        (SECRET, "RS256", "this is not a PEM file"),
+        (public_pem(KEYS["ES256"]), "RS256", "this key is of another type"),
+        (public_pem(RSA), "ES256", "this key is of another type"),
+        (public_pem(ec.generate_private_key(ec.SECP384R1())), "ES256", "this key is "),
+        (public_pem(rsa.generate_private_key(public_exponent=65537, key_size=1024)), "RS256", "this key has fewer than 2048 bits"),
+        (b"-----BEGIN PUBLIC KEY-----\ngarbage\n-----END PUBLIC KEY-----", "RS256", "this key is of another type"),
     ],
 )  # fmt: skip
-def test_a_key_that_is_not_for_its_algorithm_is_refused(tmp_path, text, algorithm, told):
+def test_key_of_another_algorithm_is_refused(tmp_path, text, algorithm, told):
     with pytest.raises(InvalidSettings, match=f"^jwt_key: {told}") as refused:
         Jwt(settings_with(tmp_path, text, algorithm), CLOCK)
     assert SECRET.decode() not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["jwt_issuer", "jwt_audience"])
-def test_whom_to_trust_has_to_be_said(tmp_path, name):
+def test_issuer_and_audience_are_required(tmp_path, name):
     with pytest.raises(InvalidSettings, match=f"^{name}: it is empty"):
         Jwt(settings_with(tmp_path, public_pem(RSA), **{name: ""}), CLOCK)
 
 
-def test_a_key_that_is_not_there_is_refused(tmp_path):
+def test_missing_key_file_is_refused(tmp_path):
     made = Settings(jwt_key=str(tmp_path / "none"), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
     with pytest.raises(InvalidSettings, match="No such file"):
         Jwt(made, CLOCK)
 
 
-def test_a_right_token_is_admitted_however_many_wrong_ones_came_from_its_address(world, tmp_path):
+def test_valid_token_is_admitted_from_a_throttled_address(world, tmp_path):
     (tmp_path / "key.pem").write_bytes(public_pem(RSA))
     world.open(
         jwt_key=str(tmp_path / "key.pem"), jwt_algorithm="RS256", jwt_issuer=ISSUER, jwt_audience=AUDIENCE

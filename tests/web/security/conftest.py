@@ -1,4 +1,4 @@
-"""A door with a room behind it that says who came in, without a server."""
+"""The security middleware before an application that records its requests, without a server."""
 
 import asyncio
 import json
@@ -29,24 +29,24 @@ class Answer:
         return json.loads(self.body)
 
     @property
-    def told(self):
+    def problem_text(self):
         found = self.problem
         assert found["status"] == self.status
         return found["problem"]
 
 
 class AccessHarness:
-    """A door, a clock, a store, and what the application behind the door was asked."""
+    """The middleware, a clock, a store, and the requests that reached the application."""
 
     def __init__(self, runner, store, clock):
         self.run, self.store, self.clock = runner.run, store, clock
-        self.settings, self.came_in = Settings(), []
+        self.settings, self.passed = Settings(), []
         self.answer_headers = [(b"content-type", b"application/json")]
         self.tokens = Tokens(store, clock)
         self.open()
 
     def open(self, **settings):
-        """Put up a door with other settings."""
+        """Create the middleware with other settings."""
         more = {name: settings.pop(name) for name in ("body_seconds",) if name in settings}
         self.settings = replace(self.settings, **settings)
         self.door = SecurityMiddleware(
@@ -60,7 +60,7 @@ class AccessHarness:
 
     async def _app(self, scope, receive, send):
         body = (await receive())["body"] if scope["method"] not in ("GET", "HEAD") else b""
-        self.came_in.append((scope, body))
+        self.passed.append((scope, body))
         await send({"type": "http.response.start", "status": 200, "headers": self.answer_headers})
         await send({"type": "http.response.body", "body": b"{}"})
 
@@ -77,13 +77,13 @@ class AccessHarness:
         self, method="GET", path="/api/v1/schedules", *, token=None, body=None, headers=(), query="",
         client="127.0.0.1", scheme="http", port=8585, chunks=None, raw_path=None,
     ):  # fmt: skip
-        """Ask once, and return the answer; None if there was none."""
-        told = {"host": "localhost:8585"}
+        """Send one request, and return the response; None if there was none."""
+        sent = {"host": "localhost:8585"}
         if token is not None:
-            told["authorization"] = f"Bearer {token}"
+            sent["authorization"] = f"Bearer {token}"
         if body is not None:
-            told |= {"content-length": str(len(body)), "content-type": "application/json"}
-        pairs = [*told.items()] if isinstance(headers, list) else [*(told | dict(headers)).items()]
+            sent |= {"content-length": str(len(body)), "content-type": "application/json"}
+        pairs = [*sent.items()] if isinstance(headers, list) else [*(sent | dict(headers)).items()]
         pairs += headers if isinstance(headers, list) else []
         scope = {
             "type": "http",

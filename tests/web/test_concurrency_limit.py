@@ -1,9 +1,9 @@
-"""Requests take turns: few are begun at the same time, and none keeps its turn for ever."""
+"""The limit on concurrent requests: few run at the same time, and each releases its permit."""
 
 import asyncio
 from collections.abc import Callable
 
-from onbeat.web.concurrency_limit import AT_ONCE, limit_concurrency
+from onbeat.web.concurrency_limit import MOST_CONCURRENT, limit_concurrency
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 
@@ -13,11 +13,11 @@ def asked(path="/api/v1/schedules"):
 
 
 async def ignore(message):
-    """Send nowhere."""
+    """Discard a message."""
 
 
 class Working:
-    """An application that goes on until it is told to, and counts how many it works on."""
+    """An application that runs until released, and counts its concurrent requests."""
 
     def __init__(self, *, streams=False):
         self.streams, self.begun = streams, 0
@@ -31,14 +31,14 @@ class Working:
         await send(START)
 
 
-async def crowd(app: Callable, n=AT_ONCE * 3, path="/api/v1/schedules"):
+async def crowd(app: Callable, n=MOST_CONCURRENT * 3, path="/api/v1/schedules"):
     tasks = [asyncio.create_task(app(asked(path), None, ignore)) for _ in range(n)]
     for _ in range(n):
         await asyncio.sleep(0)
     return tasks
 
 
-def test_only_a_few_are_worked_on_at_the_same_time_and_all_have_their_turn():
+def test_few_requests_run_concurrently_and_all_are_answered():
     async def story():
         working = Working()
         tasks = await crowd(limit_concurrency(working))
@@ -47,10 +47,10 @@ def test_only_a_few_are_worked_on_at_the_same_time_and_all_have_their_turn():
         await asyncio.gather(*tasks)
         return before, working.begun
 
-    assert asyncio.run(story()) == (AT_ONCE, AT_ONCE * 3)
+    assert asyncio.run(story()) == (MOST_CONCURRENT, MOST_CONCURRENT * 3)
 
 
-def test_what_streams_gives_its_turn_back_when_it_begins():
+def test_stream_releases_its_permit_when_it_begins():
     async def story():
         working = Working(streams=True)
         tasks = await crowd(limit_concurrency(working))
@@ -59,10 +59,10 @@ def test_what_streams_gives_its_turn_back_when_it_begins():
         await asyncio.gather(*tasks)
         return begun
 
-    assert asyncio.run(story()) == AT_ONCE * 3
+    assert asyncio.run(story()) == MOST_CONCURRENT * 3
 
 
-def test_what_breaks_or_is_broken_off_gives_its_turn_back():
+def test_failed_or_aborted_request_releases_its_permit():
     async def broken(scope, receive, send):
         raise OSError
 
@@ -71,16 +71,16 @@ def test_what_breaks_or_is_broken_off_gives_its_turn_back():
         failed = await asyncio.gather(*await crowd(app), return_exceptions=True)
         working = Working()
         turning = limit_concurrency(working)
-        for task in await crowd(turning, AT_ONCE):
+        for task in await crowd(turning, MOST_CONCURRENT):
             task.cancel()
         await asyncio.sleep(0)
-        await crowd(turning, AT_ONCE)
+        await crowd(turning, MOST_CONCURRENT)
         return {type(each) for each in failed}, working.begun
 
-    assert asyncio.run(story()) == ({OSError}, AT_ONCE * 2)
+    assert asyncio.run(story()) == ({OSError}, MOST_CONCURRENT * 2)
 
 
-def test_that_it_is_alive_is_told_while_all_others_wait():
+def test_liveness_is_answered_while_all_permits_are_held():
     async def story():
         working = Working()
         app = limit_concurrency(working)
@@ -91,4 +91,4 @@ def test_that_it_is_alive_is_told_while_all_others_wait():
         await asyncio.gather(*waiting, *alive)
         return begun
 
-    assert asyncio.run(story()) == AT_ONCE + 1
+    assert asyncio.run(story()) == MOST_CONCURRENT + 1

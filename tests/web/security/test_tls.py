@@ -1,4 +1,4 @@
-"""What is encrypted, with whom, and what must not be reachable without: on a real server."""
+"""TLS on a real server, and the settings that require it."""
 
 import asyncio
 import datetime as dt
@@ -27,7 +27,7 @@ from onbeat.web.server import HttpServer, bind
 
 
 class Authority:
-    """Somebody who signs certificates."""
+    """A certificate authority."""
 
     def __init__(self, folder, name):
         self.folder, self.key = folder, ec.generate_private_key(ec.SECP256R1())
@@ -128,7 +128,7 @@ def get(client, port, secret=None, path="/api/v1/x"):
     return client.get(f"https://localhost:{port}{path}", headers=headers)
 
 
-def test_connections_are_encrypted(authority):
+def test_connections_use_tls(authority):
     cert, key = authority.certificate("server")
     with serving(tls_cert=cert, tls_key=key) as (port, secret), client_of(authority) as client:
         found = get(client, port, secret)
@@ -138,13 +138,13 @@ def test_connections_are_encrypted(authority):
         assert get(client, port).status_code == 401
 
 
-def test_only_clients_with_a_certificate_come_as_far_as_the_door(authority, tmp_path):
+def test_clients_without_a_required_certificate_are_refused(authority, tmp_path):
     cert, key = authority.certificate("server")
     stranger = Authority(tmp_path, "stranger").certificate("client-of-stranger")
     with serving(tls_cert=cert, tls_key=key, tls_client_ca=authority.pem) as (port, secret):
         with client_of(authority, authority.certificate("client")) as client:
             assert get(client, port, secret).status_code == 200
-            assert get(client, port).status_code == 401  # who they are is still to be said
+            assert get(client, port).status_code == 401  # authentication is still required
         for certificate in (None, stranger):
             with client_of(authority, certificate) as client, pytest.raises(httpx.TransportError):
                 get(client, port, secret)
@@ -152,56 +152,56 @@ def test_only_clients_with_a_certificate_come_as_far_as_the_door(authority, tmp_
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
-def test_old_versions_are_not_spoken(authority, version):
+def test_old_tls_versions_are_refused(authority, version):
     cert, key = authority.certificate("server")
     context = ssl_context(Settings(tls_cert=cert, tls_key=key))
     assert context.minimum_version > version
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_what_is_plain_is_not_understood(authority):
+def test_plain_http_is_refused_on_a_tls_port(authority):
     cert, key = authority.certificate("server")
     with serving(tls_cert=cert, tls_key=key) as (port, _), pytest.raises(httpx.TransportError):
         httpx.get(f"http://localhost:{port}/healthz", timeout=10)
 
 
-def test_without_tls_there_is_none(authority):
+def test_settings_without_tls_have_no_context(authority):
     assert ssl_context(Settings()) is None
 
 
-def test_a_key_that_others_can_read_is_refused(authority):
+def test_key_readable_by_others_is_refused(authority):
     cert, key = authority.certificate("server")
     for mode in (0o604, 0o602, 0o666):
         (authority.folder / "server.key").chmod(mode)
-        with pytest.raises(InvalidSettings, match=r"^tls_key: everybody .* \(chmod 600\)$"):
+        with pytest.raises(InvalidSettings, match=r"^tls_key: every user .* \(chmod 600\)$"):
             ssl_context(Settings(tls_cert=cert, tls_key=key))
-    (authority.folder / "server.key").chmod(0o640)  # a group is often made for it
+    (authority.folder / "server.key").chmod(0o640)  # readable by a group, which is common
     assert ssl_context(Settings(tls_cert=cert, tls_key=key)) is not None
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"tls_cert": "a"}, "tls_key: tls_cert is given without it (a PEM file)"),
-        ({"tls_key": "a"}, "tls_cert: tls_key is given without it (a PEM file)"),
-        ({"tls_client_ca": "a"}, "tls_cert: tls_client_ca is given without it (a PEM file)"),
+        ({"tls_cert": "a"}, "tls_key: tls_cert requires it (a PEM file)"),
+        ({"tls_key": "a"}, "tls_cert: tls_key requires it (a PEM file)"),
+        ({"tls_client_ca": "a"}, "tls_cert: tls_client_ca requires it (a PEM file)"),
         ({"tls_cert": "a", "tls_key": "none"}, "tls_key: 'none' cannot be read: No such file or directory (a PEM file)"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_refused(given, told):
+def test_incomplete_tls_settings_are_refused(given, told):
     with pytest.raises(InvalidSettings) as refused:
         ssl_context(Settings(**given))
     assert str(refused.value) == told
 
 
-def test_a_key_of_another_certificate_is_refused(authority):
+def test_key_of_another_certificate_is_refused(authority):
     cert, _ = authority.certificate("server")
     _, key = authority.certificate("other")
-    with pytest.raises(InvalidSettings, match=r"^tls_cert: it does not go with tls_key"):
+    with pytest.raises(InvalidSettings, match=r"^tls_cert: it does not match tls_key"):
         ssl_context(Settings(tls_cert=cert, tls_key=key))
 
 
-def test_a_key_with_a_passphrase_is_refused_rather_than_asked_for(authority):
+def test_key_with_a_passphrase_is_refused(authority):
     cert, key = authority.certificate("server")
     plain = serialization.load_pem_private_key(Path(key).read_bytes(), None)
     form, locked = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
@@ -213,15 +213,15 @@ def test_a_key_with_a_passphrase_is_refused_rather_than_asked_for(authority):
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8585", "[::]:8585", "192.0.2.1:443"])
-def test_nothing_listens_to_others_in_plain_text(listen):
-    with pytest.raises(InvalidSettings, match=r"^listen: .* nothing is encrypted \(tls_cert and"):
+def test_exposed_address_without_tls_is_refused(listen):
+    with pytest.raises(InvalidSettings, match=r"^listen: .* TLS is not configured \(tls_cert and"):
         check_exposure(Settings(listen=listen))
     check_exposure(Settings(listen=listen, tls_cert="a", tls_key="b"))
     check_exposure(Settings(listen=listen, trusted_proxies=("10.0.0.7",)))
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:8585", "[::1]:8585", "localhost:0"])
-def test_on_this_machine_nothing_needs_to_be_encrypted(listen):
+def test_loopback_address_needs_no_tls(listen):
     check_exposure(Settings(listen=listen))
 
 
@@ -229,7 +229,7 @@ def test_on_this_machine_nothing_needs_to_be_encrypted(listen):
 
 
 def spoken(port, text):
-    """Send bytes as they are; return what comes back until the connection is closed."""
+    """Send raw bytes; return all data received until the connection is closed."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(text)
         connection.shutdown(socket.SHUT_WR)
@@ -257,7 +257,7 @@ HOST = b"Host: localhost:%d\r\n"
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/9.9\r\n" + HOST + b"\r\n", b"GET / HTTP/1.1\r\n" + HOST + b" folded\r\n\r\n",
     ],
 )  # fmt: skip
-def test_what_is_hardly_a_request_is_refused_and_nothing_fails(text):
+def test_arbitrary_bytes_are_refused_and_nothing_fails(text):
     with serving() as (port, _):
         found = spoken(port, text.replace(b"%d", b"%d" % port).replace(b"%%", b"%"))
         assert not found or found.split(b" ")[1][:1] == b"4", found[:200]

@@ -1,4 +1,4 @@
-"""The way of a run that its target accepts: from the request to the report, with the token it came with."""
+"""A run that its target accepts, from the request to the report with its callback token."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from tests.web.serving import serving
 
 
 class Accepts(BaseHTTPRequestHandler):
-    """Accepts whatever it is asked to do, and keeps what it was told."""
+    """A target that accepts every request, and records it."""
 
     got: ClassVar[list] = []
 
@@ -44,7 +44,7 @@ def until(question):
         time.sleep(0.02)
 
 
-def test_a_target_tells_of_the_end_of_its_own_run_and_of_no_other(tmp_path, accepting):
+def test_target_reports_only_the_outcome_of_its_own_run(tmp_path, accepting):
     with serving(tmp_path) as api:
         for name in ("one", "two"):
             api.put(f"/schedules/{name}", {"every": "1h", "run": {"http": accepting}})

@@ -1,22 +1,22 @@
-"""Who has come in may be asked for again, for as long as the answer takes."""
+"""Authorization is checked again while a long response lasts."""
 
-from tests.web.door.test_door import cookie
-from tests.web.door.test_jwt import NOW, RSA, claims, public_pem, settings_with, signed
+from tests.web.security.test_jwt import NOW, RSA, claims, public_pem, settings_with, signed
+from tests.web.security.test_middleware import cookie
 
 
 def still(world):
-    """Return whether who came in last would come in again."""
-    return world.run(world.came_in[-1][0]["state"]["still_welcome"]())
+    """Return whether the last request is still authorized."""
+    return world.run(world.passed[-1][0]["state"]["is_still_authorized"]())
 
 
-def test_a_token_is_good_until_it_is_revoked(world):
+def test_token_is_valid_until_revoked(world):
     assert world.ask(token=world.a_token("ci")).status == 200
     assert still(world)
     world.run(world.tokens.revoke("ci"))
     assert not still(world)
 
 
-def test_a_token_is_good_until_it_expires(world):
+def test_token_is_valid_until_it_expires(world):
     assert world.ask(token=world.a_token("ci", expires_in=60_000)).status == 200
     world.clock.advance("59s")
     assert still(world)
@@ -24,7 +24,7 @@ def test_a_token_is_good_until_it_expires(world):
     assert not still(world)
 
 
-def test_a_session_is_good_until_it_ends(world):
+def test_session_is_valid_until_it_ends(world):
     secret = world.a_session()
     assert world.ask(headers=cookie(secret)).status == 200
     assert still(world)
@@ -32,7 +32,7 @@ def test_a_session_is_good_until_it_ends(world):
     assert not still(world)
 
 
-def test_a_json_web_token_is_good_until_it_expires(world, tmp_path):
+def test_jwt_is_valid_until_it_expires(world, tmp_path):
     made = settings_with(tmp_path, public_pem(RSA))
     names = ("jwt_key", "jwt_algorithm", "jwt_issuer", "jwt_audience")
     world.open(**{name: getattr(made, name) for name in names})
@@ -42,14 +42,14 @@ def test_a_json_web_token_is_good_until_it_expires(world, tmp_path):
     assert not still(world)
 
 
-def test_what_a_node_asks_for_may_take_longer_than_its_word_is_good(world):
+def test_request_of_a_node_may_outlast_its_token(world):
     signer = world.run(world.tokens.signer())
     assert world.ask(token=signer.node_token(world.clock.now() + 30_000)).status == 200
     world.clock.advance("5m")
     assert still(world)
 
 
-def test_to_be_no_longer_welcome_is_no_wrong_guess(world):
+def test_revoked_credentials_are_not_counted_as_failures(world):
     assert world.ask(token=world.a_token("ci")).status == 200
     world.run(world.tokens.revoke("ci"))
     for _ in range(100):

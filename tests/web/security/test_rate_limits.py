@@ -1,4 +1,4 @@
-"""Buckets that fill again, and of which there are never too many."""
+"""Token buckets: refill, and limited number."""
 
 import pytest
 
@@ -11,39 +11,39 @@ def clock():
     return ManualClock()
 
 
-def test_a_bucket_has_its_burst_and_then_its_rate(clock):
+def test_bucket_allows_its_burst_and_then_its_rate(clock):
     buckets = TokenBuckets(clock, rate=2, burst=3)
     assert [buckets.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
     clock.advance(500)
     assert [buckets.take("a"), buckets.take("a")] == [0, 0.5]
 
 
-def test_a_bucket_is_never_fuller_than_its_burst(clock):
+def test_bucket_never_exceeds_its_burst(clock):
     buckets = TokenBuckets(clock, rate=2, burst=3)
     buckets.take("a")
     clock.advance("1h")
     assert [buckets.take("a") == 0 for _ in range(4)] == [True, True, True, False]
 
 
-def test_each_has_its_own(clock):
+def test_each_key_has_its_own_bucket(clock):
     buckets = TokenBuckets(clock, rate=1, burst=1)
     assert [buckets.take(key) for key in "aba"] == [0, 0, 1]
 
 
-def test_looking_takes_nothing(clock):
+def test_wait_takes_no_token(clock):
     buckets = TokenBuckets(clock, rate=1, burst=1)
     assert [buckets.wait("a") for _ in range(3)] == [0, 0, 0]
     assert len(buckets) == 0
 
 
-def test_a_wall_clock_that_is_set_changes_nothing(clock):
+def test_buckets_ignore_the_wall_clock(clock):
     buckets = TokenBuckets(clock, rate=1, burst=1)
     buckets.take("a")
     clock.step(3_600_000)
     assert buckets.take("a") == 1
 
 
-def test_there_are_never_too_many_and_the_most_idle_goes_first(clock):
+def test_number_of_buckets_is_limited_and_the_most_idle_is_dropped(clock):
     buckets = TokenBuckets(clock, rate=0.001, burst=1, most=100)
     for i in range(1000):
         buckets.take(f"{i}")
@@ -59,5 +59,5 @@ def test_there_are_never_too_many_and_the_most_idle_goes_first(clock):
         ("fe80::1%eth0", "fe80::/64"), ("unknown", "unknown"), ("x" * 1000, "x" * 100),
     ],
 )  # fmt: skip
-def test_one_customer_has_one_bucket(address, house):
+def test_network_of_one_customer_has_one_bucket(address, house):
     assert network_of(address) == house
