@@ -12,7 +12,7 @@ import pytest
 from onbeat.errors import NoSuchSchedule, RunIsOver
 from onbeat.stores.postgres import transaction
 from onbeat.stores.postgres.transaction import PostgresTransaction
-from onbeat.stores.sql import define, plan_due, zone_data
+from onbeat.stores.sql import gate, plan_due, zone_data
 from tests.interleavings.stepper import Explorer
 from tests.interleavings.world import BEFORE, World
 from tests.postgres import shared_server
@@ -133,12 +133,12 @@ DEFECTS = {
     ),
     "what was paused or deleted is opened with the gate": (
         ("delete", "open"),
-        lambda patch: patch.setattr(define, "find_all", all_alive),
+        lambda patch: patch.setattr(gate, "find_all", all_alive),
     ),
 }
 
 
-def all_alive(tx, schedule_ids, find=define.find_all):
+def all_alive(tx, schedule_ids, find=gate.find_all):
     found = find(tx, schedule_ids)
     for known in found:
         known.deleted = False

@@ -15,7 +15,9 @@ from onbeat.core.schedule import Schedule, Target
 from onbeat.errors import InvalidSchedule
 from onbeat.events import RunClaimed, RunEnqueued, RunFailed, RunStarted
 from onbeat.ports.store import Attempt, Node
-from onbeat.stores.sql.finish import carry_out_about, free, release_next, settle
+from onbeat.stores.sql.cancel import carry_out_about
+from onbeat.stores.sql.finish import release_next
+from onbeat.stores.sql.lost import free, settle
 from onbeat.stores.sql.rendered_targets import rendered
 from onbeat.stores.sql.rows import (
     END_WAITING,

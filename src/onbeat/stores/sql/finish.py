@@ -1,24 +1,16 @@
-"""The ends of runs: what nodes and targets tell of them, and what is decided without those.
+"""Record the outcomes of runs, and what follows from them.
 
 Whoever ends a run holds its schedule, and those that follow it: their ticks are due in the
 transaction that ends it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from onbeat.core.decide.outcomes import UNREPORTED, next_step, to_release
+from onbeat.core.decide.outcomes import next_step, to_release
 from onbeat.core.policy import Policy
-from onbeat.core.runs.decisions import (
-    AwaitReport,
-    Decision,
-    Finish,
-    Release,
-    RequestCancel,
-    Retry,
-    Supersede,
-)
+from onbeat.core.runs.decisions import AwaitReport, Finish, Retry
 from onbeat.core.runs.run import (
     Accepted,
     Busy,
@@ -27,41 +19,22 @@ from onbeat.core.runs.run import (
     Gone,
     Lost,
     Outcome,
-    Reason,
-    ReasonDetail,
     Run,
     Status,
     Succeeded,
 )
-from onbeat.errors import NoSuchRun, RunIsOver
-from onbeat.events import (
-    RunAccepted,
-    RunCanceled,
-    RunEndAsked,
-    RunFailed,
-    RunHandedBack,
-    RunRetrying,
-    RunSkipped,
-    RunSucceeded,
-)
-from onbeat.ports.store import Finished, Node
+from onbeat.errors import NoSuchRun
+from onbeat.events import RunAccepted, RunCanceled, RunFailed, RunRetrying, RunSkipped, RunSucceeded
+from onbeat.ports.store import Finished
 from onbeat.stores.sql.followers import cause, hold_with_followers
 from onbeat.stores.sql.rows import (
-    GOES_ON,
-    IS_FOUND_AGAIN,
     RUN_OF_SCHEDULE,
     as_run,
-    cancel_waiting,
     definition_at,
-    definition_of,
     definitions_of,
-    end_waiting,
     failures_of,
-    full_groups,
-    gate_is_open,
     lift_limit,
     plain,
-    read_detail,
     release,
     tried_with,
     unfinished_of,
@@ -70,35 +43,8 @@ from onbeat.stores.sql.schedule_rows import is_foreign, rest_schedule
 from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
 
 LONGEST_TEXT = 64 * 1024  # of a result, an error and the last of what was printed
+
 AT_ONCE = 128  # successes in one statement
-
-# An attempt that was announced keeps its number, and counts as little as one that found its target
-# busy: a number is announced once.
-HAND_BACK = """
-  WITH held (id, token) AS (VALUES {(?int,?int)})
-UPDATE schedule_runs AS r
-   SET deferrals = r.deferrals + CASE WHEN r.status = 'STARTED' THEN 1 ELSE 0 END,
-       status = 'ENQUEUED', leased_by = NULL, started_at = NULL, fence = r.fence + 1,
-       updated_at = ?1
-  FROM held
- WHERE r.run_id = held.id AND r.fence = held.token
-   AND r.status IN ('ENQUEUED', 'STARTED') AND r.leased_by IS NOT NULL
-RETURNING schedule_id, run_id, run_at, fence
-"""
-
-# What was asked to end and not launched has ended, unless an attempt before may go on elsewhere.
-ASKED = f"""
-  WITH held (id, token) AS (VALUES {{(?int,?int)}})
-SELECT {RUN_OF_SCHEDULE}, fence FROM schedule_runs JOIN held ON run_id = id AND fence = token
- WHERE status = 'STARTED' AND end_asked_at IS NOT NULL
-   AND NOT ({IS_FOUND_AGAIN} AND attempt - deferrals > 1)
-"""
-
-ANNOUNCED = """
-  WITH held (id, token) AS (VALUES {(?int,?int)})
-SELECT run_id, attempt FROM schedule_runs JOIN held ON run_id = id AND fence = token
- WHERE status = 'STARTED' AND leased_by IS NOT NULL
-"""
 
 SUCCEED_ALONE = """
   WITH given (run_id, fence, result, log_tail) AS (VALUES {(?int,?int,?text,?text)})
@@ -158,52 +104,6 @@ UPDATE schedule_runs
        updated_at = ?6, leased_by = NULL, fence = fence + 1
  WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
 """
-
-ASK_TO_END = """
-UPDATE schedule_runs
-   SET end_asked_at = ?2, reason = ?3, updated_at = ?2,
-       deadline_at = CASE WHEN leased_by IS NULL THEN ?2 ELSE deadline_at END
- WHERE run_id = ?1 AND status = 'STARTED' AND end_asked_at IS NULL
-"""
-
-# One that is only to be found is found for that: whoever has claimed it for more claims it anew.
-ASK_FOUND_TO_END = f"""
-UPDATE schedule_runs
-   SET end_asked_at = ?2, reason = ?3, updated_at = ?2, leased_by = NULL, fence = fence + 1
- WHERE run_id = ?1 AND status = 'ENQUEUED' AND end_asked_at IS NULL AND {GOES_ON}
-"""
-
-HELD_BY = f"""
-SELECT {RUN_OF_SCHEDULE}, fence
-  FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL AND leased_by IN (?1[]) AND schedule_id IN (?2[])
- ORDER BY run_id
-"""
-
-UNHEARD_OF = f"""
-SELECT {RUN_OF_SCHEDULE}, fence
-  FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL AND status = 'STARTED' AND leased_by IS NULL AND deadline_at <= ?1
-   AND schedule_id IN (?2[])
- ORDER BY run_id
-"""
-
-OVERDUE = f"""
-SELECT {RUN_OF_SCHEDULE}, fence, grp, reason, detail
-  FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL AND leased_by IS NULL AND deadline_at <= ?1 AND schedule_id IN (?2[])
- ORDER BY run_id
-"""
-
-OVERDUE_SCHEDULES = """
-SELECT DISTINCT schedule_id FROM (
-    SELECT schedule_id FROM schedule_runs
-     WHERE deadline_at IS NOT NULL AND leased_by IS NULL AND finished_at IS NULL
-       AND deadline_at <= ?1
-     ORDER BY deadline_at LIMIT ?2) AS overdue
-"""
-
-FOLLOWED = "SELECT DISTINCT followed FROM follows WHERE followed IN (?1[])"
 
 WHOSE_RUN = """
 SELECT r.schedule_id, s.user_id FROM schedule_runs r LEFT JOIN schedules s USING (schedule_id)
@@ -346,164 +246,10 @@ def _pause_after(tx: Transaction, schedule_id: str, pause_after: int | None, fai
         rest_schedule(tx, schedule_id, note=note)
 
 
-def settle(
-    tx: Transaction, unfinished: Mapping[str, Sequence[Run]], node: Node | None
-) -> tuple[set[str], set[str]]:
-    """Decide what is over of schedules, which are held, so that it is in nobody's way.
-
-    That is what nodes hold that have fallen silent, but for this node, and what was accepted and
-    not heard of in time. Returns the schedules whose unfinished runs have changed, and those for
-    which it has to be left to others, who hold what else is concerned: because schedules follow
-    them, or because a failure may pause them.
-    """
-    if not unfinished:
-        return set(), set()
-    late = [
-        schedule_id
-        for schedule_id, runs in unfinished.items()
-        if any(run.is_unheard_of(tx.now) for run in runs)
-    ]
-    unheard = tx.all(UNHEARD_OF, (tx.now, late)) if late else []
-    silent: list[str] = []
-    if tx.is_shared:  # else whoever plans here has seen to it when it registered
-        found = tx.all("SELECT node_id FROM nodes WHERE alive_until < ?1", (tx.now,))
-        silent = [node_id for (node_id,) in found if node is None or node_id != node.node_id]
-    lost = tx.all(HELD_BY, (silent, list(unfinished))) if silent else []
-    concerned = sorted({row[0] for row in (*unheard, *lost)})
-    if not concerned:
-        return set(), set()
-    out = {row[0] for row in tx.all(FOLLOWED, (concerned,))}
-    for schedule_id in concerned:
-        schedule = definition_of(tx, schedule_id)
-        if schedule is not None and schedule.policy.pause_after is not None:
-            out.add(schedule_id)
-    for row in unheard:
-        if row[0] not in out:
-            _end_unheard_of(tx, row)
-    end_runs_of(tx, silent, [each for each in concerned if each not in out])
-    return set(concerned) - out, out
-
-
-def end_runs_of(
-    tx: Transaction, nodes: Sequence[str], schedule_ids: Sequence[str]
-) -> tuple[int, int]:
-    """Decide what nodes hold of schedules that are held; return how many were lost, and freed.
-
-    What was announced is lost, what was only claimed is free again.
-    """
-    lost = freed = 0
-    for row in tx.all(HELD_BY, (list(nodes), list(schedule_ids))):
-        if row[3] == Status.STARTED:
-            end(tx, row, Lost())
-            lost += 1
-        else:
-            free(tx, (row[1], row[-1]))
-            freed += 1
-    return lost, freed
-
-
-def free(tx: Transaction, fences: Sequence[Value]) -> None:
-    """Free the runs of these ids and fences, one after the other; their schedules are held.
-
-    Those that were asked to end have done so: they were not launched. One that is judged again when
-    it is claimed may not be in the way of another that waits any more.
-    """
-    for row in tx.each(ASKED, fences):
-        end(tx, row, Canceled("asked to end before it was launched"))
-    announced: dict[int, int] = dict(tx.each(ANNOUNCED, fences))
-    freed = [
-        RunHandedBack(schedule_id, run_id, run_at, fence, announced.get(run_id, 0))
-        for schedule_id, run_id, run_at, fence in tx.each(HAND_BACK, fences, (tx.now,))
-    ]
-    tx.events += freed
-    for schedule_id in sorted({each.schedule_id for each in freed}):
-        release_next(tx, schedule_id)
-
-
-def expire(tx: Transaction, *, limit: int) -> int:
-    """End what has waited too long. The contract is `Store.expire`."""
-    tx.keep_gate()
-    if not gate_is_open(tx):
-        return 0
-    ids = [schedule_id for (schedule_id,) in tx.all(OVERDUE_SCHEDULES, (tx.now, limit))]
-    if not ids:
-        return 0
-    hold_with_followers(tx, ids)
-    overdue = tx.all(OVERDUE, (tx.now, ids))
-    waiting = [row for row in overdue if row[3] == Status.ENQUEUED]
-    for *row, group, reason, detail in waiting:  # all before one of them is released
-        run = as_run(tuple(row[:-1]))
-        if run.was_tried or read_detail(detail).start_by != run.deadline_at:
-            end_waiting(tx, row[0], run, _why_it_waited(tx, run, group, reason))
-        elif not lift_limit(tx, row[0], run):
-            end_waiting(tx, row[0], run, "edited", known=ReasonDetail(start_by=run.deadline_at))
-    for *row, _, _, _ in overdue:
-        if row[3] == Status.STARTED:
-            _end_unheard_of(tx, tuple(row))
-    for schedule_id in sorted({row[0] for row in waiting}):
-        release_next(tx, schedule_id)
-    return len(overdue)
-
-
-def _end_unheard_of(tx: Transaction, row: Row) -> None:
-    """End a run that was accepted and not heard of in time."""
-    if as_run(tuple(row[:-1])).ending is not None:
-        end(tx, row, Canceled("its target was not told: it had accepted it"))
-        return
-    end(tx, row, Failed(UNREPORTED, "timeout", retryable=False))
-
-
-def _why_it_waited(tx: Transaction, run: Run, group: str | None, reason: str | None) -> Reason:
-    """Return what kept a run from starting in time."""
-    if reason == "busy":
-        return "busy"
-    if group is not None and run.blocked_by is None and group in full_groups(tx):
-        return "group_full"
-    return "deadline"
-
-
-def cancel(tx: Transaction, run_id: int, *, note: str) -> None:
-    """Have a run end. The contract is `Store.cancel`."""
-    row = held_run(tx, run_id)
-    run, schedule_id, told = as_run(tuple(row[:-1])), row[0], note or "canceled by hand"
-    if run.detached:
-        _ask_to_end(tx, schedule_id, run, "canceled", note)
-    elif run.status is Status.ENQUEUED:
-        cancel_waiting(tx, schedule_id, run, told)
-        release_next(tx, schedule_id)
-    elif run.is_accepted:
-        end(tx, row, Canceled(f"{told}; its target was not told: it had accepted it"))
-    elif run.status is Status.STARTED:
-        _ask_to_end(tx, schedule_id, run, "canceled", note)
-    else:
-        raise RunIsOver(run_id, run.status)
-
-
-def carry_out_about(tx: Transaction, schedule_id: str, decision: Decision) -> None:
-    """Carry out a decision about a run that is there."""
-    match decision:
-        case Supersede():
-            end_waiting(tx, schedule_id, decision.run, decision.reason, newer=decision.newer)
-        case Release():
-            release(tx, schedule_id, decision.run)
-        case RequestCancel():
-            _ask_to_end(tx, schedule_id, decision.run, "superseded")
-        case _:
-            raise AssertionError(f"{decision} is about a tick")
-
-
 def release_next(tx: Transaction, schedule_id: str) -> None:
     """Let the first in the queue of a schedule start, if it is its turn."""
     left = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     release(tx, schedule_id, to_release(left, now=tx.now))
-
-
-def _ask_to_end(
-    tx: Transaction, schedule_id: str, run: Run, reason: Reason, note: str = ""
-) -> None:
-    sql = ASK_FOUND_TO_END if run.detached else ASK_TO_END
-    if tx.run(sql, (run.run_id, tx.now, reason)):
-        tx.tell(RunEndAsked(schedule_id, run.run_id, run.run_at, reason, plain(note)))
 
 
 def held_run(tx: Transaction, run_id: int) -> Row:

@@ -6,8 +6,8 @@ from onbeat.core.time.zones import VERSION
 from onbeat.events import NodeLost, NodeStarted, NodeStopped
 from onbeat.ports.store import HeartbeatResult, Node, RescueResult
 from onbeat.stores.sql import zone_data
-from onbeat.stores.sql.finish import end_runs_of, free
 from onbeat.stores.sql.followers import cause_startup, hold_with_followers
+from onbeat.stores.sql.lost import end_runs_of, free
 from onbeat.stores.sql.restored import refuse_half_restored
 from onbeat.stores.sql.transaction import Transaction, as_json
 

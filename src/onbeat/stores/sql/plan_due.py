@@ -8,8 +8,8 @@ from onbeat.core.schedule import Schedule, from_definition
 from onbeat.events import RunEndAsked, ScheduleParked
 from onbeat.ports.store import Node, PlanFunction, PlanResult
 from onbeat.stores.sql import zone_data
-from onbeat.stores.sql.define import go_on_after_rest
-from onbeat.stores.sql.finish import settle
+from onbeat.stores.sql.lost import settle
+from onbeat.stores.sql.pause import go_on_after_rest
 from onbeat.stores.sql.rows import (
     State,
     gate_is_open,

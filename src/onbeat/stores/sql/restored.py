@@ -10,8 +10,8 @@ from onbeat.core.explain.reasons import RESTORED
 from onbeat.core.runs.run import Status
 from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import RunFailed, RunSkipped, StoreRestored
-from onbeat.stores.sql.define import go_on_after_rest, reopen
 from onbeat.stores.sql.finish import END, NOTE_FAILURE
+from onbeat.stores.sql.pause import go_on_after_rest, reopen
 from onbeat.stores.sql.rows import KEEP, RUN_OF_SCHEDULE, as_run, end_waiting, failures_of
 from onbeat.stores.sql.schedule_rows import StoredSchedule, find_all
 from onbeat.stores.sql.transaction import Row, Transaction

@@ -49,15 +49,24 @@ from onbeat.ports.store import (
     RescueResult,
     Upserted,
 )
-from onbeat.stores.sql import backfill as backfilling
-from onbeat.stores.sql import claim as claiming
 from onbeat.stores.sql import (
+    backfill,
+    cancel,
+    claim,
     define,
     documents,
     edits,
+    expire,
+    finish,
+    gate,
+    groups,
+    manual,
     nodes,
     outbox,
+    pause,
+    plan_due,
     queries,
+    report,
     restored,
     snapshot,
     stuck,
@@ -65,9 +74,6 @@ from onbeat.stores.sql import (
     why_facts,
     zone_data,
 )
-from onbeat.stores.sql import finish as ending
-from onbeat.stores.sql import plan_due as planning
-from onbeat.stores.sql import report as reporting
 from onbeat.stores.sql.transaction import Call, Row, Transaction
 
 T = TypeVar("T")
@@ -165,16 +171,16 @@ class SqlStore(ABC):
         return await self._read(lambda tx: edits.before_edits(tx, schedule_ids))
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
-        return await self._write(lambda tx: define.pause(tx, schedule_id, note=note, until=until))
+        return await self._write(lambda tx: pause.pause(tx, schedule_id, note=note, until=until))
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
-        return await self._write(lambda tx: define.resume(tx, schedule_id, catchup=catchup))
+        return await self._write(lambda tx: pause.resume(tx, schedule_id, catchup=catchup))
 
     async def delete(self, schedule_id: str, *, expected: int | None = None) -> bool:
         return await self._write(lambda tx: define.delete(tx, schedule_id, expected=expected))
 
     async def set_gate(self, *, is_open: bool) -> bool:
-        return await self._write(lambda tx: define.set_gate(tx, is_open=is_open))
+        return await self._write(lambda tx: gate.set_gate(tx, is_open=is_open))
 
     async def enqueue(
         self,
@@ -187,14 +193,14 @@ class SqlStore(ABC):
     ) -> RunRow:
         def call(tx: Transaction) -> RunRow:
             cause = (triggered_by, note)
-            run_id = define.enqueue(tx, schedule_id, cause, request_id=request_id, inputs=inputs)
+            run_id = manual.enqueue(tx, schedule_id, cause, request_id=request_id, inputs=inputs)
             return _there(tx, run_id)
 
         return await self._write(call)
 
     async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
         def call(tx: Transaction) -> RunRow:
-            ending.cancel(tx, run_id, note=note)
+            cancel.cancel(tx, run_id, note=note)
             return _there(tx, run_id)
 
         return await self._write(call)
@@ -203,8 +209,8 @@ class SqlStore(ABC):
         self, run: int | str, outcome: Succeeded | Failed | Accepted, *, external_id: str = ""
     ) -> RunRow:
         def call(tx: Transaction) -> RunRow | RunIsOver:
-            run_id = run if isinstance(run, int) else reporting.run_of_key(tx, run)
-            refused = reporting.report(tx, run_id, outcome, external_id=external_id)
+            run_id = run if isinstance(run, int) else report.run_of_key(tx, run)
+            refused = report.report(tx, run_id, outcome, external_id=external_id)
             return refused or _there(tx, run_id)
 
         found = await self._write(call)
@@ -216,18 +222,18 @@ class SqlStore(ABC):
         self, schedule_id: str, *, first: int, last: int, limit: int
     ) -> list[Choice]:
         return await self._read(
-            lambda tx: backfilling.preview(tx, schedule_id, first=first, last=last, limit=limit)
+            lambda tx: backfill.preview(tx, schedule_id, first=first, last=last, limit=limit)
         )
 
     async def backfill(
         self, schedule_id: str, *, first: int, last: int, limit: int
     ) -> BackfillStep:
         return await self._write(
-            lambda tx: backfilling.backfill(tx, schedule_id, first=first, last=last, limit=limit)
+            lambda tx: backfill.backfill(tx, schedule_id, first=first, last=last, limit=limit)
         )
 
     async def set_group(self, name: str, *, places: int) -> bool:
-        return await self._write(lambda tx: define.set_group(tx, name, places=places))
+        return await self._write(lambda tx: groups.set_group(tx, name, places=places))
 
     # -- the engine
 
@@ -267,32 +273,32 @@ class SqlStore(ABC):
         self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
     ) -> PlanResult:
         return await self._write(
-            lambda tx: planning.plan_due(tx, plan, limit=limit, node=node, slots=slots)
+            lambda tx: plan_due.plan_due(tx, plan, limit=limit, node=node, slots=slots)
         )
 
     async def follow_zones(self, *, limit: int = zone_data.AT_ONCE) -> ZoneDataProgress | None:
         return await self._write(lambda tx: zone_data.follow(tx, limit=limit))
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
-        return await self._write(lambda tx: claiming.claim(tx, node, limit=limit))
+        return await self._write(lambda tx: claim.claim(tx, node, limit=limit))
 
     async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
-        return await self._write(lambda tx: claiming.announce(tx, node, attempts))
+        return await self._write(lambda tx: claim.announce(tx, node, attempts))
 
     async def skip_condition(self, attempts: Sequence[Attempt]) -> None:
-        await self._write(lambda tx: claiming.skip_condition(tx, attempts))
+        await self._write(lambda tx: claim.skip_condition(tx, attempts))
 
     async def to_end(self, node: Node) -> list[tuple[int, int]]:
-        return await self._work.glance(lambda tx: claiming.to_end(tx, node))
+        return await self._work.glance(lambda tx: claim.to_end(tx, node))
 
     async def expire(self, *, limit: int) -> int:
-        return await self._write(lambda tx: ending.expire(tx, limit=limit))
+        return await self._write(lambda tx: expire.expire(tx, limit=limit))
 
     async def hand_back(self, attempts: Sequence[Attempt]) -> None:
-        await self._write(lambda tx: claiming.hand_back(tx, attempts))
+        await self._write(lambda tx: claim.hand_back(tx, attempts))
 
     async def finish(self, finished: Sequence[Finished]) -> list[int]:
-        return await self._write(lambda tx: ending.finish(tx, finished))
+        return await self._write(lambda tx: finish.finish(tx, finished))
 
     async def next_due(self, *, after: int) -> int | None:
         return await self._work.glance(lambda tx: queries.next_due(tx, after=after))

@@ -16,7 +16,7 @@ from onbeat.core.runs.run import Run, TriggeredBy, run_key
 from onbeat.core.schedule import Schedule
 from onbeat.events import MOST_OVERLAPS, RunEnqueued, RunSkipped, RunStarted
 from onbeat.ports.store import Attempt, Node
-from onbeat.stores.sql.finish import carry_out_about
+from onbeat.stores.sql.cancel import carry_out_about
 from onbeat.stores.sql.rows import State, detail_text, earlier, late_by
 from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
 
