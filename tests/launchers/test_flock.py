@@ -12,7 +12,7 @@ from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.core.schedule import read_schedule, read_target
 from onbeat.errors import NotAllowed
 from onbeat.launchers.http.launcher import HttpLauncher
-from onbeat.ports.outside import HttpResponse
+from onbeat.ports.http import HttpResponse
 from onbeat.ports.store import Attempt
 from onbeat.service.access import Caller, as_allowed
 from onbeat.systems.agents.flock import LONGEST_RESULT, FlockLauncher

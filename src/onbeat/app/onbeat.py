@@ -33,9 +33,10 @@ from onbeat.errors import (
     shown,
 )
 from onbeat.launchers.python.launcher import Function, FunctionLauncher
-from onbeat.ports.outside import Launcher, Listener, check_launch
+from onbeat.ports.clock import Clock
+from onbeat.ports.launcher import Launcher, check_launch
 from onbeat.ports.rows import RunFilter, RunRow, ScheduleRow
-from onbeat.ports.store import Clock, Node, Upserted
+from onbeat.ports.store import Listener, Node, Upserted
 from onbeat.service.access import LOCAL, Caller
 from onbeat.service.service import Service
 from onbeat.stores.sqlite.store import SqliteStore

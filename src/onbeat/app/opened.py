@@ -35,8 +35,9 @@ from onbeat.launchers.command import PASSED, ProcessLauncher, forget_output, out
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.launchers.python.launcher import FunctionLauncher
 from onbeat.launchers.python.threads import CallThreads
-from onbeat.ports.outside import Launcher, Listener, check_launch
-from onbeat.ports.store import Attempt, Clock, Node
+from onbeat.ports.clock import Clock
+from onbeat.ports.launcher import Launcher, check_launch
+from onbeat.ports.store import Attempt, Listener, Node
 from onbeat.service.service import Service
 from onbeat.service.tokens import Tokens
 from onbeat.sources.local_zone import local_zone

@@ -21,8 +21,9 @@ from onbeat.core.schedule import Target
 from onbeat.engine.lease import Lease
 from onbeat.engine.store_retry import Backoff, until_answered
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
-from onbeat.ports.outside import Launchers, Reattaches
-from onbeat.ports.store import Attempt, Clock, Finished, Node, Store
+from onbeat.ports.clock import Clock
+from onbeat.ports.launcher import Launchers, Reattaches
+from onbeat.ports.store import Attempt, Finished, Node, Store
 
 BATCH = 250  # runs claimed at once
 CLAIM_EVERY = 0.05  # seconds at most between two looks at what waits, while runs end

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from onbeat.errors import StoreFailed
-from onbeat.ports.store import Clock, Node, Store
+from onbeat.ports.clock import Clock
+from onbeat.ports.store import Node, Store
 
 HEARTBEATS = 3.3  # in one lease
 

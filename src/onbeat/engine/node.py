@@ -12,8 +12,9 @@ from onbeat.engine.planner import BATCH, Planner
 from onbeat.engine.store_retry import again
 from onbeat.engine.zone_data import keep_following
 from onbeat.errors import NodeForgotten, StoreFailed
-from onbeat.ports.outside import Launchers
-from onbeat.ports.store import Clock, Node, RescueResult, Store
+from onbeat.ports.clock import Clock
+from onbeat.ports.launcher import Launchers
+from onbeat.ports.store import Node, RescueResult, Store
 
 LOOK_EVERY = 0.2  # how soon a change by another process, or a clock that was set, is noticed
 LEFTOVERS_EVERY = 10.0

@@ -26,7 +26,7 @@ from onbeat.core.notify.notifications import (
 )
 from onbeat.errors import StoreFailed
 from onbeat.events import RunFailed, RunSkipped, RunStarted, RunStuck, RunSucceeded, ScheduleParked
-from onbeat.ports.outside import Notifier
+from onbeat.ports.notifier import Notifier
 from onbeat.ports.rows import StoredEvent
 from onbeat.ports.store import Store
 

@@ -17,7 +17,8 @@ from onbeat.core.triggers.past import Past
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.store_retry import Backoff
 from onbeat.errors import StoreFailed
-from onbeat.ports.store import Clock, Node, PlanResult, Store
+from onbeat.ports.clock import Clock
+from onbeat.ports.store import Node, PlanResult, Store
 
 BATCH, FEW = 500, 64  # due rows in one transaction: at most, and too few to be worth one
 LONGEST_SLEEP = 3600.0

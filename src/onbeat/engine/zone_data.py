@@ -5,8 +5,9 @@ import logging
 from collections.abc import Callable
 
 from onbeat.errors import StoreFailed
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import ZoneDataProgress
-from onbeat.ports.store import Clock, Store
+from onbeat.ports.store import Store
 
 BATCH = 1000  # schedules in one transaction
 PAUSE = 0.005  # seconds between two batches: others who write have their turn

@@ -1,4 +1,4 @@
-"""The contracts of what is durable, and of the time: `Store` and `Clock`."""
+"""The contract of what is durable: `Store`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ from onbeat.core.runs.run import (
 from onbeat.core.schedule import Schedule, Target, read_inputs
 from onbeat.core.snapshot import Snapshot
 from onbeat.core.triggers.past import Past
+from onbeat.events import Event
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import (
     BackfillStep,
     ChannelRow,
@@ -53,16 +55,8 @@ PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
 """`(schedule, run_at, unfinished, past, now) -> Plan`: pure, called inside a transaction."""
 Compose = Callable[[Sequence[StoredEvent]], Sequence[tuple[str, MessageContent, int]]]
 """What each channel hears of what happened, and the milliseconds that lie between two messages."""
-
-
-class Clock(Protocol):
-    """Where the time comes from. Nothing else in the package asks for it."""
-
-    def now(self) -> int:
-        """Return the wall clock's time; it may be set back or forth at any moment."""
-
-    def monotonic(self) -> float:
-        """Return seconds that only ever grow, for measuring what has passed."""
+Listener = Callable[[int, Sequence[Event]], None]
+"""`(at, events)`: what a transaction told, once it is durable, and its `now`."""
 
 
 Role = Literal["plan", "run", "api"]

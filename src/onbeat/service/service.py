@@ -17,7 +17,7 @@ from onbeat.core.schedule import Schedule, follows, from_definition
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.core.triggers.past import STARTUP
 from onbeat.errors import InvalidSchedule, NoSuchSchedule, naming, shown
-from onbeat.ports.outside import Launchers, check_launch
+from onbeat.ports.launcher import Launchers, check_launch
 from onbeat.ports.rows import BackfillStep, RunRow, ScheduleFilter, ScheduleRow
 from onbeat.ports.store import NO_POSITIONS, NOTHING_EXPECTED, InitialPosition, Store, Upserted
 from onbeat.service.access import LOCAL, Caller, as_allowed, check_change

@@ -34,8 +34,8 @@ from onbeat.events import (
     ScheduleCreated,
     ScheduleResumed,
 )
-from onbeat.ports.outside import Listener
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
+from onbeat.ports.store import Listener
 from onbeat.stores.postgres.transaction import NOW, PostgresTransaction, TransactionCache
 from onbeat.stores.sql.transaction import Call, Row
 

@@ -1,7 +1,7 @@
 """What a doctor sees of a PostgreSQL server: it is only read, and no table is made or changed."""
 
 from onbeat.errors import StoreFailed, StoreUnusable
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 from onbeat.stores.postgres.database import SCHEMA, Connection, PostgresWorkers, ServerAddress
 from onbeat.stores.postgres.migrations import MIGRATIONS
 from onbeat.stores.postgres.transaction import NOW

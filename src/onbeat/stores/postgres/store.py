@@ -8,8 +8,8 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 
-from onbeat.ports.outside import Listener
-from onbeat.ports.store import Clock, HeartbeatResult, Node, RescueResult
+from onbeat.ports.clock import Clock
+from onbeat.ports.store import HeartbeatResult, Listener, Node, RescueResult
 from onbeat.stores.postgres.database import PostgresWorkers, ServerAddress
 from onbeat.stores.postgres.import_sqlite import import_rows
 from onbeat.stores.postgres.notify import NotifyListener

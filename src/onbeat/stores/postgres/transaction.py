@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from time import monotonic
 from typing import Protocol
 
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 from onbeat.stores.sql.rows import GOES_ON
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value, Values
 

@@ -13,6 +13,7 @@ from onbeat.core.runs.run import Accepted, Failed, StartedBy, Succeeded
 from onbeat.core.schedule import Schedule
 from onbeat.core.snapshot import Snapshot
 from onbeat.errors import RunIsOver
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import (
     BackfillStep,
     ChannelRow,
@@ -38,7 +39,6 @@ from onbeat.ports.store import (
     NOTHING_EXPECTED,
     Attempt,
     CheckChange,
-    Clock,
     Compose,
     Finished,
     HeartbeatResult,

@@ -20,8 +20,8 @@ import apsw
 
 from onbeat.errors import OnbeatError, StoreFailed, StoreUnusable
 from onbeat.events import Event
-from onbeat.ports.outside import Listener
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
+from onbeat.ports.store import Listener
 from onbeat.stores.sql.rows import GOES_ON, KEEP
 from onbeat.stores.sql.transaction import Bindings, Call, Row, Transaction, Values, as_json
 from onbeat.stores.sqlite.migrations import MIGRATIONS

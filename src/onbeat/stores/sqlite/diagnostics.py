@@ -6,7 +6,7 @@ from pathlib import Path
 
 import apsw
 
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 from onbeat.stores.sql.diagnostics import DatabaseFacts, examine
 from onbeat.stores.sqlite.database import APPLICATION, SqliteTransaction
 from onbeat.stores.sqlite.migrations import MIGRATIONS

@@ -16,8 +16,8 @@ import msgspec
 
 from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import Event
-from onbeat.ports.outside import Listener
-from onbeat.ports.store import Clock, HeartbeatResult, Node, RescueResult
+from onbeat.ports.clock import Clock
+from onbeat.ports.store import HeartbeatResult, Listener, Node, RescueResult
 from onbeat.stores.sql import nodes
 from onbeat.stores.sql.rows import KEEP
 from onbeat.stores.sql.store import TABLES, SqlStore, Table

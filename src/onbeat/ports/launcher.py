@@ -1,17 +1,12 @@
-"""The contracts of what acts in the world: `Launcher`, `Notifier`, and how requests are sent."""
+"""The contract of what starts targets: `Launcher`, and `check_launch`."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
-from onbeat.core.notify.notifications import Delivery, OutgoingMessage
-from onbeat.core.runs.run import Failed, Outcome
+from onbeat.core.runs.run import Outcome
 from onbeat.core.schedule import Schedule, Target
 from onbeat.errors import InvalidSchedule, naming
-from onbeat.events import Event
 from onbeat.ports.store import Attempt
-
-NO_HEADERS: Mapping[str, str] = {}
 
 
 class Launcher(Protocol):
@@ -54,55 +49,6 @@ class Reattaches(Launcher, Protocol):
         """Let go of runs, whose launches are then cancelled and end nothing; return which."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
-    """What a server answered: what its body says as JSON, or else its text."""
-
-    status: int
-    phrase: str  # such as Not Found
-    body: object = None
-
-    @property
-    def error(self) -> str:
-        """What is told of an answer that is no success."""
-        return f"HTTP {self.status}: {self.phrase}" if self.phrase else f"HTTP {self.status}"
-
-
-class SendRequest(Protocol):
-    """How a launcher sends one request, whatever the server then answers."""
-
-    async def __call__(
-        self,
-        method: str,
-        url: str,
-        *,
-        body: object = None,
-        headers: Mapping[str, str] = NO_HEADERS,
-        timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as a policy has them
-        public_only: bool = False,
-        secrets: Mapping[str, str] = NO_HEADERS,
-    ) -> HttpResponse | Failed:
-        """Return the answer, or why there is none. A body goes as JSON; no redirect is followed.
-
-        Headers may name secrets, and so may `secrets`, which are further fields of the body:
-        neither the answer nor a failure tells them.
-        """
-
-
-class Notifier(Protocol):
-    """The adapter that delivers the messages of one channel."""
-
-    async def send(self, letter: OutgoingMessage) -> Delivery:
-        """Send a message, once, and return what is known of it. It raises nothing of its own.
-
-        Cancelling the call gives up: it then returns at once whether anything was sent.
-        """
-
-
-Callback = Callable[[str], Awaitable[Mapping[str, str]]]
-"""The headers that say how to tell of the end of a run that has this key."""
-Listener = Callable[[int, Sequence[Event]], None]
-"""`(at, events)`: what a transaction told, once it is durable, and its `now`."""
 Launchers = Mapping[str, Launcher]  # by the kind of target
 
 
