@@ -100,7 +100,7 @@ class Life:
             await store.set_group(name, places=places)
         for schedule_id, until in self._pauses.items():
             await store.pause(schedule_id, until=until)
-        await store.hold(NODE)
+        await store.acquire(NODE)
         await store.register(NODE)
 
     async def _happen(self, store, planner, dispatcher):

@@ -21,7 +21,7 @@ async def restore(world, *, later=True):
     """Do as `onbeat up --restored` does, in a process that finds the others gone."""
     await world.reopen()
     node = a_node("the-next")
-    await world.store.hold(node)
+    await world.store.acquire(node)
     following = ""
     while following is not None:
         following = await world.store.record_gap(after=following)
@@ -269,7 +269,7 @@ async def test_a_great_many_schedules_are_done_in_steps(world, monkeypatch):
         await world.define(name)
     world.clock.advance("1h")
     await world.reopen()
-    await world.store.hold(a_node("the-next"))
+    await world.store.acquire(a_node("the-next"))
     steps = [""]
     while steps[-1] is not None:
         steps.append(await world.store.record_gap(after=steps[-1]))
@@ -285,7 +285,7 @@ async def test_a_node_does_not_join_while_only_a_part_is_recorded(world, monkeyp
     world.clock.advance("1h")
     await world.reopen()
     node = a_node("the-next")
-    await world.store.hold(node)
+    await world.store.acquire(node)
     assert await world.store.record_gap() == "b"
     with pytest.raises(StoreUnusable, match="--restored does the rest"):
         await world.store.register(node)

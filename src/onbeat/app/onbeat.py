@@ -412,7 +412,7 @@ async def move(settings: Settings, to: Settings) -> dict[str, int]:
         raise InvalidSettings("move", "it goes from a SQLite file to PostgreSQL", hint="--database")
     source = await SqliteStore.open(settings.database_path, clock=SystemClock(), to_move=True)
     try:
-        await source.hold(Node(str(uuid.uuid4()), "onbeat move", frozenset()))
+        await source.acquire(Node(str(uuid.uuid4()), "onbeat move", frozenset()))
         target = await open_postgres(to)
         try:
             # The file is given up when all is there and not yet kept: there are never two that run.

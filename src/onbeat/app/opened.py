@@ -248,7 +248,7 @@ class OpenInstallation:
             outbox=notifications.outbox(self._settings, self._store),
         )
         if first is not None:
-            await self._store.hold(node)
+            await self._store.acquire(node)
             await first()
         await engine.start()
         return engine

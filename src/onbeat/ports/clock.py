@@ -1,13 +1,13 @@
-"""The contract of the time: `Clock`."""
+"""`Clock`: where the time comes from."""
 
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from. Nothing else in the package asks for it."""
+    """A source of the time. Nothing else in the package reads the time."""
 
     def now(self) -> int:
-        """Return the wall clock's time; it may be set back or forth at any moment."""
+        """Return the wall clock's time; it may be moved backward or forward at any moment."""
 
     def monotonic(self) -> float:
-        """Return seconds that only ever grow, for measuring what has passed."""
+        """Return seconds that never decrease, for measuring durations."""

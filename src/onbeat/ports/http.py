@@ -1,4 +1,4 @@
-"""The contract of sending HTTP requests: `SendRequest`, `HttpResponse`, `Callback`."""
+"""`SendRequest`: how launchers send HTTP requests, and the `HttpResponse` they get."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ NO_HEADERS: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What a server answered: what its body says as JSON, or else its text."""
+    """The answer of a server. The body is decoded if it is JSON, else its text."""
 
     status: int
     phrase: str  # such as Not Found
@@ -19,12 +19,12 @@ class HttpResponse:
 
     @property
     def error(self) -> str:
-        """What is told of an answer that is no success."""
+        """The error to report for an answer that is not a success."""
         return f"HTTP {self.status}: {self.phrase}" if self.phrase else f"HTTP {self.status}"
 
 
 class SendRequest(Protocol):
-    """How a launcher sends one request, whatever the server then answers."""
+    """Sends one request, whatever the server answers."""
 
     async def __call__(
         self,
@@ -33,16 +33,16 @@ class SendRequest(Protocol):
         *,
         body: object = None,
         headers: Mapping[str, str] = NO_HEADERS,
-        timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as a policy has them
+        timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as in a policy
         public_only: bool = False,
         secrets: Mapping[str, str] = NO_HEADERS,
     ) -> HttpResponse | Failed:
-        """Return the answer, or why there is none. A body goes as JSON; no redirect is followed.
+        """Return the answer, or the failure without one. The body is sent as JSON.
 
-        Headers may name secrets, and so may `secrets`, which are further fields of the body:
-        neither the answer nor a failure tells them.
+        Redirects are not followed. Headers and `secrets`, which are further fields of the body, may
+        refer to secrets: neither the answer nor a failure contains their values.
         """
 
 
 Callback = Callable[[str], Awaitable[Mapping[str, str]]]
-"""The headers that say how to tell of the end of a run that has this key."""
+"""Returns the headers with which a target reports the outcome of the run with this key."""

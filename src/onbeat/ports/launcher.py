@@ -1,4 +1,4 @@
-"""The contract of what starts targets: `Launcher`, and `check_launch`."""
+"""`Launcher`: the adapter that starts targets of one kind, and `check_launch`."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol, runtime_checkable
@@ -13,52 +13,52 @@ class Launcher(Protocol):
     """The adapter that starts one kind of target."""
 
     def check(self, target: Target) -> None:
-        """Refuse a target that could never be launched, with InvalidSchedule."""
+        """Raise InvalidSchedule if a target could never be launched."""
 
     def can_cancel(self, target: Target) -> bool:
-        """Return whether what was started can be ended, as `overlap: replace` needs it."""
+        """Return whether a started target can be cancelled, which `overlap: replace` requires."""
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
-        """Run one attempt to its end; return the outcome and the last of what it printed.
+        """Run one attempt until it ends; return its outcome and the tail of its output.
 
-        Cancelling the call ends the target. It raises nothing of its own.
+        Cancelling the call ends the target. Failures are outcomes, not exceptions.
         """
 
     def kill(self, run_ids: Collection[int]) -> None:
-        """End at once, as far as that can be, what is being ended: others may start it again."""
+        """Kill targets that are being cancelled, if possible: others may start them again."""
 
     async def recover(self) -> int:
-        """End what nodes that died had launched on this machine; return how many."""
+        """End targets that dead nodes had launched on this machine; return how many."""
 
     def offers(self) -> Iterable[str]:
-        """Return what a node with this launcher offers."""
+        """Return what a node with this launcher offers, as `Node.offers`."""
 
     async def close(self) -> None:
-        """End what is left."""
+        """End all targets that still run, and release resources."""
 
 
 @runtime_checkable
 class Reattaches(Launcher, Protocol):
-    """A launcher whose targets go on without their node, and are found again by the run's key.
+    """A launcher whose targets continue without their node; a node reattaches by the run's key.
 
-    Launched again after an attempt that may still run (`may_run`), it finds that one. It starts
-    another only if there is none and the attempt is to be made `at_least_once`.
+    After an attempt that may still run (`may_run`), a launch reattaches to it. It starts another
+    only if none is found and the attempt is to be made `at_least_once`.
     """
 
     def leave(self, run_ids: Collection[int]) -> Collection[int]:
-        """Let go of runs, whose launches are then cancelled and end nothing; return which."""
+        """Detach runs, so that cancelling their launches does not end them; return which."""
 
 
 Launchers = Mapping[str, Launcher]  # by the kind of target
 
 
 def check_launch(schedule: Schedule, launchers: Launchers) -> None:
-    """Refuse a schedule whose target, or condition, could never be launched."""
+    """Raise InvalidSchedule if a schedule's target or condition could never be launched."""
     with naming("run"):
         launcher = _launcher_of(schedule.target, launchers)
         launcher.check(schedule.target)
     if schedule.policy.overlap == "replace" and not launcher.can_cancel(schedule.target):
-        problem = "what it starts cannot be ended, so that nothing could take its place"
+        problem = "its target cannot be cancelled, so that a new run cannot replace it"
         raise InvalidSchedule("overlap", problem, hint="skip, queue or allow")
     if schedule.when is not None:
         with naming("when"):
@@ -69,6 +69,8 @@ def _launcher_of(target: Target, launchers: Launchers) -> Launcher:
     launcher = launchers.get(target.kind)
     if launcher is None:
         raise InvalidSchedule(
-            target.kind, "nothing launches it", hint=f"known: {', '.join(launchers)}"
+            target.kind,
+            "no launcher for this kind of target",
+            hint=f"known: {', '.join(launchers)}",
         )
     return launcher

@@ -1,4 +1,4 @@
-"""The contract of what delivers messages: `Notifier`."""
+"""`Notifier`: the adapter that delivers the messages of a channel."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ class Notifier(Protocol):
     """The adapter that delivers the messages of one channel."""
 
     async def send(self, letter: OutgoingMessage) -> Delivery:
-        """Send a message, once, and return what is known of it. It raises nothing of its own.
+        """Send a message once and return the result. It does not raise.
 
-        Cancelling the call gives up: it then returns at once whether anything was sent.
+        A cancelled call gives up, and returns immediately whether the message was sent.
         """

@@ -1,7 +1,7 @@
 """Define and delete schedules.
 
-Whatever moves a due row here first decides the ticks that were planned up to now, so that no tick
-falls between two definitions and none of the past is fired.
+A change that moves a due row first decides the ticks that were planned up to now, so that no tick
+is lost between two definitions and no past tick is fired.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ from onbeat.core.schedule import Schedule, definition
 from onbeat.errors import ChangedSince, NotAllowed
 from onbeat.events import ScheduleArmed, ScheduleCreated, ScheduleDeleted
 from onbeat.ports.store import NO_POSITIONS, NOTHING_EXPECTED, InitialPosition, Upserted
-from onbeat.stores.sql.bulk_create import check_revisions, upsert_plain
+from onbeat.stores.sql.bulk_create import check_revisions, upsert_simple
 from onbeat.stores.sql.edits import edit, move_waiting
 from onbeat.stores.sql.followers import happen, keep_follows
 from onbeat.stores.sql.groups import keep_groups
@@ -29,10 +29,10 @@ from onbeat.stores.sql.schedule_rows import (
     existing,
     find,
     find_all,
-    held,
+    hold_schedule,
     is_foreign,
     keep_definition,
-    rest_schedule,
+    pause_schedule,
     set_positions,
 )
 from onbeat.stores.sql.transaction import Transaction
@@ -56,7 +56,7 @@ INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
        last_missed_at = NULL, last_miss_reason = NULL, consecutive_failures = 0
 """
 
-BEGIN_WITH = """
+INIT_STATE = """
 UPDATE schedule_state
    SET last_run_at = ?2, last_success_at = ?3, last_failure_at = ?4, last_exit = ?5,
        last_missed_at = ?6, last_miss_reason = ?7, happened = ?8
@@ -86,24 +86,24 @@ def upsert(
     check_revisions(tx, expected)
     for schedule_id in remove:
         delete(tx, schedule_id)
-    plain = upsert_plain(
+    simple = upsert_simple(
         tx, schedules, source=source, user_id=user_id, but=beginnings.keys() | set(remove)
     )
     retimed = _retimed(tx, [each for each in schedules if each.schedule_id in beginnings])
     done: list[Upserted] = []
     for schedule in schedules:
-        found = plain.get(schedule.schedule_id)
+        found = simple.get(schedule.schedule_id)
         if found is None:
-            beginning = beginnings.get(schedule.schedule_id)
-            found = _upsert(tx, schedule, source, user_id, beginning)
+            position = beginnings.get(schedule.schedule_id)
+            found = _upsert(tx, schedule, source, user_id, position)
         if update_waiting and found.change != "created":
             moved = move_waiting(tx, schedule, found.revision)
             found = Upserted(found.schedule_id, found.change, found.revision, moved)
         done.append(found)
     for schedule, each in zip(schedules, done, strict=True):
-        beginning = beginnings.get(schedule.schedule_id)
-        if beginning is not None and each.change != "created":
-            _arm_anew(tx, schedule, beginning, from_now=schedule.schedule_id in retimed)
+        position = beginnings.get(schedule.schedule_id)
+        if position is not None and each.change != "created":
+            _rearm(tx, schedule, position, from_now=schedule.schedule_id in retimed)
     pairs = zip(schedules, done, strict=True)
     changed = [schedule for schedule, each in pairs if each.change != "unchanged"]
     keep_follows(tx, changed)
@@ -116,24 +116,24 @@ def _upsert(
     schedule: Schedule,
     source: str | None,
     user_id: str,
-    beginning: InitialPosition | None,
+    position: InitialPosition | None,
 ) -> Upserted:
-    known, text = find(tx, schedule.schedule_id), definition(schedule)
-    if known is not None and is_foreign(tx, known.state.user_id):
-        problem = f"{schedule.schedule_id} is another owner's"
-        raise NotAllowed(problem, hint="take another id")
-    if known is None or known.deleted:
-        begun = _create(
-            tx, schedule, known, beginning, text=text, source=source or "", user_id=user_id
+    stored, text = find(tx, schedule.schedule_id), definition(schedule)
+    if stored is not None and is_foreign(tx, stored.state.user_id):
+        problem = f"{schedule.schedule_id} belongs to another owner"
+        raise NotAllowed(problem, hint="use another id")
+    if stored is None or stored.deleted:
+        created = _create(
+            tx, schedule, stored, position, text=text, source=source or "", user_id=user_id
         )
-        if beginning is not None and beginning.paused:
-            rest_schedule(tx, schedule.schedule_id, note="")
-        return begun
-    check_change(tx, known)
-    is_new_source = source is not None and (known.source, known.base) != (source, text)
-    done = Upserted(schedule.schedule_id, "unchanged", known.state.revision)
-    if known.text != text:
-        done = edit(tx, known, schedule, text, user_id=user_id)
+        if position is not None and position.paused:
+            pause_schedule(tx, schedule.schedule_id, note="")
+        return created
+    check_change(tx, stored)
+    is_new_source = source is not None and (stored.source, stored.base) != (source, text)
+    done = Upserted(schedule.schedule_id, "unchanged", stored.state.revision)
+    if stored.text != text:
+        done = edit(tx, stored, schedule, text, user_id=user_id)
     if is_new_source:
         tx.run(KEEP_SOURCE, (source, text, schedule.schedule_id))
     return done
@@ -143,7 +143,7 @@ def _create(
     tx: Transaction,
     schedule: Schedule,
     old: StoredSchedule | None,
-    beginning: InitialPosition | None,
+    position: InitialPosition | None,
     *,
     text: str,
     source: str,
@@ -151,97 +151,97 @@ def _create(
 ) -> Upserted:
     revision = old.state.revision + 1 if old is not None else 1
     decided = old.state.decided_run_at if old is not None else 0
-    until, since, begins_at = max(decided, tx.now // 1000), None, tx.now
-    if beginning is not None and beginning.ticked_at is not None:
-        # What was before a deletion was decided then, by what it said then.
+    until, since, created_at = max(decided, tx.now // 1000), None, tx.now
+    if position is not None and position.ticked_at is not None:
+        # Ticks before a deletion were decided then, by the definition of that time.
         deleted_at = 0 if old is None or old.deleted_at is None else old.deleted_at
-        last = max(beginning.ticked_at, deleted_at) // 1000
+        last = max(position.ticked_at, deleted_at) // 1000
         until = since = min(until, max(decided, last))
-        begins_at = min(since * 1000, tx.now)
+        created_at = min(since * 1000, tx.now)
     if old is not None:
-        keep_definition(tx, old, "", max(begins_at, (old.deleted_at or 0) + 1))
-    about = (schedule.schedule_id, source, user_id, text, revision, begins_at, tx.now)
-    tx.run(CREATE, about)
+        keep_definition(tx, old, "", max(created_at, (old.deleted_at or 0) + 1))
+    row = (schedule.schedule_id, source, user_id, text, revision, created_at, tx.now)
+    tx.run(CREATE, row)
     tx.run(CREATE_STATE, (schedule.schedule_id, until))
-    state = State(until, decided, 0, 0, begins_at, revision, user_id)
-    if beginning is not None:
-        state = _begin_with(tx, schedule, state, beginning)
+    state = State(until, decided, 0, 0, created_at, revision, user_id)
+    if position is not None:
+        state = _with_past(tx, schedule, state, position)
     if old is None and since is None and schedule.ticks_once:
         missed, until = defined_late(schedule, state.past, now=tx.now)
         carry_out(tx, [Decided(schedule, state, [missed])] if missed is not None else [])
     (run_at,) = set_positions(tx, [(schedule, state, until)])
-    tx.tell(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id, since))
+    tx.emit(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id, since))
     return Upserted(schedule.schedule_id, "created", revision)
 
 
-def _begin_with(
-    tx: Transaction, schedule: Schedule, state: State, beginning: InitialPosition
+def _with_past(
+    tx: Transaction, schedule: Schedule, state: State, position: InitialPosition
 ) -> State:
-    """Have a new schedule know of what was before: its next tick may follow from that."""
+    """Store what a new schedule did elsewhere before: its next tick may follow from that."""
     happened = None
-    succeeded = beginning.last_success_at
+    succeeded = position.last_success_at
     if succeeded is not None and schedule.trigger.needs_past:
         until, past = state.decided_until, state.past
         happened = encode_happened(
             ended(schedule.trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
         )
     tx.run(
-        BEGIN_WITH,
-        (schedule.schedule_id, beginning.last_run_at, succeeded, beginning.last_failure_at,
-         beginning.last_exit, beginning.last_missed_at, beginning.last_miss_reason, happened),
+        INIT_STATE,
+        (schedule.schedule_id, position.last_run_at, succeeded, position.last_failure_at,
+         position.last_exit, position.last_missed_at, position.last_miss_reason, happened),
     )  # fmt: skip
     return replace(state, happened=happened)
 
 
 def _retimed(tx: Transaction, schedules: Sequence[Schedule]) -> set[str]:
-    """Return which of these schedules are there, and would tick at other times than they do."""
-    given = {schedule.schedule_id: schedule for schedule in schedules}
+    """Return which of these schedules exist and would tick at other times than now."""
+    new = {schedule.schedule_id: schedule for schedule in schedules}
     return {
-        known.schedule_id
-        for known in (find_all(tx, list(given)) if given else ())
-        if is_retimed(known.schedule(), given[known.schedule_id])
+        stored.schedule_id
+        for stored in (find_all(tx, list(new)) if new else ())
+        if is_retimed(stored.schedule(), new[stored.schedule_id])
     }
 
 
-def _arm_anew(
-    tx: Transaction, schedule: Schedule, beginning: InitialPosition, *, from_now: bool
+def _rearm(
+    tx: Transaction, schedule: Schedule, position: InitialPosition, *, from_now: bool
 ) -> None:
-    """Give a schedule that has come to rest the tick that follows its last success.
+    """Give a schedule without a next tick the tick that follows its last success.
 
-    If that tick is past, it is due at once; or `from_now` its delay is counted from now: an edit
-    that changes when a schedule ticks starts nothing of the past.
+    If that tick is past, it is due immediately; with `from_now` its delay counts from now instead:
+    an edit that changes when a schedule ticks starts nothing of the past.
     """
-    known, succeeded = existing(tx, schedule.schedule_id), beginning.last_success_at
-    if known.paused or known.run_at is not None or succeeded is None:
+    stored, succeeded = existing(tx, schedule.schedule_id), position.last_success_at
+    if stored.paused or stored.run_at is not None or succeeded is None:
         return
     if not schedule.trigger.needs_past or unfinished_of(tx, [schedule.schedule_id]):
         return
-    until = max(known.state.decided_until, tx.now // 1000)  # what is past by now is due at once
-    trigger, past = schedule.trigger, known.state.past
+    until = max(stored.state.decided_until, tx.now // 1000)  # a past tick is due immediately
+    trigger, past = schedule.trigger, stored.state.past
     happened = ended(trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
     first = trigger.next_after(until, replace(past, happened=happened))
     if from_now and first == until + 1:
         happened = ended(trigger, past, "", Status.SUCCESS, now=tx.now, until=until)
-    happen(tx, known, schedule, happened)
+    happen(tx, stored, schedule, happened)
     armed = existing(tx, schedule.schedule_id)
     if armed.run_at is not None:
-        tx.tell(ScheduleArmed(schedule.schedule_id, armed.run_at))
+        tx.emit(ScheduleArmed(schedule.schedule_id, armed.run_at))
 
 
 def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) -> bool:
     """Delete a schedule. The contract is `Store.delete`."""
-    known = held(tx, schedule_id)
-    if expected is not None and expected != known.state.revision:
-        raise ChangedSince(schedule_id, expected, known.state.revision)
-    check_change(tx, known)
-    schedule = known.schedule()
+    stored = hold_schedule(tx, schedule_id)
+    if expected is not None and expected != stored.state.revision:
+        raise ChangedSince(schedule_id, expected, stored.state.revision)
+    check_change(tx, stored)
+    schedule = stored.schedule()
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     if schedule is not None:
-        run_at = known.first_undecided(schedule)
+        run_at = stored.first_undecided(schedule)
         if run_at is not None:
-            past = known.state.past
+            past = stored.state.past
             undecided = set_aside(schedule, run_at, past, now=tx.now, reason="canceled")
-            _carry_out(tx, known, schedule, [undecided] if undecided else [], unfinished)
+            _carry_out(tx, stored, schedule, [undecided] if undecided else [], unfinished)
     for run in unfinished:
         if run.status is Status.ENQUEUED and not run.detached:
             cancel_waiting(tx, schedule_id, run, "the schedule was deleted")
@@ -251,21 +251,21 @@ def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) ->
     )
     replace_due(tx, [(schedule_id, None)])
     tx.run("DELETE FROM follows WHERE schedule_id = ?1", (schedule_id,))
-    keep_definition(tx, known, known.text, tx.now)
-    first = (schedule_id, 0, known.state.created_at, "")  # until then there was nothing
-    tx.run(KEEP_DEFINITION, first)
-    tx.tell(ScheduleDeleted(schedule_id))
+    keep_definition(tx, stored, stored.text, tx.now)
+    before_creation = (schedule_id, 0, stored.state.created_at, "")
+    tx.run(KEEP_DEFINITION, before_creation)
+    tx.emit(ScheduleDeleted(schedule_id))
     return True
 
 
 def _carry_out(
     tx: Transaction,
-    known: StoredSchedule,
+    stored: StoredSchedule,
     schedule: Schedule,
     decisions: Sequence[Decision],
     unfinished: Sequence[Run],
 ) -> StoredSchedule:
-    """Carry decisions out, and return the schedule as that leaves it."""
+    """Carry out decisions; return the schedule as it is afterwards."""
     if decisions:
-        carry_out(tx, [Decided(schedule, known.state, decisions, unfinished)])
-    return existing(tx, known.schedule_id)
+        carry_out(tx, [Decided(schedule, stored.state, decisions, unfinished)])
+    return existing(tx, stored.schedule_id)

@@ -1,8 +1,8 @@
-"""End runs whose deadline has passed."""
+"""End runs whose deadline has passed: to start, or to be reported by their target."""
 
 from onbeat.core.decide.outcomes import UNREPORTED
 from onbeat.core.runs.run import Canceled, Failed, Reason, ReasonDetail, Run, Status
-from onbeat.stores.sql.finish import end, release_next
+from onbeat.stores.sql.finish import TARGET_NOT_NOTIFIED, end, release_next
 from onbeat.stores.sql.followers import hold_with_followers
 from onbeat.stores.sql.rows import (
     RUN_OF_SCHEDULE,
@@ -32,7 +32,7 @@ SELECT DISTINCT schedule_id FROM (
 
 
 def expire(tx: Transaction, *, limit: int) -> int:
-    """End what has waited too long. The contract is `Store.expire`."""
+    """End runs that have waited too long. The contract is `Store.expire`."""
     tx.keep_gate()
     if not gate_is_open(tx):
         return 0
@@ -42,12 +42,12 @@ def expire(tx: Transaction, *, limit: int) -> int:
     hold_with_followers(tx, ids)
     overdue = tx.all(OVERDUE, (tx.now, ids))
     waiting = [row for row in overdue if row[3] == Status.ENQUEUED]
-    for *row, group, reason, detail in waiting:  # all before one of them is released
+    for *row, group, reason, detail in waiting:  # end all before any is released
         run = as_run(tuple(row[:-1]))
         if run.was_tried or read_detail(detail).start_by != run.deadline_at:
             end_waiting(tx, row[0], run, _why_it_waited(tx, run, group, reason))
         elif not lift_limit(tx, row[0], run):
-            end_waiting(tx, row[0], run, "edited", known=ReasonDetail(start_by=run.deadline_at))
+            end_waiting(tx, row[0], run, "edited", detail=ReasonDetail(start_by=run.deadline_at))
     for *row, _, _, _ in overdue:
         if row[3] == Status.STARTED:
             end_unreported(tx, tuple(row))
@@ -57,9 +57,9 @@ def expire(tx: Transaction, *, limit: int) -> int:
 
 
 def end_unreported(tx: Transaction, row: Row) -> None:
-    """End a run that was accepted and not heard of in time."""
+    """End an accepted run whose target has not reported in time."""
     if as_run(tuple(row[:-1])).ending is not None:
-        end(tx, row, Canceled("its target was not told: it had accepted it"))
+        end(tx, row, Canceled(TARGET_NOT_NOTIFIED))
         return
     end(tx, row, Failed(UNREPORTED, "timeout", retryable=False))
 

@@ -8,7 +8,7 @@ from onbeat.stores.sql.schedule_rows import find_all
 from onbeat.stores.sql.transaction import Transaction
 from onbeat.stores.sql.zone_data import follow_held
 
-REOPENED_AT_ONCE = 1000  # schedules, when the gate opens: that many are held in memory
+REOPEN_BATCH = 1000  # schedules that are read into memory together when the gate opens
 
 
 def set_gate(tx: Transaction, *, is_open: bool) -> bool:
@@ -19,19 +19,19 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
     if is_open:
         closed = ReasonDetail(since=gate_closed_at(tx), until=tx.now)
         tx.run("DELETE FROM meta WHERE name = 'gate_closed_at'")
-        waited = tx.all(
+        delayed = tx.all(
             "SELECT schedule_id FROM due WHERE run_at <= ?1 UNION SELECT r.schedule_id "
             "FROM schedule_runs r JOIN schedules s USING (schedule_id) WHERE r.finished_at IS NULL "
             "AND r.status = 'ENQUEUED' AND s.paused = 0 AND s.deleted_at IS NULL ORDER BY 1",
-            (tx.now // 1000,),  # whatever the due row says: what is due may have been put off
+            (tx.now // 1000,),  # by `run_at`: a tick that is due may have been put off
         )
-        for begin in range(0, len(waited), REOPENED_AT_ONCE):
-            ids = [row[0] for row in waited[begin : begin + REOPENED_AT_ONCE]]
+        for begin in range(0, len(delayed), REOPEN_BATCH):
+            ids = [row[0] for row in delayed[begin : begin + REOPEN_BATCH]]
             tx.hold(ids)
             follow_held(tx, ids)
-            live = [known for known in find_all(tx, ids) if not (known.paused or known.deleted)]
-            reopen(tx, live, "gate_off", known_of_it=closed)
+            live = [stored for stored in find_all(tx, ids) if not (stored.paused or stored.deleted)]
+            reopen(tx, live, "gate_off", waiting_detail=closed)
     else:
         tx.run(KEEP, ("gate_closed_at", str(tx.now)))
-    tx.tell(GateChanged(is_open))
+    tx.emit(GateChanged(is_open))
     return True

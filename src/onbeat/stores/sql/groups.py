@@ -8,7 +8,7 @@ from onbeat.stores.sql.transaction import Transaction
 
 
 def keep_groups(tx: Transaction, schedules: Sequence[Schedule]) -> None:
-    """Have the groups of schedules be there: with one place, until somebody says otherwise."""
+    """Create the groups that schedules name and that do not exist yet, with one place."""
     names = {schedule.policy.group for schedule in schedules} - {None}
     tx.many(
         "INSERT INTO groups (name, places) VALUES {(?text,1)} ON CONFLICT (name) DO NOTHING",
@@ -17,7 +17,7 @@ def keep_groups(tx: Transaction, schedules: Sequence[Schedule]) -> None:
 
 
 def set_group(tx: Transaction, name: str, *, places: int) -> bool:
-    """Say how many places a group has. The contract is `Store.set_group`."""
+    """Set how many places a group has. The contract is `Store.set_group`."""
     if tx.one("SELECT places FROM groups WHERE name = ?1 FOR UPDATE", (name,)) == (places,):
         return False
     tx.run(
@@ -25,5 +25,5 @@ def set_group(tx: Transaction, name: str, *, places: int) -> bool:
         "ON CONFLICT (name) DO UPDATE SET places = ?2",
         (name, places),
     )
-    tx.tell(GroupChanged(name, places))
+    tx.emit(GroupChanged(name, places))
     return True

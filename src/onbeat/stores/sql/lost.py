@@ -1,4 +1,4 @@
-"""Decide the runs of nodes that have fallen silent."""
+"""Decide the runs of silent nodes: announced ones are lost, claimed ones are free again."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,11 +7,11 @@ from onbeat.events import RunHandedBack
 from onbeat.ports.store import Node
 from onbeat.stores.sql.expire import end_unreported
 from onbeat.stores.sql.finish import end, release_next
-from onbeat.stores.sql.rows import IS_FOUND_AGAIN, RUN_OF_SCHEDULE, definition_of
+from onbeat.stores.sql.rows import REATTACHABLE, RUN_OF_SCHEDULE, definition_of
 from onbeat.stores.sql.transaction import Transaction, Value
 
-# An attempt that was announced keeps its number, and counts as little as one that found its target
-# busy: a number is announced once.
+# A number is announced once: an announced attempt keeps its number, and is counted as a deferral,
+# like one that found its target busy.
 HAND_BACK = """
   WITH held (id, token) AS (VALUES {(?int,?int)})
 UPDATE schedule_runs AS r
@@ -24,12 +24,13 @@ UPDATE schedule_runs AS r
 RETURNING schedule_id, run_id, run_at, fence
 """
 
-# What was asked to end and not launched has ended, unless an attempt before may go on elsewhere.
-ASKED = f"""
+# A run that was to be cancelled and was not launched is canceled, unless an earlier attempt may
+# still run detached.
+CANCEL_REQUESTED = f"""
   WITH held (id, token) AS (VALUES {{(?int,?int)}})
 SELECT {RUN_OF_SCHEDULE}, fence FROM schedule_runs JOIN held ON run_id = id AND fence = token
  WHERE status = 'STARTED' AND end_asked_at IS NOT NULL
-   AND NOT ({IS_FOUND_AGAIN} AND attempt - deferrals > 1)
+   AND NOT ({REATTACHABLE} AND attempt - deferrals > 1)
 """
 
 ANNOUNCED = """
@@ -45,7 +46,7 @@ SELECT {RUN_OF_SCHEDULE}, fence
  ORDER BY run_id
 """
 
-UNHEARD_OF = f"""
+UNREPORTED_RUNS = f"""
 SELECT {RUN_OF_SCHEDULE}, fence
   FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND status = 'STARTED' AND leased_by IS NULL AND deadline_at <= ?1
@@ -56,15 +57,15 @@ SELECT {RUN_OF_SCHEDULE}, fence
 FOLLOWED = "SELECT DISTINCT followed FROM follows WHERE followed IN (?1[])"
 
 
-def settle(
+def end_lost_and_expired(
     tx: Transaction, unfinished: Mapping[str, Sequence[Run]], node: Node | None
 ) -> tuple[set[str], set[str]]:
-    """Decide what is over of schedules, which are held, so that it is in nobody's way.
+    """End what would be in the way of schedules, which are held, and has ended already.
 
-    That is what nodes hold that have fallen silent, but for this node, and what was accepted and
-    not heard of in time. Returns the schedules whose unfinished runs have changed, and those for
-    which it has to be left to others, who hold what else is concerned: because schedules follow
-    them, or because a failure may pause them.
+    Those are runs of silent nodes, except this node, and accepted runs whose target has not
+    reported in time. Returns the schedules whose unfinished runs have changed, and those to leave
+    out: their runs are ended where more is held, as schedules follow them or a failure may pause
+    them.
     """
     if not unfinished:
         return set(), set()
@@ -73,13 +74,13 @@ def settle(
         for schedule_id, runs in unfinished.items()
         if any(run.is_unheard_of(tx.now) for run in runs)
     ]
-    unheard = tx.all(UNHEARD_OF, (tx.now, late)) if late else []
+    unreported = tx.all(UNREPORTED_RUNS, (tx.now, late)) if late else []
     silent: list[str] = []
-    if tx.is_shared:  # else whoever plans here has seen to it when it registered
+    if tx.is_shared:  # else the node has decided them when it registered
         found = tx.all("SELECT node_id FROM nodes WHERE alive_until < ?1", (tx.now,))
         silent = [node_id for (node_id,) in found if node is None or node_id != node.node_id]
     lost = tx.all(HELD_BY, (silent, list(unfinished))) if silent else []
-    concerned = sorted({row[0] for row in (*unheard, *lost)})
+    concerned = sorted({row[0] for row in (*unreported, *lost)})
     if not concerned:
         return set(), set()
     out = {row[0] for row in tx.all(FOLLOWED, (concerned,))}
@@ -87,7 +88,7 @@ def settle(
         schedule = definition_of(tx, schedule_id)
         if schedule is not None and schedule.policy.pause_after is not None:
             out.add(schedule_id)
-    for row in unheard:
+    for row in unreported:
         if row[0] not in out:
             end_unreported(tx, row)
     end_runs_of(tx, silent, [each for each in concerned if each not in out])
@@ -97,9 +98,9 @@ def settle(
 def end_runs_of(
     tx: Transaction, nodes: Sequence[str], schedule_ids: Sequence[str]
 ) -> tuple[int, int]:
-    """Decide what nodes hold of schedules that are held; return how many were lost, and freed.
+    """Decide the runs that nodes hold, of schedules that are held; return the lost and the freed.
 
-    What was announced is lost, what was only claimed is free again.
+    Announced runs are lost, claimed ones are free again.
     """
     lost = freed = 0
     for row in tx.all(HELD_BY, (list(nodes), list(schedule_ids))):
@@ -113,13 +114,13 @@ def end_runs_of(
 
 
 def free(tx: Transaction, fences: Sequence[Value]) -> None:
-    """Free the runs of these ids and fences, one after the other; their schedules are held.
+    """Free the runs of these ids and fences, which alternate; their schedules are held.
 
-    Those that were asked to end have done so: they were not launched. One that is judged again when
-    it is claimed may not be in the way of another that waits any more.
+    A run whose cancellation was requested is canceled: it was not launched. A freed run is judged
+    again when it is claimed, and may no longer block another: the queue is released.
     """
-    for row in tx.each(ASKED, fences):
-        end(tx, row, Canceled("asked to end before it was launched"))
+    for row in tx.each(CANCEL_REQUESTED, fences):
+        end(tx, row, Canceled("canceled before it was launched"))
     announced: dict[int, int] = dict(tx.each(ANNOUNCED, fences))
     freed = [
         RunHandedBack(schedule_id, run_id, run_at, fence, announced.get(run_id, 0))
