@@ -97,7 +97,7 @@ def waits(task):
         names.append(coro.cr_code.co_name)
         coro = coro.cr_await
     future = task._fut_waiter
-    busy = {"plan_once", "claim_once", "record_once", "wait_for_places"} & set(names)
+    busy = {"plan_once", "claim_once", "record_once", "wait_for_slots"} & set(names)
     return names[-1:] == ["wait"] and not busy and future is not None and not future.done()
 
 
@@ -418,10 +418,10 @@ def a_loop():
         ([1, {"a": None}], [1, {"a": None}]),
         (2**70, 2**70),
         ((1, 2), [1, 2]),
-        (object(), "<a object, which JSON cannot say>"),
-        (a_loop(), "<a list, which JSON cannot say>"),
-        ("x" * 70_000, "<70002 characters of JSON, not kept>"),
-        ("\ud800", "<a str, which JSON cannot say>"),
+        (object(), "<a object, not serializable as JSON>"),
+        (a_loop(), "<a list, not serializable as JSON>"),
+        ("x" * 70_000, "<70002 characters of JSON, not stored>"),
+        ("\ud800", "<a str, not serializable as JSON>"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -746,7 +746,7 @@ async def test_what_this_node_does_not_offer_is_told_of_once(clock, caplog):
             await beat.settle()
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert told == [
-        "python:nowhere is not offered here: runs that need it wait for a node that does"
+        "python:nowhere is not offered by this node: its runs wait for a node that offers it"
     ]
 
 

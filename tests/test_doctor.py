@@ -296,7 +296,7 @@ def test_a_database_that_is_not_there_is_told_and_no_failure():
     given = seen(
         looked={
             "problem": "onbeat.db does not exist",
-            "hint": "onbeat up makes it",
+            "hint": "onbeat up creates it",
             "is_there": False,
         }
     )
@@ -594,7 +594,7 @@ def looked_at_server(url):
 
 def test_a_server_without_our_tables_is_not_changed(postgres_url):
     found = looked_at_server(postgres_url)
-    assert (found.is_there, found.hint, found.standing) == (False, "onbeat up makes it", None)
+    assert (found.is_there, found.hint, found.standing) == (False, "onbeat up creates it", None)
     assert found.postgres.connections_left > 0
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("SELECT to_regnamespace('onbeat')").fetchone() == (None,)

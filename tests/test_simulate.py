@@ -114,7 +114,7 @@ class Life:
             if not (planned.ticks or expired or claimed):
                 break
         now = store.clock.now()
-        dispatcher.end(await store.to_end(NODE))
+        dispatcher.cancel(await store.to_end(NODE))
         for end, over in list(self.launcher.running.values()):
             if end <= now and not over.done():
                 over.set_result(None)

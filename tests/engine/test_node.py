@@ -364,14 +364,14 @@ def test_those_that_come_too_late_leave_their_places_and_one_line(caplog):
         planned = await store.plan_due(plan_now, limit=9, node=NODE, slots=9)
         dispatcher.launch(planned.attempts, clock.monotonic() - NODE.lease)
         async with asyncio.timeout(5):
-            await dispatcher.wait_for_places(3, 60)
+            await dispatcher.wait_for_slots(3, 60)
             await dispatcher.idle()
         recording.cancel()
         return [run.status for run in await store.runs()]
 
     assert played(story) == ["ENQUEUED"] * 3
     assert [record.getMessage() for record in caplog.records] == [
-        "3 runs came too late to be launched: handed back"
+        "3 runs were too late to be launched: handed back"
     ]
 
 

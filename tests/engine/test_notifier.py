@@ -284,7 +284,7 @@ def test_a_store_that_is_away_is_told_once_and_looked_at_again(caplog):
     assert played(story) == [["a"]]
     assert [
         record.getMessage() for record in caplog.records if record.name == "onbeat.notices"
-    ] == ["notices wait: the database is away"]
+    ] == ["notifications are delayed: the database is away"]
 
 
 def test_a_herd_of_failures_is_one_message_that_counts():

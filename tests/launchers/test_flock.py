@@ -174,7 +174,7 @@ def test_what_could_never_be_asked_is_refused(given, said):
 def test_nothing_takes_the_place_of_what_cannot_be_ended():
     async def story():
         async with Onbeat("sqlite://", clock=ManualClock()) as beat:
-            with pytest.raises(InvalidSchedule, match="overlap: what it starts cannot be ended"):
+            with pytest.raises(InvalidSchedule, match="overlap: its target cannot be cancelled"):
                 await beat.define(a_schedule("x", overlap="replace", run={"flock": DAILY}))
 
     asyncio.run(story())

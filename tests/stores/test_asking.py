@@ -105,7 +105,7 @@ class TestOwners:
         for refused in (ann.cancel(foreign.run_id), ann.report(foreign.run_id, Succeeded())):
             with pytest.raises(NoSuchRun):
                 await refused
-        with pytest.raises(NotAllowed, match="bob/1 is another owner's"):
+        with pytest.raises(NotAllowed, match="bob/1 belongs to another owner"):
             await ann.upsert([a_schedule("ann/2"), a_schedule("bob/1", every="5s")], user_id="ann")
         after = await world.store.schedules(), await world.rows(), await world.store.events()
         assert after == before

@@ -75,7 +75,7 @@ async def test_new_changed_and_unchanged_schedules_are_told_apart(world):
 
 
 async def test_id_that_is_given_twice_is_created_and_then_edited(world, monkeypatch):
-    monkeypatch.setattr(bulk_create, "AT_ONCE", 2)
+    monkeypatch.setattr(bulk_create, "BATCH", 2)
     given = [a_schedule(name, every=every) for name, every in
              [("a", "1h"), ("b", "1h"), ("c", "1h"), ("a", "2h")]]  # fmt: skip
     done = await world.store.upsert(given)
@@ -108,7 +108,7 @@ async def test_nothing_is_defined_if_one_cannot_be(world):
 async def test_schedule_of_another_owner_is_refused_among_new_ones(world):
     await world.store.upsert([a_schedule("a")], user_id="ada")
     store = world.store.as_caller("bob", only_of="bob")
-    with pytest.raises(NotAllowed, match="a is another owner's"):
+    with pytest.raises(NotAllowed, match="a belongs to another owner"):
         await store.upsert([a_schedule("b"), a_schedule("a")], user_id="bob")
     assert await world.schedule("b") is None
 

@@ -64,9 +64,9 @@ def test_an_event_whose_commit_takes_longer_than_the_stream_looks_back_is_sent(
             await followed.has_looked()
             add = f"INSERT INTO events (at, body) VALUES ({NOW}, %s)"
             if not is_first:
-                await store._threads.write(lambda tx: tx.tell(NodeLost("before", "here")))
+                await store._threads.write(lambda tx: tx.emit(NodeLost("before", "here")))
             stalled.execute(add, (told("stalled"),))
-            await store._threads.write(lambda tx: tx.tell(NodeLost("after", "here")))
+            await store._threads.write(lambda tx: tx.emit(NodeLost("after", "here")))
             await asyncio.sleep(2 * live.LOOK_BACK / 1000)
             await followed.has_looked()
             assert b"after" in followed.sent

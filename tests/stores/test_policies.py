@@ -364,7 +364,7 @@ class TestCanceling:
         await world.end(attempt, Accepted())
         row = await world.store.cancel(attempt.run_id)
         assert row.status == "CANCELED"
-        assert "its target was not told" in row.error
+        assert "its target had accepted it and was not notified" in row.error
 
     async def test_what_is_over_is_refused(self, world):
         attempt = await world.going()
@@ -449,7 +449,7 @@ class TestFollowing:
         assert await world.store.schedules() == []
 
     async def test_what_is_not_there_cannot_be_followed(self, world):
-        with pytest.raises(InvalidSchedule, match="'gone', which is not there"):
+        with pytest.raises(InvalidSchedule, match="'gone', which does not exist"):
             await world.define(after={"schedule": "gone", "outcome": "success"})
 
     async def test_events_of_a_pause_fall_into_it(self, world):

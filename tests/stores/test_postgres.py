@@ -79,8 +79,8 @@ async def test_a_planner_that_stalls_gives_its_rows_back_and_commits_nothing(wor
     await world.define("a")
     world.clock.advance("1h")
     limit = {"idle_in_transaction_session_timeout": "200"}
-    begin = database._beginning("READ COMMITTED READ WRITE", database.SETTINGS | limit)
-    monkeypatch.setattr(database, "TO_WRITE", begin)
+    begin = database._begin_statement("READ COMMITTED READ WRITE", database.SETTINGS | limit)
+    monkeypatch.setattr(database, "BEGIN_WRITE", begin)
     planning, held = await inside_a_batch(world.store, node=world.node, slots=10)
     assert (await beside.plan_due(planned, limit=100)).ticks == 0
     await asyncio.sleep(0.4)
@@ -324,7 +324,7 @@ async def test_whatever_the_database_has_set_tables_are_made_once_and_commits_la
 async def test_definitions_are_remembered_by_several_threads(world, monkeypatch):
     """One forgets them all while another waits for those that it did not know."""
     known = transaction.TransactionCache()
-    monkeypatch.setattr(transaction, "MOST_KNOWN", 0)
+    monkeypatch.setattr(transaction, "MOST_DEFINITIONS", 0)
 
     class Slow:
         def all(self, sql, bindings):
@@ -372,7 +372,7 @@ async def test_a_connection_that_breaks_in_the_middle_fails_the_call_alone(world
 async def test_hints_come_again_after_a_connection_broke_and_nothing_is_left_of_it(
     world, monkeypatch
 ):
-    monkeypatch.setattr(NotifyListener, "AGAIN", 0.01)
+    monkeypatch.setattr(NotifyListener, "RETRY_AFTER", 0.01)
     listens, beside = await world.second(), world.store
     await listens.register(a_node("listens"))
     await world.define()
@@ -487,7 +487,7 @@ async def test_what_is_listed_in_pages_is_ordered_by_bytes_whatever_the_database
 
 async def test_tables_of_a_newer_onbeat_are_refused(world):
     world.database.tamper("UPDATE meta SET value = '999' WHERE name = 'schema'")
-    with pytest.raises(StoreUnusable, match=rf"newer Onbeat \(schema 999, this one knows {len(MIGRATIONS)}\)"):  # fmt: skip
+    with pytest.raises(StoreUnusable, match=rf"newer Onbeat \(schema 999, this version supports {len(MIGRATIONS)}\)"):  # fmt: skip
         await world.second()
     world.database.tamper(f"UPDATE meta SET value = '{len(MIGRATIONS)}' WHERE name = 'schema'")
 
@@ -509,10 +509,10 @@ async def test_a_user_who_may_not_make_the_schema_is_told_so(world):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("/onbeat_", "/no_such_"), "does not exist .createdb"),
+        (("/onbeat_", "/no_such_"), "does not exist .create what is missing with createdb"),
         (("onbeat@", "nobody_here@"), "does not exist"),
         (("127.0.0.1", "no-such-host.invalid"), "cannot be reached"),
-        (("postgresql://", "postgresql://%zz"), "cannot be read"),
+        (("postgresql://", "postgresql://%zz"), "cannot be parsed"),
     ],
 )
 async def test_a_wrong_address_says_what_is_wrong(world, change, told):
@@ -550,7 +550,7 @@ async def test_no_error_quotes_a_password(world, url):
 
 async def test_an_old_server_is_refused(world, monkeypatch):
     monkeypatch.setattr(tables, "OLDEST", 99)
-    with pytest.raises(StoreUnusable, match=r"is PostgreSQL 1[0-9]: Onbeat needs 99 or newer"):
+    with pytest.raises(StoreUnusable, match=r"is PostgreSQL 1[0-9]: Onbeat requires 99 or newer"):
         await PostgresStore.open(world.database.url)
 
 
@@ -583,7 +583,7 @@ async def test_an_event_is_of_when_it_was_written_however_long_its_transaction_t
 
     def slowly(tx):
         time.sleep(0.3)
-        tx.tell(NodeLost("node-9", "nine"))
+        tx.emit(NodeLost("node-9", "nine"))
 
     await on_its_own_clock._threads.write(slowly)
     assert (await on_its_own_clock.events(after=0))[-1].at >= began + 300
@@ -592,7 +592,7 @@ async def test_an_event_is_of_when_it_was_written_however_long_its_transaction_t
 async def test_an_event_is_of_when_it_was_written_by_the_clock_of_a_test_too(world):
     def slowly(tx):
         world.clock.advance("20s")
-        tx.tell(NodeLost("node-9", "nine"))
+        tx.emit(NodeLost("node-9", "nine"))
 
     await world.store._threads.write(slowly)
     assert (await world.store.events(after=0))[-1].at == world.clock.now()

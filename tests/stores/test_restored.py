@@ -9,7 +9,7 @@ from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.core.triggers.past import Past
 from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import NodeStarted, RunSkipped, StoreRestored
-from onbeat.stores.sql.restored import AT_ONCE, IDS_LEFT_OUT
+from onbeat.stores.sql.restored import BATCH, IDS_LEFT_OUT
 from onbeat.testing import a_schedule
 from tests.stores.conftest import Postgres, a_node
 
@@ -264,7 +264,7 @@ async def test_notices_of_the_backup_are_in_doubt_and_not_sent_again(world):
 
 
 async def test_a_great_many_schedules_are_done_in_steps(world, monkeypatch):
-    monkeypatch.setattr("onbeat.stores.sql.restored.AT_ONCE", 2)
+    monkeypatch.setattr("onbeat.stores.sql.restored.BATCH", 2)
     for name in "abcde":
         await world.define(name)
     world.clock.advance("1h")
@@ -275,11 +275,11 @@ async def test_a_great_many_schedules_are_done_in_steps(world, monkeypatch):
         steps.append(await world.store.record_gap(after=steps[-1]))
     assert steps == ["", "b", "d", None]
     assert sorted(await world.runs("schedule_id")) == list("abcde")
-    assert AT_ONCE == 500
+    assert BATCH == 500
 
 
 async def test_a_node_does_not_join_while_only_a_part_is_recorded(world, monkeypatch):
-    monkeypatch.setattr("onbeat.stores.sql.restored.AT_ONCE", 2)
+    monkeypatch.setattr("onbeat.stores.sql.restored.BATCH", 2)
     for name in "abc":
         await world.define(name)
     world.clock.advance("1h")
@@ -287,7 +287,7 @@ async def test_a_node_does_not_join_while_only_a_part_is_recorded(world, monkeyp
     node = a_node("the-next")
     await world.store.acquire(node)
     assert await world.store.record_gap() == "b"
-    with pytest.raises(StoreUnusable, match="--restored does the rest"):
+    with pytest.raises(StoreUnusable, match="--restored completes it"):
         await world.store.register(node)
     ids = (await world.rows())[-1].run_id
     await restore(world)  # once more, from the beginning

@@ -76,8 +76,8 @@ class TestTheFile:
     @pytest.mark.parametrize(
         ("statement", "said"),
         [
-            ("PRAGMA user_version = 999", "newer Onbeat (schema 999, this one knows"),
-            ("PRAGMA application_id = 7", "a database of something else"),
+            ("PRAGMA user_version = 999", "newer Onbeat (schema 999, this version supports"),
+            ("PRAGMA application_id = 7", "a database of another application"),
         ],
     )
     def test_a_file_of_another_kind_is_refused(self, path, statement, said):

@@ -18,7 +18,7 @@ from onbeat.testing import ManualClock, a_schedule
 from tests.week.script import Does
 
 LOOPS = {"Planner.run", "Dispatcher.run", "Dispatcher.record"}
-WORKING = {"plan_once", "claim_once", "record_once", "wait_for_places"}
+WORKING = {"plan_once", "claim_once", "record_once", "wait_for_slots"}
 EXIT_CODES = {"exit": 3}
 BY_HAND = Does(67)
 

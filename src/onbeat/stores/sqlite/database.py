@@ -49,7 +49,7 @@ WAITING = f"""
 SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
        r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost',
-       {DETACHED}, r.end_queue_at IS NOT NULL,
+       {DETACHED}, r.end_asked_at IS NOT NULL,
        CASE WHEN r.revision = s.revision THEN s.definition ELSE (
            SELECT p.definition FROM past_definitions p
             WHERE p.schedule_id = r.schedule_id AND p.revision = r.revision AND p.definition <> ''
