@@ -1,6 +1,6 @@
 """Every pair of calls on one schedule, through every order of their statements.
 
-`make interleavings` has some more calls than `make test`, and tells how many orders there were.
+`make interleavings` has some more calls than `make test`, and prints how many orders there were.
 """
 
 import os
@@ -43,7 +43,7 @@ if not IN_ALL:  # those that can meet on a run
         "cancel": {"plan", "claim", "announce", "finish", "lost", "delete", "cancel", "backfill"},
         "backfill": {"plan", "claim", "edit", "delete", "cancel", "backfill"},
     }
-EXPECTED = (NoSuchSchedule, RunIsOver)  # whoever comes second hears that it is over
+EXPECTED = (NoSuchSchedule, RunIsOver)  # raised to the second caller
 PAIRS = [
     (one, other)
     for one, other in combinations_with_replacement(NAMES, 2)
@@ -64,7 +64,7 @@ def world():
 
 
 def played(world, pair):
-    """Yield what was wrong with each order: what calls raised, and what the checker says."""
+    """Yield the problems of each order: what calls raised, and what the checker found."""
     explorer, said = Explorer(world.watching), {}
     for actors in explorer.orders(lambda: world.actors(pair)):
         errors = [actor.error for actor in actors if actor.error is not None]
@@ -73,7 +73,7 @@ def played(world, pair):
         if state not in said:
             said[state] = world.check()
         wrong += said[state]
-        yield f"{wrong}\n{explorer.told()}" if wrong else ""
+        yield f"{wrong}\n{explorer.describe()}" if wrong else ""
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
@@ -100,7 +100,7 @@ DEFECTS = {
         ("plan", "follow"),
         lambda patch: patch.setattr(zone_data, "follow_taken", lambda tx, cursor, rows: rows),
     ),
-    "nobody holds a schedule": (
+    "no call holds a schedule": (
         ("finish", "lost"),
         lambda patch: patch.setattr(PostgresTransaction, "hold", nothing),
     ),

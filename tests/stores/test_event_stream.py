@@ -50,9 +50,7 @@ def told(name):
 
 
 @pytest.mark.parametrize("is_first", [False, True])
-def test_an_event_whose_commit_takes_longer_than_the_stream_looks_back_is_sent(
-    monkeypatch, is_first
-):
+def test_event_with_a_commit_longer_than_the_look_back_is_sent(monkeypatch, is_first):
     """A commit may wait for a disk or for a standby, and its event was written before."""
 
     async def story(url):

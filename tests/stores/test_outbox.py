@@ -19,7 +19,7 @@ MINUTE, HOUR = 60_000, 3_600_000
 
 
 def to_ops(happened):
-    """Tell one channel of everything that can be told, without a pause between messages."""
+    """Compose messages for one channel from every notification, without an interval."""
     return to(("ops",), happened)
 
 
@@ -55,7 +55,7 @@ def about(letter):
     return [notice.schedule_id for notice in letter.bundle.notices]
 
 
-async def test_what_failed_becomes_a_message_with_all_that_is_known(world):
+async def test_failed_run_becomes_a_message_with_its_details(world):
     await fail(world, error="disk full\nat line 3")
     assert (await world.store.to_send(["ops"])).has_marks
     collected = await collect(world)
@@ -70,13 +70,13 @@ async def test_what_failed_becomes_a_message_with_all_that_is_known(world):
     assert (letter.bundle, letter.attempt) == (MessageContent((expected,)), 1)
 
 
-async def test_what_is_ordinary_is_not_looked_at(world):
+async def test_ordinary_events_are_not_marked(world):
     await world.end(await world.going())
     assert not (await world.store.to_send(["ops"])).has_marks
     assert (await collect(world)).rows == 0
 
 
-async def test_every_success_is_marked_where_somebody_wants_to_hear_of_it(world):
+async def test_every_success_is_marked_if_a_channel_wants_successes(world):
     world.store.marks_successes = True
     await world.end(await world.going())
     await collect(world)
@@ -84,7 +84,7 @@ async def test_every_success_is_marked_where_somebody_wants_to_hear_of_it(world)
     assert notice.kind == "success"
 
 
-async def test_a_recovery_is_told_after_failures_alone(world):
+async def test_recovery_is_notified_only_after_failures(world):
     await fail(world)
     await collect(world)
     await world.store.enqueue("backup", request_id="again")
@@ -94,7 +94,7 @@ async def test_a_recovery_is_told_after_failures_alone(world):
     assert [(each.kind, each.failures) for each in kinds if each] == [("recovery", 1)]
 
 
-async def test_each_event_is_looked_at_once_whoever_looks(world):
+async def test_each_event_is_processed_once_by_any_node(world):
     for _ in range(3):
         await fail(world)
     second = await world.second()
@@ -102,7 +102,7 @@ async def test_each_event_is_looked_at_once_whoever_looks(world):
     assert sum(each.rows for each in both) == 3
 
 
-async def test_a_look_that_dies_leaves_everything_to_the_next(world):
+async def test_crashed_collection_leaves_everything_to_the_next(world):
     class Crash(BaseException):
         """The process ends here."""
 
@@ -116,13 +116,13 @@ async def test_a_look_that_dies_leaves_everything_to_the_next(world):
     assert (await collect(world)).messages == 1
 
 
-async def test_what_nobody_wants_to_hear_of_is_not_looked_at_again(world):
+async def test_events_without_a_matching_channel_are_processed_once(world):
     await fail(world)
     assert (await collect(world, lambda _: [])).rows == 1
     assert (await collect(world)).rows == 0
 
 
-async def test_what_is_older_than_an_hour_when_it_is_first_seen_is_not_told(world):
+async def test_events_older_than_an_hour_are_dropped(world):
     await fail(world, "old")
     world.clock.advance(HOUR + 1)
     await fail(world, "new")
@@ -132,7 +132,7 @@ async def test_what_is_older_than_an_hour_when_it_is_first_seen_is_not_told(worl
     assert (await collect(world)).rows == 0
 
 
-async def test_the_oldest_come_first_and_no_more_than_are_asked_for(world):
+async def test_oldest_events_are_collected_first_up_to_the_limit(world):
     for name in "abc":
         await fail(world, name)
     seen = []
@@ -140,18 +140,18 @@ async def test_the_oldest_come_first_and_no_more_than_are_asked_for(world):
     assert [(each.rows, each.is_full) for each in found] == [(2, True), (1, False)]
 
 
-async def test_what_comes_before_a_message_is_sent_joins_it(world):
+async def test_events_before_a_message_is_sent_join_it(world):
     for name in "ab":
         await fail(world, name)
         await collect(world)
     letter = await world.store.take_letter("ops")
     assert about(letter) == ["a", "b"]
     await fail(world, "c")
-    await collect(world)  # the first is on its way: what it says stays
+    await collect(world)  # the first is being sent: its content stays
     assert about(await world.store.take_letter("ops")) == ["c"]
 
 
-async def test_between_two_messages_of_a_channel_lies_the_time_it_asks_for(world):
+async def test_messages_of_a_channel_keep_its_interval(world):
     async def fail_and_collect(name):
         await fail(world, name)
         await collect(world, lambda found: to(("ops",), found, every=MINUTE))
@@ -166,7 +166,7 @@ async def test_between_two_messages_of_a_channel_lies_the_time_it_asks_for(world
     assert about(await world.store.take_letter("ops")) == ["b", "c"]
 
 
-async def test_a_clock_that_was_set_back_holds_no_message_up_for_longer(world):
+async def test_clock_moved_backward_delays_no_message_longer(world):
     await world.store.settle_letter(await a_letter(world), DeliveryResult("sent"))
     world.clock.step(-24 * HOUR)
     await fail(world)
@@ -175,7 +175,7 @@ async def test_a_clock_that_was_set_back_holds_no_message_up_for_longer(world):
     assert await world.store.take_letter("ops") is not None
 
 
-async def test_a_message_is_taken_by_one(world):
+async def test_message_is_taken_by_one_sender(world):
     second = await world.second()
     for _ in range(5):  # the first have to make their connections, and hardly meet
         await fail(world)
@@ -184,7 +184,7 @@ async def test_a_message_is_taken_by_one(world):
         assert sum(letter is not None for letter in taken) == 1
 
 
-async def test_each_channel_has_its_own_messages(world):
+async def test_channels_have_separate_messages(world):
     await fail(world)
     await collect(world, lambda found: to(("ops", "team"), found))
     assert (await world.store.to_send(["ops", "team"])).channels == {"ops", "team"}
@@ -192,7 +192,7 @@ async def test_each_channel_has_its_own_messages(world):
     assert len(keys) == 2
 
 
-async def test_a_message_that_was_refused_comes_again_under_the_same_key(world):
+async def test_refused_message_is_sent_again_under_the_same_key(world):
     letter = await a_letter(world)
     await world.store.settle_letter(letter, DeliveryResult("waiting", "busy", BACKOFF[0]))
     assert await world.store.take_letter("ops") is None
@@ -209,27 +209,27 @@ async def test_a_message_that_was_refused_comes_again_under_the_same_key(world):
         (DeliveryResult("in_doubt", "no answer"), "notice.in_doubt"),
     ],
 )
-async def test_what_became_of_a_message_is_told_and_is_no_notice_itself(world, settled, event):
+async def test_delivery_result_is_an_event_without_a_notification(world, settled, event):
     letter = await a_letter(world)
-    await world.told()
+    await world.new_events()
     assert await world.store.settle_letter(letter, settled)
-    (told,) = await world.told()
+    (told,) = await world.new_events()
     assert (told.name, told.channel, told.error) == (event, "ops", settled.error)
     assert await states(world) == {"ops": {settled.state: 1}}
     assert (await collect(world)).rows == 0
     assert await world.store.take_letter("ops") is None
 
 
-async def test_one_whose_sender_fell_silent_is_in_doubt_and_never_sent_again(world):
+async def test_message_of_a_silent_sender_is_in_doubt_and_never_sent_again(world):
     letter = await a_letter(world)
     world.clock.advance(2 * MINUTE - 1)
     assert not (await world.store.to_send(["ops"])).has_silent
     assert await world.store.doubt_letters() == 0
     world.clock.advance(1)
     assert (await world.store.to_send([])).has_silent
-    await world.told()
+    await world.new_events()
     assert await world.store.doubt_letters() == 1
-    (told,) = await world.told()
+    (told,) = await world.new_events()
     assert (told.name, told.level, told.message_id) == (
         "notice.in_doubt", "error", letter.message_id,
     )  # fmt: skip
@@ -238,7 +238,7 @@ async def test_one_whose_sender_fell_silent_is_in_doubt_and_never_sent_again(wor
     assert await world.store.doubt_letters() == 0
 
 
-async def test_a_sender_that_comes_back_late_says_what_became_of_it(world):
+async def test_late_sender_still_records_the_delivery(world):
     letter = await a_letter(world)
     world.clock.advance(3 * MINUTE)
     await world.store.doubt_letters()
@@ -255,7 +255,7 @@ async def test_an_answer_to_an_earlier_attempt_changes_nothing(world):
     assert await states(world) == {"ops": {"sending": 1}}
 
 
-async def test_messages_go_with_the_history_but_for_those_on_their_way(world):
+async def test_messages_are_pruned_except_those_being_sent(world):
     sent = await a_letter(world)
     await world.store.settle_letter(sent, DeliveryResult("sent"))
     await a_letter(world)
@@ -266,7 +266,7 @@ async def test_messages_go_with_the_history_but_for_those_on_their_way(world):
     assert await states(world) == {"ops": {"sending": 1}}
 
 
-async def test_a_database_that_was_put_back_gives_no_key_twice(world):
+async def test_restored_database_gives_no_message_key_twice(world):
     first = await a_letter(world)
     await world.close()
     again = "UPDATE outbox SET created_at = created_at + 1, due_at = 0, state = 'waiting'"
@@ -275,7 +275,7 @@ async def test_a_database_that_was_put_back_gives_no_key_twice(world):
     assert (await world.store.take_letter("ops")).key != first.key
 
 
-async def test_the_last_error_of_a_channel_is_kept(world):
+async def test_last_error_of_a_channel_is_stored(world):
     await world.store.settle_letter(await a_letter(world), DeliveryResult("failed", "HTTP 404"))
     (row,) = await world.store.channels()
     assert (row.channel, row.error, row.sent_at) == ("ops", "HTTP 404", None)

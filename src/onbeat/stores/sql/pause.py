@@ -39,7 +39,7 @@ def resume(tx: Transaction, schedule_id: str, *, catchup: bool) -> bool:
 
 
 def resume_after_pause(tx: Transaction, schedule_ids: Sequence[str]) -> None:
-    """Resume schedules, which are hold_schedule, whose pause has ended."""
+    """Resume schedules, which are held, whose pause has ended."""
     for stored in find_all(tx, schedule_ids) if schedule_ids else []:
         _resume(tx, stored, catchup=False)
 
