@@ -70,7 +70,7 @@ def test_nothing_is_planned_before_the_node_is_registered_and_leftovers_are_ende
     listening = None
     played(story)
     first = [name for name in listening.asked if name != "changed_elsewhere"][:4]
-    assert first[:3] == ["hold", "recover", "register"]
+    assert first[:3] == ["acquire", "recover", "register"]
     assert listening.asked.index("register") < listening.asked.index("plan_due")
 
 

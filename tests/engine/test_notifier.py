@@ -8,7 +8,7 @@ import pytest
 
 from onbeat.core.notify.notifications import BACKOFF, Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.core.runs.run import Failed
-from onbeat.engine.outbox import ChannelAdapter, Outbox, notice_of
+from onbeat.engine.outbox import ChannelAdapter, Outbox, notification_for
 from onbeat.errors import StoreFailed
 from onbeat.events import (
     AnyEvent,
@@ -175,7 +175,7 @@ def test_message_of_a_dead_node_is_in_doubt_and_reported():
         outbox = Outbox(store, [wired(ops)])
         await fail(store, "a")
         await store.collect_notices(outbox._compose, limit=9)
-        await store.take_letter("ops")  # and then the node dies
+        await store.take_message("ops")  # and then the node dies
         clock.advance(120_000)
         await look(outbox)
         events = [row.event.name for row in await store.events(limit=10_000)]
@@ -239,8 +239,8 @@ def test_hurry_skips_the_grace_of_a_stop():
 def test_message_just_taken_at_a_stop_is_sent_later_and_not_in_doubt():
     async def story(store, clock):
         class Slow(Failing):
-            async def take_letter(self, channel):
-                letter = await self._store.take_letter(channel)
+            async def take_message(self, channel):
+                letter = await self._store.take_message(channel)
                 await asyncio.sleep(0.1)
                 return letter
 
@@ -261,7 +261,7 @@ def test_message_just_taken_at_a_stop_is_sent_later_and_not_in_doubt():
 def test_delivery_is_recorded_even_if_the_store_fails_briefly():
     async def story(store, _):
         ops = Recording()
-        outbox = Outbox(Failing(store, settle_letter=2), [wired(ops)])
+        outbox = Outbox(Failing(store, record_delivery=2), [wired(ops)])
         await fail(store, "a")
         await look(outbox)
         return len(ops.letters), await states(store)
@@ -321,7 +321,7 @@ def test_every_marked_event_has_a_notification():
     }
     for kind, event in found.items():
         assert event.is_notable
-        assert notice_of(StoredEvent(0, event)).kind == kind
+        assert notification_for(StoredEvent(0, event)).kind == kind
     notable = {each for each in get_args(AnyEvent) if "is_notable" in vars(each)}
     assert notable == {type(event) for event in found.values()}
 
@@ -329,7 +329,7 @@ def test_every_marked_event_has_a_notification():
 def test_a_tick_is_missed_when_more_than_five_in_a_row_overlap():
     about = ("backup", 17, 1_767_268_800, "overlap")
     assert not RunSkipped(*about, overlaps=5).is_notable
-    missed = notice_of(StoredEvent(0, RunSkipped(*about, overlaps=6)))
+    missed = notification_for(StoredEvent(0, RunSkipped(*about, overlaps=6)))
     assert (missed.kind, missed.reason) == ("missed", "overlap")
 
 
@@ -342,4 +342,4 @@ def test_a_tick_is_missed_when_more_than_five_in_a_row_overlap():
     ids=lambda event: event.name,
 )
 def test_ordinary_events_have_no_notification(event):
-    assert notice_of(StoredEvent(0, event)) is None
+    assert notification_for(StoredEvent(0, event)) is None

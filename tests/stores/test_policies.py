@@ -378,7 +378,7 @@ class TestCanceling:
 class TestReplacing:
     async def test_running_run_is_replaced_by_the_newest(self, world):
         first = await world.going(overlap="replace")
-        assert (await world.tick()).asks
+        assert (await world.tick()).has_cancel_requests
         await world.tick()
         assert await world.runs("status reason") == [
             ("STARTED", "superseded"), ("SKIPPED", "superseded"), ("ENQUEUED", None),

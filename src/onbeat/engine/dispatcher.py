@@ -22,7 +22,7 @@ from onbeat.engine.lease import Lease
 from onbeat.engine.store_retry import Backoff, until_answered
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
 from onbeat.ports.clock import Clock
-from onbeat.ports.launcher import Launchers, Reattaches
+from onbeat.ports.launcher import Launchers, ReattachingLauncher
 from onbeat.ports.store import Attempt, Finished, Node, Store
 
 BATCH = 250  # runs claimed at once
@@ -335,7 +335,7 @@ class Dispatcher:
             if (
                 held in self._canceled
                 or not _has_begun(task)
-                or not isinstance(launcher, Reattaches)
+                or not isinstance(launcher, ReattachingLauncher)
             ):
                 continue
             if launcher.leave([attempt.run_id]):

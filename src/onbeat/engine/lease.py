@@ -29,7 +29,7 @@ class Lease:
         self._renewed = clock.monotonic()
         self.lapses = 0  # how often an answer came so late that others may have decided runs
         self.is_forgotten = False  # other nodes took the node for dead, and decided its runs
-        self.is_asked_to_stop = False
+        self.is_stop_requested = False
         self.others_are_silent = False  # another node was silent at the last heartbeat
 
     @property
@@ -57,7 +57,7 @@ class Lease:
                 log.warning("heartbeat failed: %s", broken)
                 continue
             self.is_forgotten = not beat.is_known
-            self.is_asked_to_stop = beat.is_asked_to_stop
+            self.is_stop_requested = beat.is_stop_requested
             self.others_are_silent = beat.others_are_silent
             self.lapses += self._has_expired(self._clock.monotonic())  # `holds` may have missed it
             self._renewed = sent

@@ -244,7 +244,7 @@ class Engine:
             log.warning("contact with the database restored")
             self.planner.wake()
             self.dispatcher.wake()
-        if self._lease.is_asked_to_stop:
+        if self._lease.is_stop_requested:
             self.asked_to_stop.set()
 
     def _kill_lost(self) -> None:

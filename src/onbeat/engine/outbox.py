@@ -91,7 +91,7 @@ class Outbox:
             await self._collect()
             work = await self._store.to_send(self._adapters.keys())
         if work.has_silent:
-            await self._store.doubt_letters()
+            await self._store.mark_in_doubt()
         for name in work.channels:
             if name not in self._sending and not self._stopping:
                 task = asyncio.get_running_loop().create_task(self._send_all(self._adapters[name]))
@@ -134,7 +134,7 @@ class Outbox:
 
     def _compose(self, happened: Sequence[StoredEvent]) -> list[tuple[str, MessageContent, int]]:
         """Return the messages for each channel. It is called inside a transaction."""
-        notices = [each for each in map(notice_of, happened) if each is not None]
+        notices = [each for each in map(notification_for, happened) if each is not None]
         found = []
         for name, adapter in self._adapters.items():
             rule = adapter.channel.rule
@@ -146,7 +146,7 @@ class Outbox:
         """Send the due messages of a channel, one after the other."""
         try:
             while not self._stopping:
-                letter = await self._store.take_letter(adapter.channel.name)
+                letter = await self._store.take_message(adapter.channel.name)
                 if letter is None:
                     return
                 await self._send(adapter, letter)
@@ -184,7 +184,7 @@ class Outbox:
         """Record the result of a message; without that it becomes in doubt by itself."""
         for n in range(TRIES):
             try:
-                await self._store.settle_letter(letter, settled)
+                await self._store.record_delivery(letter, settled)
             except StoreFailed as broken:
                 log.warning("%s: recording a delivery failed: %s", letter.channel, broken)
                 if self._stopping:
@@ -202,7 +202,7 @@ async def _sent(notifier: Notifier, letter: OutgoingMessage) -> Delivery:
         return DeliveryUnknown(f"{type(broken).__name__} while it was being sent")
 
 
-def notice_of(happened: StoredEvent) -> Notification | None:
+def notification_for(happened: StoredEvent) -> Notification | None:
     """Return the notification for an event, if it has one."""
     event, at = happened.event, happened.at
     match event:

@@ -110,7 +110,7 @@ class Planner:
             )
             self._dispatcher.launch(planned.attempts, sent)
         self._is_behind = planned.is_full
-        if planned.asks:
+        if planned.has_cancel_requests:
             self.on_cancel_requests()
         if planned.is_outdated and not self._is_outdated:
             log.error(

@@ -38,7 +38,7 @@ class Launcher(Protocol):
 
 
 @runtime_checkable
-class Reattaches(Launcher, Protocol):
+class ReattachingLauncher(Launcher, Protocol):
     """A launcher whose targets continue without their node; a node reattaches by the run's key.
 
     After an attempt that may still run (`may_run`), a launch reattaches to it. It starts another

@@ -135,7 +135,7 @@ class PlanResult(msgspec.Struct, frozen=True, gc=False):
     enqueued: int = 0  # runs that wait to be claimed
     unoffered: frozenset[str] = frozenset()  # needed by runs, and not offered by the node
     is_outdated: bool = False  # other nodes plan with newer zone data: nothing was decided
-    asks: bool = False  # cancellation of started runs was requested: some may be this node's
+    has_cancel_requests: bool = False  # of started runs, some of which may be this node's
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class HeartbeatResult:
     """The answer to a heartbeat."""
 
     is_known: bool  # False: other nodes took the node for dead and decided its runs
-    is_asked_to_stop: bool = False
+    is_stop_requested: bool = False
     others_are_silent: bool = False  # another node is silent: `rescue` decides its runs
 
 
@@ -539,13 +539,13 @@ class Store(Protocol):
         Each row is processed once, by any node. Events older than an hour are dropped.
         """
 
-    async def take_letter(self, channel: str) -> OutgoingMessage | None:
+    async def take_message(self, channel: str) -> OutgoingMessage | None:
         """Take a due message of a channel, which only the caller may send, immediately."""
 
-    async def settle_letter(self, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
+    async def record_delivery(self, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
         """Record the result of sending a message; return False if it was decided meanwhile."""
 
-    async def doubt_letters(self) -> int:
+    async def mark_in_doubt(self) -> int:
         """Mark messages whose sender fell silent as in doubt; return how many."""
 
     async def channels(self) -> list[ChannelRow]:

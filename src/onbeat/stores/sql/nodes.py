@@ -152,7 +152,7 @@ def heartbeat(tx: Transaction, node: Node) -> HeartbeatResult:
     if tx.is_shared:
         silent = tx.one("SELECT 1 FROM nodes WHERE alive_until < ?1 LIMIT 1", (tx.now,))
     return HeartbeatResult(
-        is_known=True, is_asked_to_stop=bool(row[0]), others_are_silent=silent is not None
+        is_known=True, is_stop_requested=bool(row[0]), others_are_silent=silent is not None
     )
 
 

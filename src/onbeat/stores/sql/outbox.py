@@ -116,7 +116,7 @@ def _add(tx: Transaction, channel: str, content: MessageContent, every: int) -> 
 
 
 def take(tx: Transaction, channel: str) -> OutgoingMessage | None:
-    """Take a message to send. The contract is `Store.take_letter`."""
+    """Take a message to send. The contract is `Store.take_message`."""
     row = tx.one(TAKE, (tx.now, channel))
     if row is None:
         return None
@@ -130,7 +130,7 @@ def take(tx: Transaction, channel: str) -> OutgoingMessage | None:
 
 
 def settle(tx: Transaction, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
-    """Record the result of a delivery. The contract is `Store.settle_letter`."""
+    """Record the result of a delivery. The contract is `Store.record_delivery`."""
     state, error = settled.state, settled.error[:LONGEST_ERROR]
     sent_at = tx.now if state == "sent" else None
     values = (state, tx.now + settled.wait, sent_at, error or None)
@@ -150,7 +150,7 @@ def settle(tx: Transaction, letter: OutgoingMessage, settled: DeliveryResult) ->
 
 
 def doubt_silent(tx: Transaction) -> int:
-    """Mark messages in doubt that are `sending` for too long. Contract: `Store.doubt_letters`."""
+    """Mark messages in doubt that are `sending` for too long. Contract: `Store.mark_in_doubt`."""
     error = "its node fell silent while it was being sent"
     rows = tx.all(TAKE_SILENT, (tx.now,))
     for message_id, channel, attempts in rows:

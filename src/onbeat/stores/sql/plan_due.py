@@ -76,7 +76,7 @@ def plan_due(
         done.attempts,
         done.enqueued,
         frozenset(needed - node.offers) if node is not None else frozenset(),
-        asks=any(isinstance(event, RunEndAsked) for event in tx.events),
+        has_cancel_requests=any(isinstance(event, RunEndAsked) for event in tx.events),
     )
 
 

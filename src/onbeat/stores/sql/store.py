@@ -398,13 +398,13 @@ class SqlStore(ABC):
     async def collect_notices(self, compose: Compose, *, limit: int) -> OutboxStep:
         return await self._write(lambda tx: outbox.collect(tx, compose, limit=limit))
 
-    async def take_letter(self, channel: str) -> OutgoingMessage | None:
+    async def take_message(self, channel: str) -> OutgoingMessage | None:
         return await self._write(lambda tx: outbox.take(tx, channel))
 
-    async def settle_letter(self, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
+    async def record_delivery(self, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
         return await self._write(lambda tx: outbox.settle(tx, letter, settled))
 
-    async def doubt_letters(self) -> int:
+    async def mark_in_doubt(self) -> int:
         return await self._write(outbox.doubt_silent)
 
     async def channels(self) -> list[ChannelRow]:
