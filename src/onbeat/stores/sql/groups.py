@@ -7,15 +7,6 @@ from onbeat.events import GroupChanged
 from onbeat.stores.sql.transaction import Transaction
 
 
-def keep_groups(tx: Transaction, schedules: Sequence[Schedule]) -> None:
-    """Create the groups that schedules name and that do not exist yet, with one place."""
-    names = {schedule.policy.group for schedule in schedules} - {None}
-    tx.many(
-        "INSERT INTO groups (name, places) VALUES {(?text,1)} ON CONFLICT (name) DO NOTHING",
-        sorted(names),  # type: ignore[type-var]  # without None
-    )
-
-
 def set_group(tx: Transaction, name: str, *, places: int) -> bool:
     """Set how many places a group has. The contract is `Store.set_group`."""
     if tx.one("SELECT places FROM groups WHERE name = ?1 FOR UPDATE", (name,)) == (places,):
@@ -27,3 +18,12 @@ def set_group(tx: Transaction, name: str, *, places: int) -> bool:
     )
     tx.emit(GroupChanged(name, places))
     return True
+
+
+def keep_groups(tx: Transaction, schedules: Sequence[Schedule]) -> None:
+    """Create the groups that schedules name and that do not exist yet, with one place."""
+    names = {schedule.policy.group for schedule in schedules} - {None}
+    tx.many(
+        "INSERT INTO groups (name, places) VALUES {(?text,1)} ON CONFLICT (name) DO NOTHING",
+        sorted(names),  # type: ignore[type-var]  # without None
+    )

@@ -60,12 +60,11 @@ FOLLOWED = "SELECT DISTINCT followed FROM follows WHERE followed IN (?1[])"
 def end_lost_and_expired(
     tx: Transaction, unfinished: Mapping[str, Sequence[Run]], node: Node | None
 ) -> tuple[set[str], set[str]]:
-    """End what would be in the way of schedules, which are held, and has ended already.
+    """End runs that would block schedules, which are held, though no node or target runs them.
 
-    Those are runs of silent nodes, except this node, and accepted runs whose target has not
-    reported in time. Returns the schedules whose unfinished runs have changed, and those to leave
-    out: their runs are ended where more is held, as schedules follow them or a failure may pause
-    them.
+    Those are runs of silent nodes, except `node`, and accepted runs whose target has not reported
+    in time. Returns the schedules whose unfinished runs have changed, and those that are left out:
+    ending their runs requires more locks, as schedules follow them or a failure may pause them.
     """
     if not unfinished:
         return set(), set()

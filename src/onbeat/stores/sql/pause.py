@@ -44,26 +44,6 @@ def resume_after_pause(tx: Transaction, schedule_ids: Sequence[str]) -> None:
         _resume(tx, stored, catchup=False)
 
 
-def _resume(tx: Transaction, stored: StoredSchedule, *, catchup: bool) -> None:
-    schedule_id = stored.schedule_id
-    tx.run(
-        "UPDATE schedules SET paused = 0, pause_note = '', paused_until = NULL, updated_at = ?1 "
-        "WHERE schedule_id = ?2",
-        (tx.now, schedule_id),
-    )
-    # A pause with an end has ended then, however late that is noticed; a tick at that very instant
-    # is after the pause.
-    end = None if stored.paused_until is None else stored.paused_until - 1
-    has_ended = end is not None and end < tx.now
-    next_ticks = reopen(tx, [stored], "paused", end if has_ended else None, catchup=catchup)
-    tx.run(
-        "UPDATE schedule_state SET consecutive_failures = 0 WHERE schedule_id = ?1", (schedule_id,)
-    )
-    if not next_ticks:  # the definition cannot be read: the planner reports it
-        replace_due(tx, [(schedule_id, Due(tx.now // 1000, tx.now))])
-    tx.emit(ScheduleResumed(schedule_id, *next_ticks))
-
-
 def reopen(
     tx: Transaction,
     schedules: Iterable[StoredSchedule],
@@ -115,3 +95,23 @@ def reopen(
         until = end // 1000 if schedule.schedule_id in ticked else 0
         positions.append((schedule, state, max(state.decided_until, until)))
     return set_positions(tx, positions)
+
+
+def _resume(tx: Transaction, stored: StoredSchedule, *, catchup: bool) -> None:
+    schedule_id = stored.schedule_id
+    tx.run(
+        "UPDATE schedules SET paused = 0, pause_note = '', paused_until = NULL, updated_at = ?1 "
+        "WHERE schedule_id = ?2",
+        (tx.now, schedule_id),
+    )
+    # A pause with an end has ended then, however late that is noticed; a tick at that very instant
+    # is after the pause.
+    end = None if stored.paused_until is None else stored.paused_until - 1
+    has_ended = end is not None and end < tx.now
+    next_ticks = reopen(tx, [stored], "paused", end if has_ended else None, catchup=catchup)
+    tx.run(
+        "UPDATE schedule_state SET consecutive_failures = 0 WHERE schedule_id = ?1", (schedule_id,)
+    )
+    if not next_ticks:  # the definition cannot be read: the planner reports it
+        replace_due(tx, [(schedule_id, Due(tx.now // 1000, tx.now))])
+    tx.emit(ScheduleResumed(schedule_id, *next_ticks))
