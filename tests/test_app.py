@@ -394,10 +394,10 @@ def a_loop():
         ([1, {"a": None}], [1, {"a": None}]),
         (2**70, 2**70),
         ((1, 2), [1, 2]),
-        (object(), "<a object, which JSON cannot say>"),
-        (a_loop(), "<a list, which JSON cannot say>"),
-        ("x" * 70_000, "<70002 characters of JSON, not kept>"),
-        ("\ud800", "<a str, which JSON cannot say>"),
+        (object(), "<a object, not serializable as JSON>"),
+        (a_loop(), "<a list, not serializable as JSON>"),
+        ("x" * 70_000, "<70002 characters of JSON, not stored>"),
+        ("\ud800", "<a str, not serializable as JSON>"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -726,7 +726,7 @@ async def test_what_this_node_does_not_offer_is_told_of_once(clock, caplog):
             await beat.settle()
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert told == [
-        "python:nowhere is not offered here: runs that need it wait for a node that does"
+        "python:nowhere is not offered by this node: its runs wait for a node that offers it"
     ]
 
 

@@ -304,7 +304,7 @@ def test_missing_database_warns():
     current = facts(
         database={
             "problem": "onbeat.db does not exist",
-            "hint": "onbeat up makes it",
+            "hint": "onbeat up creates it",
             "is_there": False,
         }
     )
@@ -612,7 +612,7 @@ def looked_at_server(url):
 
 def test_look_does_not_create_tables_on_a_server(postgres_url):
     found = looked_at_server(postgres_url)
-    assert (found.is_there, found.hint, found.standing) == (False, "onbeat up makes it", None)
+    assert (found.is_there, found.hint, found.standing) == (False, "onbeat up creates it", None)
     assert found.postgres.connections_left > 0
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("SELECT to_regnamespace('onbeat')").fetchone() == (None,)

@@ -287,10 +287,10 @@ def test_a_text_with_a_character_that_utf_8_cannot_say_is_told_in_json(told):
 def test_what_the_engine_logs_is_told_in_the_same_way(written, as_json):
     stream = io.StringIO()
     logs.set_up(level="info", as_json=as_json, stream=stream)
-    logging.getLogger("onbeat.engine").warning("no heartbeat: %s", "the disk is full")
+    logging.getLogger("onbeat.engine").warning("heartbeat failed: %s", "the disk is full")
     text = stream.getvalue()
     assert len(text.splitlines()) == 1
-    assert "no heartbeat: the disk is full" in text
+    assert "heartbeat failed: the disk is full" in text
     if as_json:
         assert json.loads(text)["level"] == "warning"
 
@@ -300,12 +300,12 @@ def test_an_exception_is_told_with_its_trace(as_json):
     stream = io.StringIO()
     logs.set_up(level="info", as_json=as_json, stream=stream)
     broken = RuntimeError("boom")
-    logging.getLogger("onbeat.engine").error("the launcher of run %d failed", 7, exc_info=broken)
+    logging.getLogger("onbeat.engine").error("run %d: its launcher failed", 7, exc_info=broken)
     text = stream.getvalue()
     if as_json:
         assert "RuntimeError: boom" in json.loads(text)["trace"]
     else:
-        assert text.splitlines()[0].endswith("the launcher of run 7 failed")
+        assert text.splitlines()[0].endswith("run 7: its launcher failed")
         assert text.splitlines()[-1] == "RuntimeError: boom"
 
 

@@ -100,7 +100,7 @@ class Life:
             await store.set_group(name, places=places)
         for schedule_id, until in self._pauses.items():
             await store.pause(schedule_id, until=until)
-        await store.hold(NODE)
+        await store.acquire(NODE)
         await store.register(NODE)
 
     async def _happen(self, store, planner, dispatcher):
@@ -114,7 +114,7 @@ class Life:
             if not (planned.ticks or expired or claimed):
                 break
         now = store.clock.now()
-        dispatcher.end(await store.to_end(NODE))
+        dispatcher.cancel(await store.to_end(NODE))
         for end, over in list(self.launcher.running.values()):
             if end <= now and not over.done():
                 over.set_result(None)

@@ -20,8 +20,8 @@ from onbeat.app.settings import Settings
 from onbeat.core.explain.why import Why
 from onbeat.events import Event
 from onbeat.files.extras import install_command
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import RunRow
-from onbeat.ports.store import Clock
 
 try:
     from onbeat.systems.agents.blackboard import Artifact, Model

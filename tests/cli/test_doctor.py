@@ -102,7 +102,7 @@ def test_a_real_server_is_looked_at(postgres_url):
     found, code = told("--database", postgres_url)
     assert code == 0
     assert found["postgresql"]["level"] == found["rights"]["level"] == "ok"
-    assert found["database"]["found"] == "there is no schema 'onbeat' yet"
+    assert found["database"]["found"] == "the schema 'onbeat' does not exist yet"
     assert found["clock"]["level"] == "ok"
     assert "fsync is off" in found["server"]["found"]  # as servers of tests have it
 

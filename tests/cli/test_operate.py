@@ -75,7 +75,7 @@ def test_cancel_says_in_json_what_became_of_each(waiting):
     assert [run["run_id"] for run in found] == [3, 1]
     assert all(run.keys() == RUN_KEYS for run in found)
     assert {run["status"] for run in found} == {"CANCELED"}
-    assert {run["error"] for run in found} == {"canceled by hand"}
+    assert {run["error"] for run in found} == {"canceled manually"}
 
 
 def test_everything_of_a_schedule_is_canceled_by_its_name(waiting):

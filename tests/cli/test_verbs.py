@@ -798,8 +798,8 @@ def a_folder(path):
     [
         (no_database, "onbeat.db is not a database, or is damaged"),
         (a_damaged_database, "onbeat.db is damaged: "),
-        (a_newer_database, "onbeat.db was written by a newer Onbeat (schema 999, this one knows "),
-        (a_foreign_database, "onbeat.db is a database of something else (give Onbeat a file of its own)"),
+        (a_newer_database, "onbeat.db was written by a newer Onbeat (schema 999, this version supports "),
+        (a_foreign_database, "onbeat.db is a database of another application (use a separate file for Onbeat)"),
         (a_folder, "onbeat.db is a folder (name a file in it)"),
     ],
     ids=lambda made: getattr(made, "__name__", ""),
@@ -844,7 +844,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_in_one_line(two, monkeypa
         monkeypatch.chdir(other)
         said = refused(69, "apply")
         monkeypatch.undo()
-    assert said == "onbeat.db cannot be made: Permission denied"
+    assert said == "onbeat.db cannot be created: Permission denied"
 
 
 @pytest.mark.parametrize("verb", ["up",
@@ -853,7 +853,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_in_one_line(two, monkeypa
 def test_a_folder_that_is_not_there_is_refused_in_one_line(folder, verb):
     done = command(folder, *verb.split(), "--database", "sqlite:///no/onbeat.db")
     assert (done.returncode, done.stdout) == (69, "")
-    assert done.stderr == "onbeat: no does not exist (make the folder first)\n"
+    assert done.stderr == "onbeat: no does not exist (create the folder first)\n"
 
 
 def test_a_lock_that_cannot_be_taken_is_refused_in_one_line(folder):
@@ -1019,7 +1019,7 @@ def test_a_node_whose_file_was_removed_ends_and_says_why(folder):
         Path("onbeat.db").unlink()
         assert node.wait(SOON) == 69
         told = (folder / "stderr").read_text()
-    assert "onbeat.db was removed or replaced: what is written is lost" in told
+    assert "onbeat.db was deleted or replaced: everything written to it is lost" in told
 
 
 def test_an_output_folder_that_cannot_be_made_is_refused(two):

@@ -255,17 +255,17 @@ class TwoClients:
             )
         return actors
 
-    # -- what came of it
+    # -- results
 
     def state(self):
-        """Return all that what comes next depends on: what `check` says of one, it says of its equals."""
+        """Return the state that all later steps depend on: `check` is the same for equal states."""
         known = self.stores[0]._threads._known
         here = (self.launched, self.acknowledged, self.started, self.claimed)
         rows = self.watching.execute(STATE).fetchall()
         return repr((sorted(rows), here, known.due_from, known._definitions))
 
     def check(self):
-        """Let everything come to its end, and return what the checker says."""
+        """Let everything end, and return the problems that the checker finds."""
         self._wait(self._settle())
         self.seen, self.catchup_per_second = Counter(), 100
         self.stopped_at = self.clock.now()

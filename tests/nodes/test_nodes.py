@@ -46,7 +46,7 @@ def tamper(url, statement):
         connection.execute(statement)
 
 
-def test_one_node_decides_and_another_launches(postgres_url):
+def test_one_node_plans_and_another_launches(postgres_url):
     """The runs that wait are the queue between the two."""
 
     async def story():
@@ -67,8 +67,8 @@ def test_one_node_decides_and_another_launches(postgres_url):
             return started == {one}, [sorted(row.offers) for row in rows.values()]
 
     right, offers = asyncio.run(story())
-    assert right, "only the one that runs has started anything"
-    assert [] in offers, "the one that plans offers nothing"
+    assert right, "only the running node has started anything"
+    assert [] in offers, "the planning node offers nothing"
 
 
 def test_nodes_share_the_work_and_each_tick_is_launched_once(postgres_url):
@@ -97,7 +97,7 @@ def soon(seconds):
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1 + seconds))
 
 
-def test_a_node_that_is_asked_to_stop_does(postgres_url):
+def test_node_stops_when_requested(postgres_url):
     async def story():
         beat, other = a_beat(postgres_url), a_beat(postgres_url)
         async with other:
@@ -116,7 +116,7 @@ def test_a_node_that_is_asked_to_stop_does(postgres_url):
 
 @pytest.mark.parametrize("when", ["it stops", "it joins anew"])
 def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(postgres_url, monkeypatch, when):
-    """Whoever waits for its end hears of it, and closing it still works."""
+    """A caller that waits for its end gets the error, and closing it still works."""
 
     async def refuse(*_):
         raise StoreUnusable("say")
@@ -175,7 +175,7 @@ async def away(server):
         await asyncio.to_thread(server.resume)
 
 
-def test_a_node_that_is_out_of_touch_ends_what_it_runs_and_goes_on_afterwards():
+def test_node_without_database_ends_its_runs_and_resumes_afterwards():
     async def story(server):
         ended, calls = [], []
 

@@ -81,7 +81,7 @@ async def test_a_program_that_is_not_there_fails_the_attempt_and_it_is_asked_aga
         await real.passes("1h")
         (run,) = await real.runs()
         assert (run.status, run.reason, run.attempt) == ("ENQUEUED", "launch_failed", 1)
-        assert run.error.startswith("its condition could not be asked: '/")
+        assert run.error.startswith("its condition could not be checked: '/")
         assert run.error.endswith(" could not be started: No such file or directory")
         await real.passes("1m")
         probe.write_text("#!/bin/sh\n")

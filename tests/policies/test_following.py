@@ -159,7 +159,7 @@ async def test_two_that_follow_each_other_are_refused(world):
     with pytest.raises(InvalidSchedule) as refused:
         await world.define(a=after(schedule="b"))
     assert str(refused.value) == (
-        "after.schedule: a follows b follows a: that has no beginning (leave one of these out)"
+        "after.schedule: a follows b follows a: that has no beginning (remove one of these)"
     )
     assert (await world.schedule("a")).revision == 1
 
@@ -178,7 +178,7 @@ async def test_what_nothing_is_called_cannot_be_followed(world):
     with pytest.raises(InvalidSchedule) as refused:
         await world.define(b=after())
     assert str(refused.value) == (
-        "after.schedule: b follows 'a', which is not there (define that one first, or both)"
+        "after.schedule: b follows 'a', which does not exist (define it first, or both together)"
     )
     assert await world.beat.schedules() == []
 

@@ -159,7 +159,7 @@ async def test_an_async_function_that_is_canceled_hears_of_it_and_can_clean_up()
         await until_all(beat, ("STARTED", None))
         await beat.cancel(run.run_id)
         (run,) = await until_all(beat, ("CANCELED", "canceled"))
-    assert (told, run.error) == (["cleaned up"], "ended because it was asked to")
+    assert (told, run.error) == (["cleaned up"], "ended because cancellation was requested")
 
 
 @awaited

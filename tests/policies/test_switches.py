@@ -218,7 +218,7 @@ async def test_a_schedule_that_is_disabled_can_be_started_by_hand_and_a_target_c
     assert await world.told("status", "report") == ["SUCCESS"]
     with pytest.raises(InvalidSchedule) as refused:
         await world.beat.start("other")
-    assert str(refused.value) == "run.enabled: what it starts is disabled (enabled: true)"
+    assert str(refused.value) == "run.enabled: the target is disabled (enabled: true)"
 
 
 # -- by hand only

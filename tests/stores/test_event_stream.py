@@ -53,9 +53,7 @@ def told(name):
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("is_first", [False, True])
-def test_an_event_whose_commit_takes_longer_than_the_stream_looks_back_is_sent(
-    monkeypatch, is_first
-):
+def test_event_with_a_commit_longer_than_the_look_back_is_sent(monkeypatch, is_first):
     """A commit may wait for a disk or for a standby, and its event was written before."""
 
     async def story(url):
@@ -67,9 +65,9 @@ def test_an_event_whose_commit_takes_longer_than_the_stream_looks_back_is_sent(
             await followed.has_looked()
             add = f"INSERT INTO events (at, body) VALUES ({NOW}, %s)"
             if not is_first:
-                await in_transaction(store, lambda tx: tx.tell(NodeLost("before", "here")))
+                await in_transaction(store, lambda tx: tx.emit(NodeLost("before", "here")))
             stalled.execute(add, (told("stalled"),))
-            await in_transaction(store, lambda tx: tx.tell(NodeLost("after", "here")))
+            await in_transaction(store, lambda tx: tx.emit(NodeLost("after", "here")))
             await asyncio.sleep(2 * LOOK_BACK / 1000)
             await followed.has_looked()
             assert b"after" in followed.sent

@@ -27,9 +27,10 @@ from onbeat.engine.node import Activity
 from onbeat.engine.store_retry import until_answered
 from onbeat.errors import InvalidSchedule, InvalidSettings, naming, shown
 from onbeat.launchers.python.launcher import Function, FunctionLauncher
-from onbeat.ports.outside import Launcher, Listener, check_launch
+from onbeat.ports.clock import Clock
+from onbeat.ports.launcher import Launcher, check_launch
 from onbeat.ports.rows import RunFilter, RunRow, ScheduleRow
-from onbeat.ports.store import Clock, Upserted
+from onbeat.ports.store import Listener, Upserted
 from onbeat.service.service import Service
 
 START_LIMIT = 15.0  # seconds: a start fails if the store does not answer for so long

@@ -24,7 +24,7 @@ from onbeat.errors import InvalidSettings
 from onbeat.files.extras import install_command
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.notifiers.smtp import SmtpNotifier
-from onbeat.ports.outside import HttpResponse
+from onbeat.ports.http import HttpResponse
 from onbeat.systems.flows.panel import Panel, PanelAway, PanelRefuses
 from onbeat.systems.ray.link import NO_RAY, GatewayEnded, Link
 

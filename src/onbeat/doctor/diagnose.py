@@ -18,7 +18,7 @@ from onbeat.doctor import database, files, machine, prompts, workload
 from onbeat.doctor.findings import Check, Finding, InstallationFacts, Level
 from onbeat.errors import InvalidSettings
 from onbeat.files.extras import install_command
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 from onbeat.stores.sql.diagnostics import DatabaseFacts
 from onbeat.stores.sqlite.diagnostics import LIBRARY
 from onbeat.stores.sqlite.diagnostics import look as look_at_file

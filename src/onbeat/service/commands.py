@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from onbeat.ports.outside import Launchers
+from onbeat.ports.launcher import Launchers
 from onbeat.ports.store import Store
 from onbeat.service.access import LOCAL, Caller
 from onbeat.service.queries import Queries

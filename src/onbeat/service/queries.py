@@ -13,6 +13,7 @@ from onbeat.core.snapshot import Snapshot
 from onbeat.core.time.instants import read_typed
 from onbeat.core.time.zones import Zone, zone
 from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import (
     BROKEN,
     ChannelRow,
@@ -27,7 +28,7 @@ from onbeat.ports.rows import (
     ScheduleRow,
     StoreFigures,
 )
-from onbeat.ports.store import ALL, ALL_RUNS, Clock, Store
+from onbeat.ports.store import ALL, ALL_RUNS, Store
 from onbeat.service.access import Caller, Scope, check_change
 
 FIRST_PAGE, PAGE = 100, 1000  # schedules

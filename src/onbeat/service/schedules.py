@@ -9,7 +9,7 @@ from onbeat.core.schedule import Schedule, follows, from_definition
 from onbeat.core.time.instants import rfc3339_ms
 from onbeat.core.triggers.past import STARTUP
 from onbeat.errors import InvalidSchedule, NoSuchSchedule, naming
-from onbeat.ports.outside import check_launch
+from onbeat.ports.launcher import check_launch
 from onbeat.ports.rows import ScheduleFilter, ScheduleRow
 from onbeat.ports.store import NO_POSITIONS, NOTHING_EXPECTED, InitialPosition, Upserted
 from onbeat.service.access import as_allowed, check_change

@@ -12,8 +12,9 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from onbeat.errors import InvalidSettings, NoSuchToken, NotAllowed, meant, shown
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import TokenKind, TokenRow
-from onbeat.ports.store import Clock, Store
+from onbeat.ports.store import Store
 from onbeat.service.access import LOCAL, SCOPES, Caller, Scope
 from onbeat.service.signed_tokens import Signer
 

@@ -95,7 +95,7 @@ def test_definition_that_follows_what_is_not_there_waits_for_it(world, told):
         return broken, (await world.item("next")).last_error
 
     broken, repaired = world.play(story)
-    problem = "next follows 'base', which is not there (define that one first, or both)"
+    problem = "next follows 'base', which does not exist (define it first, or both together)"
     assert broken == f"definition.json is refused: after.schedule: {problem}"
     assert repaired is None
     assert world.messages == ["base", "next"]
@@ -127,9 +127,7 @@ def test_circle_is_refused_by_the_routes_and_in_files(world):
         await world.settled()
         return str(refused.value), (await world.item("a")).last_error
 
-    problem = (
-        "after.schedule: a follows b follows a: that has no beginning (leave one of these out)"
-    )
+    problem = "after.schedule: a follows b follows a: that has no beginning (remove one of these)"
     assert world.play(story) == (problem, f"definition.json is refused: {problem}")
 
 

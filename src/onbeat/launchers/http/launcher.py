@@ -13,7 +13,7 @@ from onbeat.core.runs.run import Failed, Outcome
 from onbeat.core.schedule import Target
 from onbeat.files.secrets import SecretReferences, check_inputs, check_no_reference
 from onbeat.launchers.http.target import WITH_BODY, AllowedHosts, read_target, with_query
-from onbeat.ports.outside import NO_HEADERS, Callback, HttpResponse
+from onbeat.ports.http import NO_HEADERS, Callback, HttpResponse
 from onbeat.ports.store import Attempt
 
 if TYPE_CHECKING:

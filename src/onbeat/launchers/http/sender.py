@@ -28,7 +28,7 @@ from onbeat.launchers.http.target import (
     redirected,
     with_query,
 )
-from onbeat.ports.outside import NO_HEADERS, Callback, HttpResponse
+from onbeat.ports.http import NO_HEADERS, Callback, HttpResponse
 from onbeat.ports.store import Attempt
 
 Resolve = Callable[[str, int], Awaitable[Iterable[str]]]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings
 from onbeat.files.extras import install_command
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 from onbeat.service.access import Caller
 from onbeat.service.signed_tokens import NODE, RUN
 from onbeat.service.tokens import PREFIXES, Tokens, digest_of

@@ -17,7 +17,7 @@ from jwt.algorithms import get_default_algorithms
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings, shown
 from onbeat.files.regular import read_regular
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 from onbeat.service.access import SCOPES, Caller, Scope
 from onbeat.service.tokens import OWNER
 from onbeat.web.security.bodies import check_json

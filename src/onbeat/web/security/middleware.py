@@ -21,7 +21,7 @@ from urllib.parse import parse_qs
 
 from onbeat.app.settings import Settings
 from onbeat.errors import OnbeatError
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 from onbeat.service.tokens import Tokens
 from onbeat.web.security.asgi import App, Receive, Scope, Send, is_unsafe, values_of
 from onbeat.web.security.bodies import (

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from ipaddress import ip_address, ip_network
 
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 
 MOST = 10_000  # buckets that are kept: a further one replaces the longest unused
 

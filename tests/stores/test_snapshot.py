@@ -1,4 +1,4 @@
-"""What a store tells of how things stand, for a forecast to begin with.
+"""Snapshots of a store, from which a simulation starts.
 
 It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
 """
@@ -25,7 +25,7 @@ async def run_for(world, length, outcome=None):
     await world.end(attempt, outcome or Succeeded())
 
 
-async def test_a_schedule_stands_where_its_due_row_is(world):
+async def test_snapshot_has_the_due_row_of_a_schedule(world):
     await world.define()
     now = world.clock.now()
     found = await standing(world)
@@ -34,7 +34,7 @@ async def test_a_schedule_stands_where_its_due_row_is(world):
     assert (found.unfinished, found.length, found.is_paused) == ((), None, False)
 
 
-async def test_runs_that_are_under_way_are_told_with_when_they_started(world):
+async def test_snapshot_has_runs_in_flight_with_their_start(world):
     await world.define(overlap="queue")
     await world.tick()
     (attempt,) = await world.start()
@@ -62,7 +62,7 @@ async def test_only_the_last_hundred_rows_say_how_long_runs_last(world):
     assert (await standing(world)).length == 1000
 
 
-async def test_a_pause_that_ends_by_itself_is_told_with_its_end(world):
+async def test_snapshot_has_the_end_of_a_pause(world):
     await world.define()
     until = world.clock.now() + 5 * HOUR
     await world.store.pause("report", until=until)
@@ -71,7 +71,7 @@ async def test_a_pause_that_ends_by_itself_is_told_with_its_end(world):
     assert found.due == Due(until // 1000, until)
 
 
-async def test_groups_the_gate_and_who_is_up_are_told_with_it(world):
+async def test_snapshot_has_groups_gate_and_nodes(world):
     await world.define(group="gpu")
     await world.store.set_group("gpu", places=3)
     await world.store.set_gate(is_open=False)
@@ -80,14 +80,14 @@ async def test_groups_the_gate_and_who_is_up_are_told_with_it(world):
     assert found.now == world.clock.now()
 
 
-async def test_to_an_owner_there_are_no_schedules_of_others(world):
+async def test_snapshot_of_an_owner_has_no_other_schedules(world):
     await world.define("a")
     await world.define("b")
     assert (await world.store.as_caller("me", only_of="me").standings()).standings == ()
     assert (await world.store.as_caller("all", only_of="").standings()).standings != ()
 
 
-async def test_what_cannot_be_read_is_named_and_left_out(world):
+async def test_unreadable_schedule_is_named_and_left_out_of_the_snapshot(world):
     await world.define("a")
     await world.define("broken")
     world.database.tamper("UPDATE schedules SET definition = '{' WHERE schedule_id = 'broken'")
@@ -96,7 +96,7 @@ async def test_what_cannot_be_read_is_named_and_left_out(world):
     assert [each.schedule.schedule_id for each in found.standings] == ["a"]
 
 
-async def test_what_was_deleted_is_no_part_of_it(world):
+async def test_deleted_schedule_is_not_in_the_snapshot(world):
     await world.define()
     await run_for(world, MINUTE)
     await world.store.delete("report")
@@ -113,7 +113,7 @@ async def test_a_forecast_begins_there(world):
     assert (found.fires, found.length, found.is_length_known) == (3, 90_000, True)
 
 
-async def test_of_runs_only_those_of_the_owner_who_asks_are_read(world, monkeypatch):
+async def test_snapshot_reads_only_runs_of_the_calling_owner(world, monkeypatch):
     read = []
 
     def by_schedule(rows):

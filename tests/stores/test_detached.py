@@ -1,4 +1,4 @@
-"""Runs that go on when their node is gone: they keep their place, and are only to be found again."""
+"""Detached runs: they continue without their node, keep their place, and are only reattached."""
 
 import pytest
 
@@ -26,7 +26,7 @@ async def test_the_next_attempt_knows_that_it_may_run_already(world):
     assert (again.attempt, again.key) == (2, before.key)
 
 
-async def test_it_may_be_started_again_only_where_that_is_asked_for(world):
+async def test_detached_run_is_restarted_only_if_at_least_once(world):
     await lost(world, on_lost="retry")
     again = await world.start_one()
     assert (again.may_run, again.at_least_once) == (True, True)
@@ -39,7 +39,7 @@ async def test_an_attempt_after_a_failure_may_not_run_already(world):
     assert (again.attempt, again.may_run) == (3, False)
 
 
-async def test_a_tick_finds_it_in_its_way_before_anybody_has_found_it(world):
+async def test_detached_run_blocks_a_tick_before_it_is_reattached(world):
     attempt = await lost(world)
     await world.tick()
     assert await world.runs("status reason blocked_by") == [
@@ -58,7 +58,7 @@ async def test_a_tick_waits_for_it_in_the_queue(world):
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "allow"])
-async def test_it_is_found_whatever_else_runs(world, overlap):
+async def test_detached_run_is_reattached_whatever_else_runs(world, overlap):
     attempt = await lost(world, overlap=overlap)
     await world.tick()
     await world.store.enqueue("report", request_id="by hand")
@@ -66,7 +66,7 @@ async def test_it_is_found_whatever_else_runs(world, overlap):
     assert found[attempt.run_id].may_run
 
 
-async def test_what_replaces_it_waits_until_it_was_found_and_ended(world):
+async def test_replacement_waits_until_a_detached_run_is_cancelled(world):
     attempt = await lost(world, overlap="replace")
     await world.tick()
     found = await world.start_one()
@@ -76,26 +76,26 @@ async def test_what_replaces_it_waits_until_it_was_found_and_ended(world):
     assert (await world.start_one()).run_at == attempt.run_at + 3600
 
 
-async def test_it_is_found_though_its_schedule_is_paused(world):
+async def test_detached_run_is_reattached_while_its_schedule_is_paused(world):
     await lost(world)
     await world.store.pause("report")
     assert (await world.start_one()).may_run
     assert await world.runs("status") == ["STARTED"]
 
 
-async def test_it_is_found_though_its_schedule_is_disabled(world):
+async def test_detached_run_is_reattached_while_its_schedule_is_disabled(world):
     await lost(world)
     await world.define(**ON_RAY, enabled=False)
     assert (await world.start_one()).may_run
 
 
-async def test_who_hands_it_back_does_not_make_it_a_new_one(world):
+async def test_handed_back_detached_run_stays_detached(world):
     await lost(world)
     await world.store.hand_back([await world.start_one()])
     assert (await world.start_one()).may_run
 
 
-async def test_a_node_that_stops_in_order_leaves_it_to_the_next(world):
+async def test_stopped_node_leaves_a_detached_run_to_the_next(world):
     await world.register(offers=OFFERS)
     attempt = await world.going(**ON_RAY)
     await world.end(attempt, Lost())
@@ -125,7 +125,7 @@ async def test_a_detached_run_is_reattached_after_its_schedule_was_made_anew(wor
     assert (found.target, found.revision) == (before.target, 1)
 
 
-async def test_one_that_was_to_end_is_found_for_that_only(world):
+async def test_detached_run_with_a_cancellation_request_is_reattached_only_to_cancel(world):
     await world.register(offers=OFFERS)
     attempt = await world.going(**ON_RAY)
     await world.store.cancel(attempt.run_id)
@@ -137,7 +137,7 @@ async def test_one_that_was_to_end_is_found_for_that_only(world):
     assert await world.runs("status reason") == [("CANCELED", "canceled")]
 
 
-async def test_who_cancels_it_before_it_was_found_has_it_found_and_ended(world):
+async def test_canceling_a_detached_run_reattaches_and_cancels_it(world):
     attempt = await lost(world)
     claimed = await world.claim()
     await world.store.cancel(attempt.run_id)
@@ -151,7 +151,7 @@ async def test_who_cancels_it_before_it_was_found_has_it_found_and_ended(world):
     assert (await world.start_one()).is_to_end
 
 
-async def test_of_a_schedule_that_was_deleted_it_is_found_and_finishes(world):
+async def test_detached_run_of_a_deleted_schedule_is_reattached_and_finishes(world):
     await lost(world)
     await world.store.delete("report")
     found = await world.start_one()
@@ -160,7 +160,7 @@ async def test_of_a_schedule_that_was_deleted_it_is_found_and_finishes(world):
     assert await world.runs("status result") == [("SUCCESS", 7)]
 
 
-async def test_it_is_found_even_if_its_schedule_was_deleted_while_it_ran(world):
+async def test_detached_run_is_reattached_if_its_schedule_was_deleted_while_it_ran(world):
     await world.register(offers=OFFERS)
     await world.going(**ON_RAY)
     await world.store.delete("report")
@@ -169,20 +169,20 @@ async def test_it_is_found_even_if_its_schedule_was_deleted_while_it_ran(world):
     assert (await world.start_one()).may_run
 
 
-async def test_no_condition_is_asked_again_for_it(world):
+async def test_detached_run_is_reattached_without_its_condition(world):
     await lost(world, when={"command": ["false"]})
     (found,) = await world.claim()
     assert found.when is None
 
 
-async def test_no_deadline_for_starting_ends_it(world):
+async def test_start_deadline_does_not_end_a_detached_run(world):
     await lost(world, start_deadline="30s")
     world.clock.advance("5m")
     assert await world.store.expire(limit=10) == 0
     assert (await world.start_one()).may_run
 
 
-async def test_it_keeps_its_place_in_its_group_and_needs_no_other(world):
+async def test_detached_run_keeps_its_place_in_the_group(world):
     await world.store.set_group("narrow", places=1)
     await lost(world, group="narrow")
     await world.define("other", group="narrow", every="10s")
@@ -192,7 +192,7 @@ async def test_it_keeps_its_place_in_its_group_and_needs_no_other(world):
     assert [each.schedule_id for each in found] == ["report"]
 
 
-async def test_a_node_without_a_cluster_leaves_it_alone(world):
+async def test_node_without_the_launcher_leaves_a_detached_run(world):
     await lost(world)
     await world.store.register(a_node("node-x"))
     await world.register()

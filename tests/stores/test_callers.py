@@ -1,4 +1,4 @@
-"""Who asks of a store: what events tell of them, what they see, and which revision they mean."""
+"""Callers of a store: their name in events, the schedules they see, and expected revisions."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ async def share(world):
 
 
 class TestBy:
-    async def test_every_change_tells_who_had_it_made(self, world):
+    async def test_every_change_names_its_caller(self, world):
         ann = world.store.as_caller("ann")
         await ann.upsert([a_schedule("report")])
         await ann.upsert([a_schedule("report", every="2h")])
@@ -41,9 +41,11 @@ class TestBy:
             ("group.changed", "ann"), ("gate.changed", "ann"), ("gate.changed", "ann"),
             ("schedule.deleted", "ann"),
         ]  # fmt: skip
-        assert {event.by for event in world.heard if event.name.startswith("schedule.")} == {"ann"}
+        assert {event.by for event in world.received if event.name.startswith("schedule.")} == {
+            "ann"
+        }
 
-    async def test_what_the_engine_does_is_nobodys(self, world):
+    async def test_engine_events_have_no_caller(self, world):
         await world.define()
         await world.tick()
         assert await world.store.audit() == []
@@ -60,7 +62,7 @@ class TestBy:
         assert one.event.schedule_id == "s1"
         assert newest.event_id == await world.store.newest_event()
 
-    async def test_a_page_may_end_in_the_middle_of_what_was_done_at_once(self, world):
+    async def test_audit_page_may_end_within_a_transaction(self, world):
         await world.store.as_caller("ann").upsert([a_schedule(f"s{n}") for n in range(5)])
         found, before = [], None
         while page := await world.store.audit(before=before, limit=2):
@@ -86,7 +88,7 @@ class TestOwners:
         with pytest.raises(NoSuchSchedule):
             await ann.facts("bob/1", None)
 
-    async def test_an_owner_touches_nothing_that_is_not_theirs(self, world):
+    async def test_owner_changes_nothing_of_other_owners(self, world):
         await share(world)
         ann = world.store.as_caller("ann", only_of="ann")
         (foreign,) = await world.rows("bob/1")
@@ -101,16 +103,16 @@ class TestOwners:
         ):
             with pytest.raises(NoSuchSchedule) as told:
                 await refused
-            assert "bob" not in str(told.value).replace("'bob/1'", ""), "nothing else is told"
+            assert "bob" not in str(told.value).replace("'bob/1'", ""), "nothing else is revealed"
         for refused in (ann.cancel(foreign.run_id), ann.report(foreign.run_id, Succeeded())):
             with pytest.raises(NoSuchRun):
                 await refused
-        with pytest.raises(NotAllowed, match="bob/1 is another owner's"):
+        with pytest.raises(NotAllowed, match="bob/1 belongs to another owner"):
             await ann.upsert([a_schedule("ann/2"), a_schedule("bob/1", every="5s")], user_id="ann")
         after = await world.store.schedules(), await world.rows(), await world.store.events()
         assert after == before
 
-    async def test_what_was_another_owners_is_not_made_anew_by_an_owner(self, world):
+    async def test_deleted_schedule_of_another_owner_is_not_recreated(self, world):
         await share(world)
         await world.store.delete("bob/1")
         ann = world.store.as_caller("ann", only_of="ann")
@@ -139,7 +141,7 @@ class TestRevisions:
         await world.store.delete("report", expected=3)
         assert await world.store.schedules() == []
 
-    async def test_of_two_edits_of_one_revision_one_is_made(self, world):
+    async def test_one_of_two_edits_of_a_revision_is_made(self, world):
         await world.define()
         other = await world.second()
         edits = [
@@ -160,7 +162,7 @@ class TestRevisions:
 
 
 class TestSources:
-    async def test_an_edit_by_others_leaves_the_source_and_what_it_said(self, world):
+    async def test_edit_without_a_source_keeps_the_source_and_its_definition(self, world):
         await world.store.upsert([a_schedule("report")], source="one.yaml")
         said = (await world.schedule()).definition
         await world.store.upsert([a_schedule("report", every="2h")])
@@ -170,7 +172,7 @@ class TestSources:
         row = await world.schedule()
         assert (row.base, row.is_edited, row.revision) == (row.definition, False, 2)
 
-    async def test_a_schedule_goes_over_to_a_source_that_says_the_same(self, world):
+    async def test_schedule_moves_to_a_source_with_the_same_definition(self, world):
         await world.store.upsert([a_schedule("report")], source="one.yaml")
         (done,) = await world.store.upsert([a_schedule("report")], source="two.yaml")
         assert (done.change, (await world.schedule()).source) == ("unchanged", "two.yaml")
@@ -196,20 +198,20 @@ class TestWhich:
         assert await found(search="_") == ["c_3"], "no letter means more than itself"
         assert await found(search="%") == []
 
-    async def test_failing_ones_are_those_whose_last_run_failed(self, world):
+    async def test_failing_schedules_are_those_with_a_failed_last_run(self, world):
         attempt = await world.going()
         await world.store.upsert([a_schedule("fine")])
         await world.end(attempt, Failed("broken"))
         assert ids(await world.store.schedules(ScheduleFilter(failing=True))) == ["report"]
         assert ids(await world.store.schedules(ScheduleFilter(failing=False))) == ["fine"]
 
-    async def test_pages_go_on_after_the_last_id(self, world):
+    async def test_pages_continue_after_the_last_id(self, world):
         await world.store.upsert([a_schedule(f"s{n}") for n in range(5)])
         assert ids(await world.store.schedules(limit=2)) == ["s0", "s1"]
         assert ids(await world.store.schedules(after="s1", limit=2)) == ["s2", "s3"]
         assert ids(await world.store.schedules(after="s3")) == ["s4"]
 
-    async def test_runs_are_found_by_what_became_of_them(self, world):
+    async def test_runs_are_filtered_by_their_outcome(self, world):
         attempt = await world.going()
         await world.tick()  # skipped, as the first still runs
         await world.store.enqueue("report", request_id="1")
@@ -251,22 +253,22 @@ class TestTold:
         for outcome in (Failed("a"), Failed("b"), Succeeded(), Succeeded()):
             await world.tick()
             await world.end(await world.start_one(), outcome)
-            told.append((await world.told())[-1])
+            told.append((await world.new_events())[-1])
         assert [(event.name, event.failures) for event in told] == [
             ("run.failed", 1), ("run.failed", 2), ("run.succeeded", 2), ("run.succeeded", 0),
         ]  # fmt: skip
 
     @pytest.mark.parametrize(("behind", "late"), [(0, 0), (999, 0), (1000, 1000), (61_000, 61_000)])
-    async def test_a_start_that_is_late_by_a_second_says_so(self, world, behind, late):
+    async def test_start_late_by_a_second_is_reported_as_late(self, world, behind, late):
         await world.waiting(grace="5m")
         world.clock.advance(behind)
         await world.start()
-        (started,) = [event for event in await world.told() if event.name == "run.started"]
+        (started,) = [event for event in await world.new_events() if event.name == "run.started"]
         assert started.late == late
 
 
 class TestRuns:
-    async def test_a_run_tells_as_whom_it_runs_also_when_its_schedule_is_gone(self, world):
+    async def test_run_row_has_its_user_even_after_its_schedule_was_deleted(self, world):
         await share(world)
         await world.store.upsert([a_schedule("nobody/1")])
         await world.store.enqueue("nobody/1", request_id="1")

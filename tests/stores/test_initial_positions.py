@@ -8,7 +8,7 @@ from onbeat.testing import a_schedule
 HOUR = 3_600_000
 
 
-async def test_a_new_schedule_goes_on_after_the_last_tick_that_was_another_s(world):
+async def test_new_schedule_continues_after_the_last_tick_of_another_scheduler(world):
     now = world.clock.now()
     before = InitialPosition(ticked_at=now - 3 * HOUR, last_run_at=now - 3 * HOUR, last_exit=7)
     await world.store.upsert([a_schedule("a", every="1h")], beginnings={"a": before})
@@ -20,7 +20,7 @@ async def test_a_new_schedule_goes_on_after_the_last_tick_that_was_another_s(wor
     assert (run.triggered_by, run.run_at * 1000, run.tick_count) == ("catchup", now, 3)
 
 
-async def test_every_tick_since_then_is_told_of(world):
+async def test_every_tick_since_the_initial_position_is_recorded(world):
     now = world.clock.now()
     before = InitialPosition(ticked_at=now - 3 * HOUR)
     schedule = a_schedule("a", every="1h", catchup_window="90m")
@@ -30,14 +30,14 @@ async def test_every_tick_since_then_is_told_of(world):
     kinds = [(each.kind, each.reason) for each in found]
     assert kinds == [
         ("waiting", None),
-        ("waiting", None),  # by the one that stands for it
+        ("waiting", None),  # by the row that covers it
         ("skipped", "missed"),
         ("not_there", None),
         ("not_there", None),
     ]
 
 
-async def test_what_was_before_a_deletion_was_decided_then(world):
+async def test_ticks_before_a_deletion_stay_decided(world):
     await world.store.upsert([a_schedule("a", every="1h")])
     began = world.clock.now()
     world.clock.advance("30m")
@@ -50,7 +50,7 @@ async def test_what_was_before_a_deletion_was_decided_then(world):
     assert sorted(run.run_at - began // 1000 for run in runs) == [40 * 60, 60 * 60]
 
 
-async def test_what_follows_a_success_follows_the_one_that_was_before(world):
+async def test_follower_tick_follows_the_initial_success(world):
     now = world.clock.now()
     schedule = a_schedule("a", after={"success": "2h"})
     await world.store.upsert(
@@ -59,7 +59,7 @@ async def test_what_follows_a_success_follows_the_one_that_was_before(world):
     assert (await world.store.schedule("a")).next_run_at * 1000 == now + HOUR
 
 
-async def test_one_that_is_there_goes_on_as_it_was(world):
+async def test_existing_schedule_ignores_an_initial_position(world):
     await world.store.upsert([a_schedule("a", every="1h")])
     first = (await world.store.schedule("a")).next_run_at
     before = InitialPosition(ticked_at=world.clock.now() - 3 * HOUR, paused=True)
@@ -68,7 +68,7 @@ async def test_one_that_is_there_goes_on_as_it_was(world):
     assert (row.next_run_at, row.paused) == (first, False)
 
 
-async def test_no_tick_that_has_its_row_is_planned_again(world):
+async def test_ticks_with_a_row_are_not_planned_again(world):
     await world.store.upsert([a_schedule("a", every="1h")])
     world.clock.advance(HOUR)
     await world.plan()
@@ -79,7 +79,7 @@ async def test_no_tick_that_has_its_row_is_planned_again(world):
     assert (await world.store.schedule("a")).next_run_at == ran
 
 
-async def test_one_that_has_come_to_rest_follows_its_last_success_again(world):
+async def test_schedule_without_a_tick_is_rearmed_by_its_last_success(world):
     now, schedule = world.clock.now(), a_schedule("a", after={"success": "2h"})
     await world.store.upsert([schedule])
     before = {"a": InitialPosition(last_success_at=now - HOUR)}
@@ -90,7 +90,7 @@ async def test_one_that_has_come_to_rest_follows_its_last_success_again(world):
     assert await world.names_told() == []  # it has its tick
 
 
-async def test_what_should_have_followed_by_now_is_due_at_once(world):
+async def test_follower_tick_in_the_past_is_due_immediately(world):
     now, schedule = world.clock.now(), a_schedule("a", after={"success": "2h"}, catchup="none")
     await world.store.upsert([schedule])
     await world.store.upsert(
@@ -99,7 +99,7 @@ async def test_what_should_have_followed_by_now_is_due_at_once(world):
     assert (await world.store.schedule("a")).next_run_at * 1000 == now + 1000
 
 
-async def test_what_is_paused_or_runs_is_not_armed(world):
+async def test_paused_or_running_schedule_is_not_rearmed(world):
     schedule, before = (
         a_schedule("a", after={"success": "2h"}),
         {"a": InitialPosition(last_success_at=0)},
@@ -113,7 +113,7 @@ async def test_what_is_paused_or_runs_is_not_armed(world):
     assert "schedule.armed" not in await world.names_told()
 
 
-async def test_one_can_begin_paused(world):
+async def test_initial_position_can_be_paused(world):
     schedule = a_schedule("a", every="1h")
     await world.store.upsert([schedule], beginnings={"a": InitialPosition(paused=True)})
     row = await world.store.schedule("a")
