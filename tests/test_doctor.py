@@ -503,7 +503,7 @@ def test_a_file_of_something_else_a_damaged_and_a_moved_one_are_told_apart():
     connection = apsw.Connection("else.db")
     connection.execute("CREATE TABLE meta (name, value)")
     connection.close()
-    assert "something else" in looked_at("else.db").problem
+    assert "another application" in looked_at("else.db").problem
     Path("text.db").write_text("no database at all\n" * 500)
     assert "damaged" in looked_at("text.db").problem
     connection = apsw.Connection(str(a_file("moved.db")))
@@ -654,7 +654,7 @@ def test_a_server_that_is_not_there_is_told_without_a_password():
 
 
 def test_an_address_that_makes_no_sense_is_told():
-    assert "cannot be read" in looked_at_server("postgresql://[::1/onbeat").problem
+    assert "cannot be parsed" in looked_at_server("postgresql://[::1/onbeat").problem
 
 
 # -- words
