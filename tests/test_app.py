@@ -114,7 +114,7 @@ async def passes(beat, clock, length="1h"):
 
 async def looked(beat):
     """Wait until a node has looked at its file: see `test_a_start_by_a_client_is_never_overlooked`."""
-    await until(lambda: beat._open._store._seen is not None)
+    await until(lambda: beat._open._store._data_version is not None)
 
 
 async def runs(beat, names, schedule_id=None):
