@@ -518,7 +518,7 @@ def test_foreign_damaged_and_moved_files_are_distinguished():
     connection = apsw.Connection("else.db")
     connection.execute("CREATE TABLE meta (name, value)")
     connection.close()
-    assert "something else" in looked_at("else.db").problem
+    assert "another application" in looked_at("else.db").problem
     Path("text.db").write_text("no database at all\n" * 500)
     assert "damaged" in looked_at("text.db").problem
     connection = apsw.Connection(str(a_file("moved.db")))
@@ -672,7 +672,7 @@ def test_unreachable_server_is_reported_without_its_password():
 
 
 def test_invalid_server_address_is_reported():
-    assert "cannot be read" in looked_at_server("postgresql://[::1/onbeat").problem
+    assert "cannot be parsed" in looked_at_server("postgresql://[::1/onbeat").problem
 
 
 # -- words

@@ -853,7 +853,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_in_one_line(two, monkeypa
 def test_a_folder_that_is_not_there_is_refused_in_one_line(folder, verb):
     done = command(folder, *verb.split(), "--database", "sqlite:///no/onbeat.db")
     assert (done.returncode, done.stdout) == (69, "")
-    assert done.stderr == "onbeat: no does not exist (create the folder first)\n"
+    assert done.stderr == "onbeat: no does not exist (make the folder first)\n"
 
 
 def test_a_lock_that_cannot_be_taken_is_refused_in_one_line(folder):

@@ -106,7 +106,7 @@ class TwoClients:
             "DELETE FROM meta WHERE name LIKE 'gate%' OR name = 'tz_followed'"
         )
         self.clock = ManualClock("2026-01-01T12:00:00Z")
-        self.stores[0]._threads.given_clock = self.stores[1]._threads.given_clock = self.clock
+        self.stores[0]._threads.clock_override = self.stores[1]._threads.clock_override = self.clock
         self._forget()
         self._wait(self._live(situation, beside_another=name == "beside_another"))
         if name == "deleted":
@@ -156,7 +156,7 @@ class TwoClients:
 
     def _forget(self):
         for store in self.stores:
-            store._threads._known = TransactionCache()
+            store._threads._cache = TransactionCache()
 
     # -- what can be done
 
@@ -259,10 +259,10 @@ class TwoClients:
 
     def state(self):
         """Return the state that all later steps depend on: `check` is the same for equal states."""
-        known = self.stores[0]._threads._known
+        cache = self.stores[0]._threads._cache
         here = (self.launched, self.acknowledged, self.started, self.claimed)
         rows = self.watching.execute(STATE).fetchall()
-        return repr((sorted(rows), here, known.due_from, known._definitions))
+        return repr((sorted(rows), here, cache.due_from, cache._definitions))
 
     def check(self):
         """Let everything end, and return the problems that the checker finds."""

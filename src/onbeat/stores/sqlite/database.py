@@ -471,7 +471,7 @@ def _create_privately(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except FileNotFoundError:
-        raise StoreUnusable(f"{path.parent} does not exist (create the folder first)") from None
+        raise StoreUnusable(f"{path.parent} does not exist (make the folder first)") from None
     except OSError as broken:
         raise StoreUnusable(f"{path} cannot be created: {broken.strerror}") from None
 
