@@ -123,7 +123,7 @@ async def test_what_was_changed_since_it_was_planned_is_refused(world):
     assert await world.ids() == ["a", "b", "old"]
     planned = await world.plan(a_schedule("new"))
     await world.service.define([a_schedule("new", every="5h")])
-    with pytest.raises(ChangedSince, match="new has revision 1, none was expected"):
+    with pytest.raises(ChangedSince, match="new has revision 1, but no schedule was expected"):
         await world.service.apply(planned)
 
 

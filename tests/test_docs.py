@@ -14,7 +14,7 @@ from onbeat import Onbeat
 from onbeat.core.explain.reasons import SENTENCES
 from onbeat.core.policy import POLICIES, Policy, Retries
 from onbeat.core.runs.run import REASONS, Reason
-from onbeat.core.schedule import TARGETS
+from onbeat.core.target import TARGETS
 from onbeat.core.templates import FILTERS, NAMES
 from onbeat.core.time.cron import MACROS
 from onbeat.core.triggers.codec import AROUND, KINDS

@@ -528,7 +528,7 @@ def test_a_disk_that_is_full_is_told_of_in_one_line(two):
 
 def test_logs_of_what_never_ran_are_refused(copy):
     assert refused(1, "logs", "99") == "there is no run 99"
-    assert refused(1, "logs", "slow") == "no run of slow is there"
+    assert refused(1, "logs", "slow") == "slow has no run"
 
 
 def test_list_and_show_say_how_the_last_run_went(copy):

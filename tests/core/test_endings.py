@@ -25,7 +25,7 @@ from onbeat.core.runs.run import (
     Status,
     Succeeded,
 )
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.testing import a_schedule
 from tests.core.plans import (
     HOUR,

@@ -12,7 +12,6 @@ from onbeat import InvalidSchedule, after, cron, every, startup
 from onbeat.core.schedule import (
     LONGEST_DEFINITION,
     Schedule,
-    Target,
     check_id,
     check_schedule,
     definition,
@@ -20,6 +19,7 @@ from onbeat.core.schedule import (
     from_definition,
     read_schedule,
 )
+from onbeat.core.target import Target
 from onbeat.testing import a_schedule
 
 RUN = {"command": ["./backup.sh", "--all"]}
@@ -83,7 +83,7 @@ class TestCondition:
     @pytest.mark.parametrize(
         ("when", "told"),
         [
-            ("./is-open", r"^when: './is-open' is no target"),
+            ("./is-open", r"^when: './is-open' is not a target"),
             (
                 {"commands": ["x"]},
                 r"^when.commands: no launcher has this name \(did you mean 'command'",
@@ -396,19 +396,19 @@ REFUSED = [  # fields, then the field that is named, the problem and the hint
     ({"run": RUN}, "", "no trigger", "one of cron, calendar, every, at, daily,"),
     ({"max_runs": 0}, "max_runs", "0 is not a number of runs", "1 or more"),
     ({"exclude": ["company"]}, "exclude", "no calendar is called 'company'", "define it under"),
-    ({"calendars": ["12-25"]}, "calendars", "['12-25'] is no set of names", "{name: [...]}"),
-    ({"calendars": {"a": "12-25"}}, "calendars", "{'a': '12-25'} is no set of names", "{name:"),
+    ({"calendars": ["12-25"]}, "calendars", "['12-25'] is not a mapping of names to lists", "{name: [...]}"),
+    ({"calendars": {"a": "12-25"}}, "calendars", "{'a': '12-25'} is not a mapping of names to lists", "{name:"),
     ({"any": [{"every": "1h"}, {"evry": "2h"}], "run": RUN}, "any[1].evry", "no field has", "'every'"),
     # what to run
-    ({"run": None, "every": "1h"}, "run", "nothing is said about what to run", "such as run: {command:"),
-    ({"run": "./x", "every": "1h"}, "run", "'./x' is no target", "such as run: {command:"),
-    ({"run": ["./x"], "every": "1h"}, "run", "['./x'] is no target", "such as run: {command:"),
+    ({"run": None, "every": "1h"}, "run", "it is missing: what to run", "such as run: {command:"),
+    ({"run": "./x", "every": "1h"}, "run", "'./x' is not a target", "such as run: {command:"),
+    ({"run": ["./x"], "every": "1h"}, "run", "['./x'] is not a target", "such as run: {command:"),
     ({"run": {}, "every": "1h"}, "run", "no target", "one of command, python, http"),
     ({"run": {"shell": "x"}, "every": "1h"}, "run.shell", "no launcher has this name", "known: command, flock, flow, http, python"),
     ({"run": {"commands": ["x"]}, "every": "1h"}, "run.commands", "no launcher has this name", "did you mean 'command'?"),
     ({"run": RUN | {"python": "a:b"}, "every": "1h"}, "run", "2 targets", "one of command, python, http"),
-    ({"run": RUN | {"inputs": [1]}, "every": "1h"}, "run.inputs", "[1] is no set of names", "{limit: 100}"),
-    ({"run": RUN | {"inputs": {1: 2}}, "every": "1h"}, "run.inputs", "{1: 2} is no set of names", "{limit:"),
+    ({"run": RUN | {"inputs": [1]}, "every": "1h"}, "run.inputs", "[1] is not a mapping of names to values", "{limit: 100}"),
+    ({"run": RUN | {"inputs": {1: 2}}, "every": "1h"}, "run.inputs", "{1: 2} is not a mapping of names to values", "{limit:"),
     # policies, of which `test_policies` has more
     ({"grace": "0s"}, "grace", "'0s' is too short", "1s or more"),
     ({"retry": ["30s", 5]}, "retry[1]", "the number 5 has no unit", "5s, 5m"),
@@ -457,7 +457,7 @@ def test_inputs_that_json_cannot_say_are_refused(value):
         a_schedule(run=RUN | {"inputs": {"x": value}})
     assert (refused.value.field, refused.value.problem) == (
         "run",
-        "it holds more than JSON can say",
+        "it contains values that JSON cannot represent",
     )
 
 
@@ -530,10 +530,10 @@ def test_an_item_of_a_calendar_that_is_no_text_is_refused(item):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_numbers_that_json_cannot_say_are_refused(value):
-    with pytest.raises(InvalidSchedule, match="more than JSON can say"):
+    with pytest.raises(InvalidSchedule, match="values that JSON cannot represent"):
         a_schedule(run=RUN | {"inputs": {"x": value}})
 
 
 def test_names_that_are_one_in_json_are_refused():
-    with pytest.raises(InvalidSchedule, match="more than JSON can say"):
+    with pytest.raises(InvalidSchedule, match="values that JSON cannot represent"):
         a_schedule(run=RUN | {"inputs": {"x": {1: "a", "1": "b"}}})

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from onbeat.core.runs.run import Canceled, Failed, Succeeded
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers import command as process
 from onbeat.launchers.command import ProcessLauncher, end_leftovers, forget_output, output_path

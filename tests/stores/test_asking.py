@@ -127,7 +127,7 @@ class TestRevisions:
                 await world.store.upsert(
                     [a_schedule("report", every="3h")], expected={"report": expected}
                 )
-        with pytest.raises(ChangedSince, match="is not there, 1 was expected"):
+        with pytest.raises(ChangedSince, match="does not exist, but revision 1 was expected"):
             await world.store.upsert([a_schedule("other")], expected={"other": 1})
         with pytest.raises(ChangedSince):
             await world.store.delete("report", expected=1)

@@ -262,7 +262,7 @@ class TestAccepted:
 
     async def test_what_a_node_has_is_not_for_others_to_tell_of(self, world):
         attempt = await world.going()
-        with pytest.raises(RunIsHeld, match="which tells of its end"):
+        with pytest.raises(RunIsHeld, match="which reports its outcome"):
             await world.store.report(attempt.run_id, Succeeded())
         assert (await world.row()).status == "STARTED"
 

@@ -19,7 +19,8 @@ import onbeat
 from onbeat.app import logs, notifications
 from onbeat.app.metrics import Metrics
 from onbeat.app.settings import Settings
-from onbeat.core.schedule import ON_RAY, Schedule
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import ON_RAY
 from onbeat.engine.node import Engine
 from onbeat.engine.store_retry import until_answered
 from onbeat.errors import (

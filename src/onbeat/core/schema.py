@@ -10,7 +10,8 @@ from functools import partial
 from typing import get_args, get_type_hints
 
 from onbeat.core.policy import GROUP, LONGEST_RETRY, POLICIES, Policy, RetryOn, read_flag
-from onbeat.core.schedule import ID, TARGETS
+from onbeat.core.schedule import ID
+from onbeat.core.target import TARGETS
 from onbeat.core.time.cron import FIELDS, MACROS
 from onbeat.core.time.zones import names
 from onbeat.core.triggers.base import MOST_PARTS

@@ -6,7 +6,8 @@ from typing import Protocol, runtime_checkable
 
 from onbeat.core.notify.notifications import Delivery, OutgoingMessage
 from onbeat.core.runs.run import Failed, Outcome
-from onbeat.core.schedule import Schedule, Target
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule, naming
 from onbeat.events import Event
 from onbeat.ports.store import Attempt

@@ -306,7 +306,7 @@ def test_what_is_described_wrongly_is_refused_at_once():
     agent = its.agent("daily")
     with pytest.raises(ValueError, match="two agents are called 'daily'"):
         its.agent("daily")
-    with pytest.raises(InvalidSchedule, match="is no id"):
+    with pytest.raises(InvalidSchedule, match="is not a valid id"):
         its.agent("two words")
     with pytest.raises(InvalidSchedule, match="is too long"):
         its.agent("x" * 94)

@@ -29,7 +29,8 @@ from onbeat.core.runs.run import (
     Succeeded,
 )
 from onbeat.core.runs.stable_hash import stable_share
-from onbeat.core.schedule import Schedule, Target
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import Target
 
 MOST_LOST = 5  # attempts beyond a policy's own for a run whose nodes fall silent: it may be why
 UNREPORTED = "its target accepted it and reported no outcome by its deadline: it may still run"
