@@ -524,7 +524,7 @@ def test_a_definition_that_is_timed_as_before_keeps_its_position_and_another_beg
 
 
 def test_what_follows_nothing_or_itself_through_others_is_refused():
-    with pytest.raises(InvalidSchedule, match="b follows 'a', which is not there"):
+    with pytest.raises(InvalidSchedule, match="b follows 'a', which does not exist"):
         standing_of(a_schedule("b", after={"schedule": "a", "outcome": "success"}))
     with pytest.raises(InvalidSchedule, match="a follows b follows a"):
         standing_of(

@@ -77,14 +77,14 @@ def test_a_trigger_that_has_ended_says_so():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--cron", "60 * * * *"), "onbeat: cron.minute: '60' is no minute (0 to 59)"),
-        (("--cron", ""), 'onbeat: cron: the text is empty (such as "0 9 * * MON-FRI")'),
+        (("--cron", "60 * * * *"), "onbeat: cron.minute: '60' is not a minute (0 to 59)"),
+        (("--cron", ""), 'onbeat: cron: it is empty (such as "0 9 * * MON-FRI")'),
         (("--cron", "0 9 * * *", "--tz", "Berlin"), "onbeat: timezone: no zone is called 'Berlin' (did you mean Europe/Berlin?)"),
         (("--every", "90"), "onbeat: every: '90' is not a duration (such as 45s, 90m, 1h30m, 1d or PT90M, the largest unit first)"),
         (("--daily", "25:00"), "onbeat: daily: '25:00' is not a time of day (00:00 to 23:59)"),
         (("--cron", "0 9 * * *", "--after", "yesterday"), "onbeat: after: 'yesterday' is not a date and time (such as 2026-12-01T09:00:00Z)"),
         (("--cron", "0 9 * * *", "--after", "2026-01-01T00:00"), "onbeat: after: '2026-01-01T00:00' has no offset (2026-01-01T00:00Z, or +01:00 and the like)"),
-        (("--cron", "H * * * *"), "onbeat: cron.minute: 'H' needs a schedule id to hash (in a file it has one; from Python give key=)"),
+        (("--cron", "H * * * *"), "onbeat: cron.minute: 'H' requires a schedule id to hash (in Python pass key=)"),
     ],
 )  # fmt: skip
 def test_a_refused_text_exits_4_and_says_on_stderr_what_would_be_right(arguments, said):
@@ -132,7 +132,7 @@ schedules:
     )
     refused = onbeat("-f", str(file), "bad")
     assert refused.exit_code == 4
-    assert f"{file}:8: schedules.bad.cron.minute: '61' is no minute" in refused.stderr
+    assert f"{file}:8: schedules.bad.cron.minute: '61' is not a minute" in refused.stderr
     assert onbeat("-f", str(file), "backups").exit_code == 4
 
 

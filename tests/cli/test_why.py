@@ -74,7 +74,7 @@ def test_a_local_time_in_a_gap_is_answered_for_the_tick_after_it():
     found = ok("why", "certbot", "2027-03-28T02:30")
     assert found.startswith(
         "02:30 does not exist in Europe/Berlin on 2027-03-28 (clocks go from 02:00 to 03:00): "
-        "this is of 2027-03-28T03:00:00+02:00, the first instant after it\n"
+        "showing 2027-03-28T03:00:00+02:00, the first instant after it\n"
         "certbot at 2027-03-28T03:00:00+02:00: it is to come"
     )
     fields = as_json("why", "certbot", "2027-03-28T02:30")
@@ -128,7 +128,7 @@ def test_it_enqueues_them_once_and_goes_on_where_it_was_broken_off(two):
     runs = as_json("runs", "grid")
     assert {run["triggered_by"] for run in runs} == {"backfill"}
     preview = ok(*asked, "--preview")
-    assert "it is enqueued, or runs right now" in preview
+    assert "it is enqueued or running" in preview
 
 
 def test_more_than_a_hundred_wait_for_a_node(two):

@@ -14,12 +14,12 @@ RUN = {"run": {"command": ["true"]}}
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"cron": "nope * * * *"}, "'nope' is no minute"),
-        ({"cron": "* * *  Nope *"}, "'Nope' is no month"),
+        ({"cron": "nope * * * *"}, "'nope' is not a minute"),
+        ({"cron": "* * *  Nope *"}, "'Nope' is not a month"),
         ({"cron": "0 9 * * mon-nope"}, "'nope' in 'mon-nope'"),
-        ({"cron": "* * * * mon#nope"}, "'mon#nope' is no weekday"),
-        ({"calendar": {"day_of_week": "nope"}}, "'nope' is no day of week"),
-        ({"calendar": {"month": ["jan", "nope"]}}, "'nope' is no month"),
+        ({"cron": "* * * * mon#nope"}, "'mon#nope' is not a weekday"),
+        ({"calendar": {"day_of_week": "nope"}}, "'nope' is not a day of week"),
+        ({"calendar": {"month": ["jan", "nope"]}}, "'nope' is not a month"),
         ({"every": "1h", "within": {"days": "mon-nope"}}, "'nope' in 'mon-nope'"),
     ],
 )

@@ -91,7 +91,7 @@ class TestCondition:
             ({"python": "is_open"}, r"^when.python: a condition .* \(module:function\)$"),
             (
                 {"command": ["x", "{{ date }}"]},
-                r"^when: a condition has no templates \(put them in",
+                r"^when: a condition cannot contain templates \(use them in",
             ),
             ({"command": ["x"], "enabled": 1}, r"^when.enabled: 1 is neither true nor false"),
         ],
@@ -273,7 +273,7 @@ class TestDefinition:
 
     @pytest.mark.parametrize("text", ["[]", "null", "5", '"every: 1h"'])
     def test_so_is_one_that_holds_no_fields(self, text):
-        with pytest.raises(InvalidSchedule, match="is no schedule"):
+        with pytest.raises(InvalidSchedule, match="is not a schedule"):
             from_definition("a", text)
 
     def test_what_the_store_keeps_is_checked_like_anything_else(self):
@@ -371,11 +371,11 @@ class TestIds:
             with pytest.raises(InvalidSchedule) as refused:
                 refuse(name)
             assert refused.value.field == "schedule_id"
-            assert refused.value.problem.endswith("is no id")
+            assert refused.value.problem.endswith("is not a valid id")
             assert refused.value.hint == "letters, digits and . _ / -, at most 200; no .. in a path"
 
     def test_a_schedule_made_in_python_is_checked_too(self):
-        with pytest.raises(InvalidSchedule, match="schedule_id: 'a//b' is no id"):
+        with pytest.raises(InvalidSchedule, match="schedule_id: 'a//b' is not a valid id"):
             check_schedule(Schedule("a//b", every("1h"), Target("command", RUN)))
 
 
@@ -412,11 +412,11 @@ REFUSED = [  # fields, then the field that is named, the problem and the hint
     # policies, of which `test_policies` has more
     ({"grace": "0s"}, "grace", "'0s' is too short", "1s or more"),
     ({"retry": ["30s", 5]}, "retry[1]", "the number 5 has no unit", "5s, 5m"),
-    ({"retry": {"attempts": 0, "backoff": "30s"}}, "retry.attempts", "0 is no such number", "1 to 101"),
-    ({"max_active": 3}, "max_active", "it says nothing beside overlap: skip", "overlap: allow"),
+    ({"retry": {"attempts": 0, "backoff": "30s"}}, "retry.attempts", "0 is not a valid number", "1 to 101"),
+    ({"max_active": 3}, "max_active", "it has no effect with overlap: skip", "overlap: allow"),
     # the rest
-    ({"description": 5}, "description", "5 is no short text", "2000 characters at most"),
-    ({"description": "x" * 2001}, "description", "is no short text", "2000 characters at most"),
+    ({"description": 5}, "description", "5 is not a short text", "2000 characters at most"),
+    ({"description": "x" * 2001}, "description", "is not a short text", "2000 characters at most"),
     ({"run": {"command": ["x" * LONGEST_DEFINITION]}, "every": "1h"}, "", "the definition is too long", "256 KiB at most"),
 ]  # fmt: skip
 
@@ -436,7 +436,7 @@ def test_what_is_refused_says_where_what_and_what_would_be_right(given, field, p
 
 @pytest.mark.parametrize("given", [None, 5, "every: 1h", ["every"], {1, 2}])
 def test_what_holds_no_fields_is_refused(given):
-    with pytest.raises(InvalidSchedule, match=r"is no schedule \(fields, such as every: 90m"):
+    with pytest.raises(InvalidSchedule, match=r"is not a schedule \(fields, such as every: 90m"):
         read_schedule("report", given)
 
 

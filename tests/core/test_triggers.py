@@ -114,7 +114,7 @@ class TestAt:
             at(text)
 
     def test_no_time_at_all_is_refused(self):
-        with pytest.raises(InvalidSchedule, match="at: no time is given"):
+        with pytest.raises(InvalidSchedule, match="at: it contains no time"):
             at()
 
 
@@ -227,7 +227,7 @@ class TestByHand:
     def test_beside_another_it_adds_nothing_and_takes_nothing_away(self):
         assert ticks(cron("0 9 * * *") | Manual()) == ticks(cron("0 9 * * *"))
         assert ticks(cron("0 9 * * *") - Manual()) == ticks(cron("0 9 * * *"))
-        with pytest.raises(InvalidSchedule, match="no tick that all parts have"):
+        with pytest.raises(InvalidSchedule, match="the parts have no tick in common"):
             cron("0 9 * * *") & Manual()
 
 
@@ -251,7 +251,7 @@ class TestCombined:
             (cron("0 9 * * *"), cron("0 10 * * *")),
             (cron("*/2 * * * * *"), cron("1/2 * * * * *")),
         ):
-            with pytest.raises(InvalidSchedule, match="no tick that all parts have"):
+            with pytest.raises(InvalidSchedule, match="the parts have no tick in common"):
                 one & other
             with pytest.raises(InvalidSchedule, match="nothing that is left"):
                 one - (one | other)
@@ -346,9 +346,9 @@ def test_instants_may_be_numbers_or_datetimes_with_a_zone():
     with pytest.raises(TypeError, match="has no zone"):
         trigger.next_after(datetime(2026, 1, 1))  # noqa: DTZ001
     for wrong in ("2026-01-01", None, float("nan"), float("inf"), float("-inf"), []):
-        with pytest.raises(TypeError, match="is no instant"):
+        with pytest.raises(TypeError, match="is not an instant"):
             trigger.next_after(wrong)
-        with pytest.raises(TypeError, match="is no instant"):
+        with pytest.raises(TypeError, match="is not an instant"):
             every("5m").next_after(wrong)
 
 

@@ -146,8 +146,8 @@ async def test_a_run_by_hand_has_to_meet_the_condition_too(real):
 @pytest.mark.parametrize(
     ("when", "told"),
     [
-        ({"python": "holds"}, "when.python: a condition cannot be a registered function: any node may have to ask it (module:function)"),
-        ({"command": ["test", "{{ date }}"]}, "when: a condition has no templates (put them in `run`)"),
+        ({"python": "holds"}, "when.python: a condition cannot be a registered function: any node must be able to evaluate it (module:function)"),
+        ({"command": ["test", "{{ date }}"]}, "when: a condition cannot contain templates (use them in `run`)"),
         ({"komand": ["true"]}, "when.komand: no launcher has this name (did you mean 'command'?)"),
     ],
     ids=str,
@@ -257,7 +257,7 @@ async def test_what_has_no_templates_keeps_nothing_rendered(world):
     [
         ("{{ dat }}", "run.command[1]: no name is called 'dat' (did you mean 'date'?)"),
         ("{{ date", "run.command[1]: '{{' without '}}' ({{ name }} or {{ name | filter }}; {{ '{{' }} for the braces themselves)"),
-        ("{% if date %}", "run.command[1]: there are no statements here, only {{ name }} ({{ '{%' }} for the characters themselves)"),
+        ("{% if date %}", "run.command[1]: statements are not supported, only {{ name }} ({{ '{%' }} for the characters themselves)"),
     ],
     ids=str,
 )  # fmt: skip

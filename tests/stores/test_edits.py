@@ -230,7 +230,7 @@ class TestEditsWhileNoNodeIsUp:
         (words,) = foreseen_words(said)
         assert words == (
             "starts 1 tick (2026-01-01T13:00:00Z) if a node is up by 2026-01-01T13:01:00.000Z, "
-            "as revision 1 says"
+            "by revision 1"
         )
 
     async def test_why_says_what_limits_it_and_what_ended_it(self, world):
@@ -451,8 +451,7 @@ class TestUpdateWaiting:
         await world.define(run=NEW)
         kept = explain(await world.store.facts("report", at("13:00")))
         assert kept.sentences[-1] == (
-            "it starts as revision 1 says; the schedule is at 2 "
-            "(apply with --update-waiting moves it)"
+            "it starts by revision 1; the schedule is at 2 (apply with --update-waiting moves it)"
         )
         await world.define(run=NEW, update_waiting=True)
         moved = explain(await world.store.facts("report", at("13:00")))

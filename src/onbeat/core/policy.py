@@ -18,7 +18,9 @@ Catchup = Literal["once", "none", "all", "spread"]
 OnLost = Literal["fail", "retry"]
 QueueKeep = Literal["first", "latest"]
 Per = Literal["minute", "hour", "day"]
-RetryOn = Literal["exit", "timeout", "error", "launch_failed"]  # failures that another attempt may fix
+RetryOn = Literal[
+    "exit", "timeout", "error", "launch_failed"
+]  # failures that another attempt may fix
 
 MILLISECONDS = re.compile(r" *([0-9]{1,12})ms *")
 RATE = re.compile(r" *([0-9]{1,9}) */ *(minute|hour|day|min|m|h|d) *")
@@ -74,7 +76,9 @@ class Policy:
     warn_after: int | None = None  # a run that takes longer is reported as stuck, and continues
     start_deadline: int | None = None  # a run that waits longer than this to start is skipped
     cancel_grace: int = 10_000  # how long a canceled run may take to end before it is killed
-    on_lost: OnLost = "fail"  # a run of a lost node is launched at most once (fail) or again (retry)
+    on_lost: OnLost = (
+        "fail"  # a run of a lost node is launched at most once (fail) or again (retry)
+    )
     group: str | None = None  # its runs share the places of this group with other schedules
     priority: int = 0  # waiting runs with the highest priority start first
     rate: Rate | None = None  # the maximum rate of runs; further ticks are skipped
@@ -133,7 +137,9 @@ def _check_together(policy: Policy) -> None:
             problem = f"it has no effect with overlap: {policy.overlap}"
             raise InvalidSchedule(name, problem, hint=f"overlap: {needs}")
     if policy.jitter_around and not policy.jitter:
-        raise InvalidSchedule("jitter_around", "it has no effect without jitter", hint="jitter: 30s")
+        raise InvalidSchedule(
+            "jitter_around", "it has no effect without jitter", hint="jitter: 30s"
+        )
 
 
 class _Field(NamedTuple):

@@ -85,7 +85,7 @@ class TestOfAllTimers:
             ({"services": 5}, "services: 5 is no set of services"),
             ({"services": [{"argv": ["true"]}]}, "services[0]: it has no id"),
             ({"timers": {"hourly": {}}}, "timers: {'hourly': {}} is no list"),
-            ({"retry": "30s"}, "retry: '30s' is no list of delays ([30s, 2m, 10m])"),
+            ({"retry": "30s"}, "retry: '30s' is not a list of delays ([30s, 2m, 10m])"),
             ({"retry": ["30s", "soon"]}, "retry[1]: 'soon' is not a duration"),
             ({"timezone": "Europe/Berln"}, "timezone: no zone is called 'Europe/Berln'"),
             ({"timezone": None}, "timezone: "),
@@ -257,7 +257,7 @@ WRONG = [
     pytest.param({"on_unit_active_sec": float("nan")}, "on_unit_active_sec must be a positive number", marks=pytest.mark.req("S49")),
     pytest.param({"enabled": "no"}, "enabled must be a boolean", marks=pytest.mark.req("S46")),
     pytest.param({"persistent": 1}, "persistent must be a boolean", marks=pytest.mark.req("S47")),
-    pytest.param({"id": "no id"}, "id: 'no id' is no id (letters, digits", marks=pytest.mark.req("S44")),
+    pytest.param({"id": "no id"}, "id: 'no id' is not a valid id (letters, digits", marks=pytest.mark.req("S44")),
 ]  # fmt: skip
 
 
