@@ -38,7 +38,7 @@ class OnbeatError(Exception):
 
 
 class _Refused(OnbeatError):  # noqa: N818 - it names what is wrong
-    """Invalid input: `field` is where, `problem` is what is wrong, `hint` is what would be right."""
+    """Invalid input: `field` is where, `problem` what is wrong, `hint` what would be right."""
 
     def __init__(self, field: str, problem: str, *, hint: str = "") -> None:
         self.field = field

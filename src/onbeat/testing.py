@@ -26,7 +26,7 @@ __all__ = ["ManualClock", "RecordingLauncher", "a_schedule"]
 
 
 class ManualClock:
-    """A clock that stands still until it is set. Moving it backward leaves `monotonic` unchanged."""
+    """A clock that stands still until it is set. `monotonic` never moves backward."""
 
     def __init__(self, start: str | int = "2026-01-01T12:00:00Z") -> None:
         self._now = parse_instant(start) * 1000 if isinstance(start, str) else start

@@ -186,9 +186,9 @@ def test_a_trigger_that_waits_for_runs_says_so(tmp_path):
     file = tmp_path / "onbeat.yaml"
     file.write_text("schedules: {next-step: {after: {success: 30m}}, first: {startup: 30s}}")
     lines = onbeat("-f", str(file), *AFTER).stdout.splitlines()
-    assert lines[0].split("  ")[1] == "waits for runs to come"
+    assert lines[0].split("  ")[1] == "waits for other runs"
     assert "2026-01-01 00:00:30" in lines[1]
-    assert "waits for runs to come" in onbeat("-f", str(file), "next-step").stdout
+    assert "waits for other runs" in onbeat("-f", str(file), "next-step").stdout
 
 
 def test_a_schedule_that_is_started_by_hand_says_so(tmp_path):
@@ -198,7 +198,7 @@ def test_a_schedule_that_is_started_by_hand_says_so(tmp_path):
     assert told.split("  ")[1:] == [
         "started by hand",
         *[""] * 7,
-        " only when it is started by hand\n",
+        " only when started manually\n",
     ]
     assert "started by hand" in onbeat("-f", str(file), "rebuild").stdout
 

@@ -266,7 +266,7 @@ def test_list_and_show_name_what_a_schedule_without_a_next_time_waits_for():
         for name in names_of(NOT_BY_TIME)
     }
     assert shown == {
-        "base": "no more ticks", "then": "waits for runs to come", "ended": "no more ticks",
+        "base": "no more ticks", "then": "waits for other runs", "ended": "no more ticks",
         "begin": "at the next start of the scheduler", "hand": "started by hand",
         "off": "disabled (enabled: false)", "idle": "disabled (run.enabled: false)",
     }  # fmt: skip

@@ -162,7 +162,7 @@ def test_fields_that_are_no_trigger_are_refused(fields, said):
     ],
 )
 def test_what_no_fields_can_say_is_refused_not_changed(trigger):
-    with pytest.raises(InvalidSchedule, match="one around the other"):
+    with pytest.raises(InvalidSchedule, match="it is set twice"):
         encode(trigger)
 
 

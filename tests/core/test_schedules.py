@@ -477,7 +477,7 @@ MOVED = {"daily": "03:00", "within": OFFICE | {"outside": "move"}}
     ],
 )  # fmt: skip
 def test_ticks_of_a_part_are_not_moved(given):
-    with pytest.raises(InvalidSchedule, match=r"^within.outside: ticks of a part") as refused:
+    with pytest.raises(InvalidSchedule, match=r"^within.outside: a part of a trigger") as refused:
         a_schedule(**given)
     assert refused.value.hint == "put `within` around the whole schedule, or use outside: skip"
 
@@ -490,7 +490,7 @@ def test_ticks_of_the_whole_are_and_those_of_a_part_may_be_left_out():
 
 def test_a_schedule_made_in_python_is_refused_for_the_same_reasons():
     moved = cron("0 3 * * *", within=MOVED["within"])
-    with pytest.raises(InvalidSchedule, match=r"^within.outside: ticks of a part"):
+    with pytest.raises(InvalidSchedule, match=r"^within.outside: a part of a trigger"):
         check_schedule(Schedule("a", moved | every("1h"), Target("command", RUN)))
     probe = Target("python", {"python": "is_open"})
     with pytest.raises(InvalidSchedule, match=r"^when.python: a condition cannot be a registered"):

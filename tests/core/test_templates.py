@@ -323,19 +323,19 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("text", "problem", "hint"),
         [
-            ("{{ dat }}", "no name is called 'dat'", "did you mean 'date'?"),
-            ("{{ runAt }}", "no name is called 'runAt'", "did you mean 'run_at'?"),
-            ("{{ last.reslt }}", "no name is called 'last.reslt'", "did you mean 'last.result'?"),
-            ("{{ last }}", "no name is called 'last'", "last"),
-            ("{{ last[0] }}", "no name is called 'last.0'", "last"),
+            ("{{ dat }}", "'dat' is not a known name", "did you mean 'date'?"),
+            ("{{ runAt }}", "'runAt' is not a known name", "did you mean 'run_at'?"),
+            ("{{ last.reslt }}", "'last.reslt' is not a known name", "did you mean 'last.result'?"),
+            ("{{ last }}", "'last' is not a known name", "last"),
+            ("{{ last[0] }}", "'last.0' is not a known name", "last"),
             ("{{ lastRun.x }}", "last_run has no parts", "last.result"),
             ("{{ last.status.x }}", "last.status has no parts", "last.result"),
             ("{{ date | uppr }}", "no filter is called 'uppr'", "did you mean 'upper'?"),
-            ("{{ date | date }}", "this is not how date is used", "date('%d.%m.%Y')"),
-            ("{{ date | upper(1) }}", "this is not how upper is used", "upper"),
-            ("{{ date | truncate('1') }}", "this is not how truncate is used", "truncate(100)"),
-            ("{{ date | truncate(true) }}", "this is not how truncate is used", "truncate(100)"),
-            ("{{ date | default(1, 2) }}", "this is not how default is used", "default('none')"),
+            ("{{ date | date }}", "the arguments of date are wrong", "date('%d.%m.%Y')"),
+            ("{{ date | upper(1) }}", "the arguments of upper are wrong", "upper"),
+            ("{{ date | truncate('1') }}", "the arguments of truncate are wrong", "truncate(100)"),
+            ("{{ date | truncate(true) }}", "the arguments of truncate are wrong", "truncate(100)"),
+            ("{{ date | default(1, 2) }}", "the arguments of default are wrong", "default('none')"),
             ("{{ date | date('%d.%Q') }}", "no part of a date is called '%Q'", "known: %Y %m"),
             ("{{ date | date('%') }}", "no part of a date is called '%'", "known: %Y %m"),
             ("{{ date | shift('1x') }}", "'1x' is not a duration", "such as 45s"),
@@ -499,7 +499,7 @@ class TestValues:
         ],
     )  # fmt: skip
     def test_the_first_wrong_text_is_refused_where_it_stands(self, value, field):
-        with pytest.raises(InvalidSchedule, match="no name is called 'x'") as refused:
+        with pytest.raises(InvalidSchedule, match="'x' is not a known name") as refused:
             check_templates(value)
         assert refused.value.field == field
 

@@ -85,8 +85,8 @@ class TestTheReasons:
         found = asked(a_skip("overlap", blocked_by=6), blocker=blocker)
         assert found.sentences == [
             (
-                "run 6 (tick of 2026-01-01T11:00:00Z) was running since 2026-01-01T11:00:00.007Z, "
-                "and overlap is skip"
+                "run 6 (tick of 2026-01-01T11:00:00Z) had been running since "
+                "2026-01-01T11:00:00.007Z (overlap skip)"
             ),
             "run 6 ended at 2026-01-01T12:00:30.120Z: SUCCESS",
         ]
@@ -98,16 +98,16 @@ class TestTheReasons:
         blocker = RunFacts(6, NOON, Status.SUCCESS, 0, started_at=0, finished_at=NOON * 1000)
         run = a_run(reason="overlap", blocked_by=6)
         found = asked(run, blocker=blocker, is_first_behind=False)
-        assert found.instead.startswith("with overlap=queue it would have started after those")
+        assert found.instead.startswith("with overlap=queue it would have started after the ticks")
 
     def test_a_blocker_that_has_not_started_is_to_be_asked_of(self):
         blocker = RunFacts(6, NOON - HOUR, Status.ENQUEUED, 0)
         found = asked(a_skip("overlap", blocked_by=6), blocker=blocker)
         assert found.sentences[0] == (
-            "run 6 (tick of 2026-01-01T11:00:00Z) was waiting to start, and overlap is skip"
+            "run 6 (tick of 2026-01-01T11:00:00Z) was waiting to start (overlap skip)"
         )
-        assert found.sentences[1] == "run 6 has not started yet: ask why of 2026-01-01T11:00:00Z"
-        assert found.instead == "with overlap=queue it would start when that one ends"
+        assert found.sentences[1] == "run 6 has not started yet (see why at 2026-01-01T11:00:00Z)"
+        assert found.instead == "with overlap=queue it would start when that run ends"
 
     def test_a_tick_that_another_run_stands_for_is_coalesced(self):
         run = RunFacts(
@@ -117,16 +117,16 @@ class TestTheReasons:
         )  # fmt: skip
         found = asked(run, when=NOON - HOUR)
         assert (found.kind, found.reason) == ("coalesced", "coalesced")
-        assert found.headline == "run 7 stands for it"
+        assert found.headline == "it is covered by run 7"
         assert found.sentences[0] == (
             "4 due ticks were decided together at 2026-01-01T12:00:00.000Z: "
-            "run 7 (tick of 2026-01-01T12:00:00Z) stands for them"
+            "run 7 (tick of 2026-01-01T12:00:00Z) covers them"
         )
         assert asked(run).kind == "ran"
 
     def test_a_range_says_what_it_stands_for(self):
         run = a_run(reason="paused", first_run_at=NOON - HOUR, tick_count=2)
-        told = "one row stands for 2 ticks, from 2026-01-01T11:00:00Z to 2026-01-01T12:00:00Z"
+        told = "one row covers 2 ticks, from 2026-01-01T11:00:00Z to 2026-01-01T12:00:00Z"
         assert told in asked(run).sentences
 
     @pytest.mark.parametrize(
@@ -137,7 +137,11 @@ class TestTheReasons:
             ("missed", {}, "with a catchup_window of at least 0 s it would have been caught up"),
             ("rate", {"rate": "1/day"}, "with a higher rate it could have started"),
             ("deadline", {"start_deadline": "5s"}, "without a start_deadline it would have"),
-            ("superseded", {"overlap": "replace"}, "with overlap=queue it would have had its turn"),
+            (
+                "superseded",
+                {"overlap": "replace"},
+                "with overlap=queue it would have started in its turn",
+            ),
             ("lost", {}, "with on_lost=retry it would have been started again"),
             ("exit", {}, "with retry=[30s] it would have been tried again"),
             ("overlap", {"overlap": "allow", "max_active": 1}, "without max_active it would have"),
@@ -170,22 +174,22 @@ class TestWaiting:
         return list(found.sentences)
 
     def test_for_a_free_place(self):
-        assert self.waits() == ["it waits for a free place: one could start it"]
+        assert self.waits() == ["it waits for a free place on a node that offers it: one"]
 
     def test_for_a_node(self):
-        assert self.waits(nodes=[]) == ["no node is up: it waits for one (onbeat up)"]
+        assert self.waits(nodes=[]) == ["it waits for a node: no node is up (start one: onbeat up)"]
 
     def test_for_a_node_that_offers_it(self):
         found = self.waits(nodes=[NodeFacts("one", frozenset({"python"}))])
-        assert found == ["it waits for a node that offers command; up are one"]
+        assert found == ["it waits for a node that offers command; nodes up: one"]
 
     def test_in_the_queue(self):
-        assert self.waits(blocked_by=6) == ["it waits in the queue, behind run 6"]
+        assert self.waits(blocked_by=6) == ["it waits in the queue behind run 6"]
 
     def test_for_a_place_in_its_group(self):
         group = GroupFacts("gpu", 1, [RunFacts(6, NOON, Status.STARTED, 0, schedule_id="other")])
         assert self.waits(group=group) == [
-            "it waits for a place in group gpu, which has 1: run 6 of other"
+            "it waits for a place in group gpu (1 place, used by run 6 of other)"
         ]
 
     def test_for_its_next_attempt(self):
@@ -199,13 +203,13 @@ class TestWaiting:
     def test_for_the_gate_and_for_the_end_of_a_pause(self):
         found = self.waits(gate_closed_at=NOON * 1000, is_paused=True, pause_note="holiday")
         assert found == [
-            "the gate is closed since 2026-01-01T12:00:00.000Z: nothing starts",
+            "the gate has been closed since 2026-01-01T12:00:00.000Z: nothing starts",
             "the schedule is paused (holiday)",
         ]
 
     def test_not_for_ever(self):
         found = self.waits(deadline_at=(NOON + 2 * HOUR) * 1000)
-        assert found[-1] == "it is given up if it has not started by 2026-01-01T14:00:00.000Z"
+        assert found[-1] == "it is dropped if it has not started by 2026-01-01T14:00:00.000Z"
 
 
 class TestRunning:
@@ -217,8 +221,8 @@ class TestRunning:
         found = asked(run, nodes=[NodeFacts("one", frozenset(), "n")])
         assert found.kind == "running"
         assert found.sentences == [
-            "attempt 2, since 2026-01-01T12:00:00.000Z",
-            "its end was requested at 2026-01-01T12:00:00.001Z: superseded",
+            "attempt 2 has been running since 2026-01-01T12:00:00.000Z",
+            "its cancellation was requested at 2026-01-01T12:00:00.001Z: superseded",
         ]
 
     @pytest.mark.parametrize(
@@ -227,8 +231,8 @@ class TestRunning:
     def test_of_a_node_that_fell_silent_it_says_that_nothing_is_known(self, nodes, by):
         run = a_run(Status.STARTED, attempt=1, started_at=NOON * 1000, leased_by="gone")
         found = asked(run, nodes=[NodeFacts(name, frozenset(), name) for name in nodes])
-        told = "its node is silent: whether it still runs is not known;"
-        assert found.sentences[1:] == [f"{told} {by} decides it"]
+        told = "its node is silent: whether it still runs is unknown;"
+        assert found.sentences[1:] == [f"{told} {by} will decide it"]
 
     @pytest.mark.parametrize(
         ("policy", "limit"),
@@ -236,12 +240,12 @@ class TestRunning:
     )
     def test_stuck_run_is_named_with_its_limit(self, policy, limit):
         run = a_run(Status.STARTED, attempt=1, started_at=NOON * 1000, stuck_at=NOON * 1000 + 6000)
-        said = f"it takes longer than {limit}: reported at 2026-01-01T12:00:06.000Z"
+        said = f"it takes longer than {limit}: reported as stuck at 2026-01-01T12:00:06.000Z"
         assert said in asked(run, **policy).sentences
 
     def test_what_was_accepted_has_until_its_deadline(self):
         run = a_run(Status.STARTED, attempt=1, external_id="x1", deadline_at=NOON * 1000 + 5)
-        told = "its target has accepted it as x1, and has until 2026-01-01T12:00:00.005Z"
+        told = "its target accepted it as x1 and has until 2026-01-01T12:00:00.005Z to report its outcome"
         assert told in asked(run).sentences
 
     def test_accepted_run_that_blocks_a_tick_is_named_with_its_deadline(self):
@@ -256,30 +260,33 @@ class TestRunning:
         )
         told = asked(a_skip("overlap", blocked_by=6), blocker=blocker).sentences
         assert told[0] == (
-            "run 6 (tick of 2026-01-01T12:00:00Z) was running since 2026-01-01T12:00:00.000Z, "
-            "and overlap is skip"
+            "run 6 (tick of 2026-01-01T12:00:00Z) had been running since 2026-01-01T12:00:00.000Z "
+            "(overlap skip)"
         )
         assert (
-            "run 6 is accepted by its target, and in flight until it is reported, or until "
-            "2026-01-01T12:00:00.005Z (onbeat cancel 6 frees the schedule at once)"
+            "run 6 was accepted by its target and is in flight until its report, or until "
+            "2026-01-01T12:00:00.005Z (onbeat cancel 6 frees the schedule now)"
         ) in told
 
     def test_run_that_was_not_reported_by_its_deadline_needs_a_longer_timeout(self):
         run = a_run(Status.FAILED, reason="timeout", error=UNREPORTED, attempt=1)
-        assert asked(run).instead == "with a longer timeout its report would have been waited for"
+        assert (
+            asked(run).instead
+            == "with a longer timeout it would have stayed in flight until its report"
+        )
 
 
 class TestWithoutARow:
     def test_a_tick_to_come(self):
         found = asked(when=NOON + 3 * HOUR)
-        assert (found.kind, found.headline) == ("to_come", "it is to come, in 2 h")
+        assert (found.kind, found.headline) == ("to_come", "it is due in 2 h")
         assert (found.previous, found.following) == (NOON + 2 * HOUR, NOON + 4 * HOUR)
 
     def test_one_that_jitter_moves(self):
         due = Due(NOON + 2 * HOUR, (NOON + 2 * HOUR) * 1000 + 1500)
         found = asked(when=NOON + 2 * HOUR, due=due)
         assert found.sentences == [
-            "it is due at 2026-01-01T14:00:01.500Z: jitter or hours (within) moved it"
+            "it is due at 2026-01-01T14:00:01.500Z, moved by jitter or by hours (within)"
         ]
 
     def test_one_that_would_meet_a_pause(self):
@@ -289,11 +296,11 @@ class TestWithoutARow:
     def test_one_that_is_due_and_undecided(self):
         found = asked(when=NOON, decided_until=NOON - 1)
         assert found.kind == "undecided"
-        assert found.sentences == ["no node is up: it is decided when one is (onbeat up)"]
+        assert found.sentences == ["it will be decided when a node is up (start one: onbeat up)"]
 
     def test_one_from_before_it_was_there(self):
         found = explain(Facts("report", NOON, NOON * 1000, None, created_at=(NOON + 60) * 1000))
-        assert found.headline == "the schedule exists since 2026-01-01T12:01:00.000Z"
+        assert found.headline == "the schedule has existed since 2026-01-01T12:01:00.000Z"
 
     def test_one_that_is_forgotten(self):
         assert asked(history_from=(NOON + 60) * 1000).kind == "forgotten"
@@ -332,7 +339,7 @@ class TestWithoutARow:
             ({"enabled": False}, "the schedule is disabled (enabled: false): it will be skipped"),
             (
                 {"run": {"command": ["true"], "enabled": False}},
-                "what it starts is disabled (run.enabled: false): it will be skipped",
+                "its target is disabled (run.enabled: false): it will be skipped",
             ),
         ],
     )
@@ -403,7 +410,7 @@ class TestNoTick:
         trigger = cron("30 2 * * *", tz=BERLIN)
         assert trigger.has(parse_instant("2026-10-25T00:30:00Z"), NO_PAST)
         assert told(trigger, "2026-10-25T01:30:00Z").endswith(
-            "the clocks show this time twice that night, and the first one counts"
+            "the clocks show this time twice that night, and only the first is a tick"
         )
 
     def test_a_grid_and_single_times(self):
@@ -411,27 +418,26 @@ class TestNoTick:
             "it is not on the grid of every 90 minutes"
         )
         later = every("1h", start_at="2026-02-01T00:00")
-        assert told(later, "2026-01-01T01:00:00Z") == "it is before the first, 2026-02-01T00:00:00"
+        assert (
+            told(later, "2026-01-01T01:00:00Z")
+            == "it is before the first tick, 2026-02-01T00:00:00"
+        )
         assert told(at("2026-02-01T00:00"), "2026-01-01T01:00:00Z") == (
-            "it is not one of the times that are given"
+            "it is not one of the listed times"
         )
 
     def test_what_only_events_cause(self):
         when = "2026-01-01T01:00:00Z"
-        assert (
-            told(startup("30s"), when) == "no tick follows a start of the scheduler 30s before it"
-        )
+        assert told(startup("30s"), when) == "no start of the scheduler 30s before it caused a tick"
         assert told(after("success", "1h"), when) == (
-            "no tick follows a run of its own that succeeded 1h before it"
+            "no run of this schedule that succeeded 1h before it caused a tick"
         )
         assert told(after("completion", schedule="load"), when) == (
-            "no tick follows a run of load that ended just before it"
+            "no run of load that ended just before it caused a tick"
         )
 
     def test_what_is_started_by_hand_has_no_ticks(self):
-        assert told(Manual(), "2026-01-01T01:00:00Z") == (
-            "it has no ticks: it runs only when it is started"
-        )
+        assert told(Manual(), "2026-01-01T01:00:00Z") == ("it has no ticks: its trigger is manual")
 
     def test_what_is_closed_is_told_with_what_closes_it(self):
         hours = every("1h", within={"hours": "09:00-17:00", "days": "MON-FRI"}, exclude=["01-06"])
@@ -455,10 +461,10 @@ class TestNoTick:
             told(limited, "2026-01-03T00:00:00Z") == "it is after its end_at, 2026-01-02T00:00:00"
         )
         used = Past(runs_used=3)
-        assert told(limited, "2026-01-01T05:00:00Z", used) == "its max_runs of 3 are used up"
+        assert told(limited, "2026-01-01T05:00:00Z", used) == "its max_runs of 3 is used up"
         new = Past(created_at=parse_instant("2026-01-01T00:00:00Z"))
         assert told(limited, "2026-01-01T01:00:00Z", new) == (
-            "it is within the first 90m after the schedule was defined"
+            "it is within the first 90m after the schedule was defined (delay)"
         )
         begun = daily("09:00", start_at="2026-01-02T00:00")
         assert (
@@ -472,7 +478,7 @@ class TestNoTick:
         both = cron("0 9 * * *") & cron("0 * * * MON")
         assert told(both, "2026-01-06T09:00:00Z").endswith("day of week is Tuesday, not MON")
         without = cron("0 * * * *") - daily("09:00")
-        assert told(without, "2026-01-06T09:00:00Z").startswith("it is taken out (minus): at 09:00")
+        assert told(without, "2026-01-06T09:00:00Z").startswith("it is excluded by minus: at 09:00")
 
 
 def ms(clock):
@@ -491,12 +497,12 @@ class TestMissed:
         found = self.missed("at_definition")
         assert found.sentences == [
             (
-                "missed: it was 3 h past when the schedule was defined at "
-                "2026-01-01T15:00:00.000Z (grace 60 s)"
+                "missed: the schedule was defined at 2026-01-01T15:00:00.000Z, "
+                "3 h after it was due (grace 60 s)"
             ),
             "times before the definition are not caught up",
         ]
-        assert found.instead == "with a grace of at least 10800 s it would have started then"
+        assert found.instead == "with a grace of at least 10800 s it would have started"
 
     def test_an_outage_is_named_with_both_its_ends(self):
         up = [UpFacts("one", ms("01:00:00"), ms("11:10:00")), UpFacts("two", ms("14:59:59"))]
@@ -508,7 +514,7 @@ class TestMissed:
             )
         ]
         assert found.instead == (
-            "with catchup=once the latest due tick would have run, and stood for it"
+            "with catchup=once the latest due tick would have run and covered it"
         )
 
     def test_before_the_first_node_there_was_none(self):
@@ -556,9 +562,9 @@ class TestAttempts:
         )  # fmt: skip
         found = asked(run)
         assert found.sentences == [
-            "a newer tick, 2026-01-01T12:05:00Z, took its place",
+            "it was replaced by a newer tick, 2026-01-01T12:05:00Z",
             "attempt 1 ran from 2026-01-01T12:00:01.000Z to 2026-01-01T12:00:01.007Z: exit code 1",
-            "attempt 2 was due at 2026-01-01T12:00:00.000Z, and was dropped at 2026-01-01T12:05:00.000Z",
+            "attempt 2 was due at 2026-01-01T12:00:00.000Z and was dropped at 2026-01-01T12:05:00.000Z",
         ]
 
     def test_what_could_not_start_says_what_it_waited_for_and_what_ended_it(self):
@@ -568,10 +574,10 @@ class TestAttempts:
             detail=ReasonDetail(waited_for="retry"),
         )  # fmt: skip
         assert asked(run).sentences[:2] == [
-            "a newer tick took its place",
+            "it was replaced by a newer tick",
             (
                 "attempts 1 to 3 were made from 2026-01-01T12:00:01.000Z to "
-                "2026-01-01T12:00:03.007Z: its target could not take it: why"
+                "2026-01-01T12:00:03.007Z: its target was busy: why"
             ),
         ]
 
@@ -581,8 +587,8 @@ class TestAttempts:
             detail=ReasonDetail(waited_for="node"),
         )  # fmt: skip
         assert asked(run).sentences[1] == (
-            "it was ended at 2026-01-01T12:05:00.000Z: until then it waited for a node that offers "
-            "ray, and none was up (start a node with the setting ray_address and Ray installed: "
+            "it was ended at 2026-01-01T12:05:00.000Z while it waited for a node that offers "
+            "ray; no such node was up (start a node with the setting ray_address and Ray installed: "
             "docs/ray.md)"
         )
 
@@ -600,7 +606,7 @@ class TestAttempts:
         reasons = ["exit", "error"] * 5
         tried = self.tried(*reasons)
         found = asked(RunFacts(7, NOON, Status.ENQUEUED, 0, attempt=10, tried=tried))
-        assert found.sentences[0] == "5 attempts before that are not listed"
+        assert found.sentences[0] == "5 earlier attempts are not listed"
         assert [s.partition(" ran")[0] for s in found.sentences[1:6]] == [
             f"attempt {n}" for n in range(6, 11)
         ]

@@ -58,7 +58,7 @@ def test_a_cron_reads_as_a_sentence(text, told):
         (cron("5/15 * * * *"), "every 15 minutes, from minute 5, UTC"),
         (startup(), "right after each start of the scheduler"),
         (startup("30s"), "30s after each start of the scheduler"),
-        (Manual(), "only when it is started by hand"),
+        (Manual(), "only when started manually"),
         (after("success", "30m"), "30m after its last run succeeded"),
         (after("failure", schedule="load"), "right after a run of load failed"),
         (cron("0 9 * * *") | after("success", "24h"), "at 09:00 every day, UTC; or 24h after its last run succeeded"),
@@ -125,7 +125,7 @@ FOLD = "2026-10-25: 02:30 happens twice in Europe/Berlin (clocks go from 03:00 t
         ({"start_at": "2026-06-01T00:00"}, [FOLD + "runs the first time only"]),
         ({"max_runs": 100}, [GAP + "runs at 03:00:00+02:00 instead"]),
         ({"max_runs": 10}, []),
-        ({"within": "02:00-03:00"}, [GAP + "no tick, the hours being over then", FOLD + "runs the first time only"]),
+        ({"within": "02:00-03:00"}, [GAP + "no tick, since it is outside the hours then", FOLD + "runs the first time only"]),
         ({"within": {"days": "MON-FRI"}}, []),
     ],
     ids=str,
@@ -166,4 +166,4 @@ def test_a_skipped_day_is_told():
     assert note.startswith(
         "2011-12-30: 09:00 does not exist in Pacific/Apia (clocks go from 2011-12-30 00:00 to 2011-12-31 00:00)"
     )
-    assert note.endswith("dropped, the change being longer than 3 hours")
+    assert note.endswith("dropped, since the change is longer than 3 hours")

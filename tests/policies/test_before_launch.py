@@ -255,7 +255,7 @@ async def test_what_has_no_templates_keeps_nothing_rendered(world):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("{{ dat }}", "run.command[1]: no name is called 'dat' (did you mean 'date'?)"),
+        ("{{ dat }}", "run.command[1]: 'dat' is not a known name (did you mean 'date'?)"),
         ("{{ date", "run.command[1]: '{{' without '}}' ({{ name }} or {{ name | filter }}; {{ '{{' }} for the braces themselves)"),
         ("{% if date %}", "run.command[1]: statements are not supported, only {{ name }} ({{ '{%' }} for the characters themselves)"),
     ],

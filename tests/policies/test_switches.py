@@ -236,5 +236,5 @@ async def test_what_has_no_trigger_but_a_hand_runs_when_it_is_started_and_never_
     assert await world.told("status") == ["SUCCESS"]
     told = await world.beat.why("rebuild", world.clock.now() // 1000)
     assert (told.kind, told.headline) == ("no_tick", "it is not a tick")
-    assert told.sentences == ["it has no ticks: it runs only when it is started"]
+    assert told.sentences == ["it has no ticks: its trigger is manual"]
     assert (told.previous, told.following) == (None, None)

@@ -98,7 +98,7 @@ class TestTicksOwed:
         assert found.reason == "edited"
         assert found.sentences[0] == (
             "the schedule was edited at 2026-01-01T15:30:00.000Z (revision 1 to 2) while 3 ticks were "
-            "owed; nothing of the past is started by an edit"
+            "owed; an edit does not start past ticks"
         )
 
 
@@ -236,7 +236,7 @@ class TestEditsWhileNoNodeIsUp:
     async def test_why_says_what_limits_it_and_what_ended_it(self, world):
         await self.edited(world)
         waits = explain(await world.store.facts("report", at("13:00"))).sentences
-        assert "it is given up if it has not started by 2026-01-01T13:01:00.000Z" in waits
+        assert "it is dropped if it has not started by 2026-01-01T13:01:00.000Z" in waits
         assert (
             "an edit at 2026-01-01T13:00:20.000Z decided it while no node was up: "
             "its grace ends then"
@@ -451,7 +451,7 @@ class TestUpdateWaiting:
         await world.define(run=NEW)
         kept = explain(await world.store.facts("report", at("13:00")))
         assert kept.sentences[-1] == (
-            "it starts by revision 1; the schedule is at 2 (apply with --update-waiting moves it)"
+            "it starts by revision 1; the schedule is at revision 2 (apply --update-waiting moves it)"
         )
         await world.define(run=NEW, update_waiting=True)
         moved = explain(await world.store.facts("report", at("13:00")))

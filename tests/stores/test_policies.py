@@ -766,7 +766,7 @@ class TestWhy:
         await world.define(overlap="queue", cron="30 * * * *")
         found = explain(await world.store.facts("report", at("14:00")))
         assert (found.kind, found.reason) == ("skipped", "overlap")
-        assert "overlap is skip" in found.sentences[0]
+        assert "(overlap skip)" in found.sentences[0]
 
     async def test_an_instant_by_the_definition_that_held_then(self, world):
         await world.define()
@@ -798,7 +798,7 @@ class TestWhy:
         attempt = await world.start_one()
         found = explain(await world.store.facts("b", None))
         assert found.kind == "waiting"
-        told = f"it waits for a place in group gpu, which has 1: run {attempt.run_id} of a"
+        told = f"it waits for a place in group gpu (1 place, used by run {attempt.run_id} of a)"
         assert found.sentences == [told]
 
 

@@ -75,8 +75,8 @@ class Checker:
             self.sentences += 1
             self._sentence(asked, sentence)
         launched = [s for s in told if s.startswith("it ran from")]
-        if launched and any("it was not launched" in s for s in told):
-            self._say(asked, "it was not launched, and ran")
+        if launched and any("it could not be launched" in s for s in told):
+            self._say(asked, "it could not be launched, and ran")
 
     def _say(self, asked, problem):
         when = f"{asked.schedule_id} {asked.why['at']} ({asked.why['headline']})"
@@ -185,7 +185,7 @@ def _of_nothing(asked):
         right += f" and defined again at {_second(after[0][0])}" if after else ""
     else:
         # One that is kept elsewhere before it is defined here begins where it was.
-        right = f"the schedule exists since {_second(found[0][0])[:-1]}"
+        right = f"the schedule has existed since {_second(found[0][0])[:-1]}"
     if not asked.why["headline"].startswith(right):
         yield f"the headline would be {right}"
 
@@ -212,7 +212,7 @@ def is_span(text, ms):
 # -- overlap
 
 
-@says(r"run (\d+) \(<W>(<S>)\) was running since (<T>), and overlap is (.+)")
+@says(r"run (\d+) \(<W>(<S>)\) had been running since (<T>) \(overlap (.+)\)")
 def running(asked, run_id, tick, since, overlap):
     other = asked.blocker
     going = other.during(asked.story.decided_at)
@@ -221,7 +221,7 @@ def running(asked, run_id, tick, since, overlap):
 
 
 @says(
-    r"run (\d+) \(<W>(<S>)\) was (?:waiting to start|lost with its node, and not found again yet), and overlap is (.+)"
+    r"run (\d+) \(<W>(<S>)\) (?:was waiting to start|had lost its node and was not reattached yet) \(overlap (.+)\)"
 )
 def not_running(asked, run_id, tick, overlap):
     other = asked.blocker
@@ -229,14 +229,14 @@ def not_running(asked, run_id, tick, overlap):
     return same and other.during(asked.story.decided_at) is None and overlap == policy(asked)
 
 
-@says(r"another run, which is not kept any more, was in flight, and overlap is (.+)")
+@says(r"another run, which has been pruned since, was in flight \(overlap (.+)\)")
 def gone(asked, overlap):
     return asked.blocker is None and overlap == policy(asked)
 
 
 def policy(asked):
     overlap, most = asked.of("overlap", "skip"), asked.of("max_active", None)
-    return f"allow with max_active {most}" if overlap == "allow" and most else overlap
+    return f"allow, max_active {most}" if overlap == "allow" and most else overlap
 
 
 @says(r"run (\d+) ended at (<T>)( without starting)?: (\w+)(?: \((\w+)\))?")
@@ -252,7 +252,7 @@ def blocker_runs(asked, run_id):
 
 
 @says(
-    r"run (\d+) is accepted by its target, and in flight until it is reported, or until (<T>) \(onbeat cancel (\d+) frees the schedule at once\)"
+    r"run (\d+) was accepted by its target and is in flight until its report, or until (<T>) \(onbeat cancel (\d+) frees the schedule now\)"
 )
 def blocker_is_accepted(asked, run_id, until, canceled):
     other = asked.blocker
@@ -260,32 +260,34 @@ def blocker_is_accepted(asked, run_id, until, canceled):
     return what == (int(run_id), "STARTED", milliseconds(until)) and run_id == canceled
 
 
-@says(r"run (\d+) has not started yet: ask why of (<S>)")
+@says(r"run (\d+) has not started yet \(see why at (<S>)\)")
 def blocker_waits(asked, run_id, tick):
     other = asked.blocker
     what = (other.run_id, other.status, other.row["run_at"])
     return what == (int(run_id), "ENQUEUED", instant(tick))
 
 
-@says(r"with overlap=queue it would have started (?:at|after those before it, from) (<T>)(?: on)?")
+@says(
+    r"with overlap=queue it would have started (?:at|after the ticks before it, from) (<T>)(?: on)?"
+)
 def would_have_started(asked, at):
     return asked.blocker.decided_at == milliseconds(at)
 
 
-@says(r"with overlap=queue it would have waited until its start_deadline was over, at (<T>)")
+@says(r"with overlap=queue it would have waited until its start_deadline, (<T>)")
 def would_have_waited(asked, at):
     over = asked.row["due_at"] + length(asked.of("start_deadline", "0s"))
     return over == milliseconds(at) and over <= asked.blocker.decided_at
 
 
 @says(
-    r"with overlap=queue it would (?:start when that one ends|have had its turn|have waited for that run)"
+    r"with overlap=queue it would (?:start when that run ends|have started in its turn|have waited for that run)"
 )
 def would_wait(asked):
     return asked.story.reason in ("overlap", "superseded")
 
 
-@says(r"without max_active it would have started at once")
+@says(r"without max_active it would have started immediately")
 def without_most(asked):
     return asked.story.reason == "overlap" and asked.of("max_active", None) is not None
 
@@ -306,15 +308,15 @@ def other_queue(asked):
     return asked.story.reason == "queue_full"
 
 
-@says(r"group (\S+) had no free place until its start_deadline ended at (<T>)")
+@says(r"no place in group (\S+) was free by its start_deadline, (<T>)")
 def group_full(asked, group, at):
     same = (asked.of("group", None), asked.row["deadline_at"]) == (group, milliseconds(at))
     return same and asked.story.decided_at >= asked.row["deadline_at"]
 
 
 @says(
-    r"an edit at (<T>) decided it as on time by revision (\d+) while no node was up; "
-    r"its grace ended at (<T>) before it had started"
+    r"an edit at (<T>) decided it as on time under revision (\d+) while no node was up; "
+    r"it had not started when its grace ended at (<T>)"
 )
 def unstarted(asked, edited, revision, ended):
     at, over = milliseconds(edited), milliseconds(ended)
@@ -335,12 +337,12 @@ def is_by_edit(asked, at):
     return asked.row["created_at"] == at and at in edits
 
 
-@says(r"it had not started when its start_deadline ended at (<T>)")
+@says(r"it had not started by its start_deadline, (<T>)")
 def deadline(asked, at):
     return asked.row["deadline_at"] == milliseconds(at) <= asked.story.decided_at
 
 
-@says(r"without a start_deadline it would have waited on")
+@says(r"without a start_deadline it would have kept waiting")
 def no_deadline(asked):
     return asked.row["deadline_at"] is not None and asked.story.was_waiting
 
@@ -381,8 +383,8 @@ def decided_late(asked, at, late, grace, catchup):
     return same and was_up and is_missed(asked, grace, catchup)
 
 
-@says(r"missed: it was (.+) past when the schedule was defined at (<T>) \(grace (.+)\)")
-def defined_late(asked, late, at, grace):
+@says(r"missed: the schedule was defined at (<T>), (.+) after it was due \(grace (.+)\)")
+def defined_late(asked, at, late, grace):
     behind, allowed = milliseconds(at) - asked.due, length(asked.of("grace", "60s"))
     same = asked.story.is_defined and asked.story.decided_at == milliseconds(at)
     return same and is_span(late, behind) and is_span(grace, allowed) and behind > allowed
@@ -408,13 +410,13 @@ def not_caught_up(asked):
     return asked.story.is_defined
 
 
-@says(r"with a grace of at least (\d+) s it would have started then")
+@says(r"with a grace of at least (\d+) s it would have started")
 def longer_grace(asked, seconds):
     late = asked.story.decided_at - asked.due
     return asked.story.is_defined and late <= int(seconds) * 1000 < late + 1000
 
 
-@says(r"with catchup=once the latest due tick would have run, and stood for it")
+@says(r"with catchup=once the latest due tick would have run and covered it")
 def once(asked):
     late = asked.story.decided_at - asked.due
     return asked.of("catchup", "once") == "none" and late <= length(
@@ -428,9 +430,7 @@ def longer_window(asked, seconds):
     return length(asked.of("catchup_window", "24h")) < late <= int(seconds) * 1000 < late + 1000
 
 
-@says(
-    r"(\d+) due ticks were decided together at (<T>): run (\d+) \(tick of (<S>)\) stands for them"
-)
+@says(r"(\d+) due ticks were decided together at (<T>): run (\d+) \(tick of (<S>)\) covers them")
 def coalesced(asked, count, at, run_id, tick):
     row = asked.row
     same = (row["tick_count"], row["run_id"], row["run_at"]) == (
@@ -441,7 +441,7 @@ def coalesced(asked, count, at, run_id, tick):
     return same and asked.story.made_at == milliseconds(at)
 
 
-@says(r"with catchup=all it would have had a run of its own")
+@says(r"with catchup=all it would have had a separate run")
 def all_of_them(asked):
     return asked.of("catchup", "once") == "once" and not asked.story.is_resumed
 
@@ -458,7 +458,7 @@ def resumed(asked):
     return asked.story.triggered_by == "catchup" and asked.story.is_resumed
 
 
-@says(r"one row stands for (\d+) ticks, from (<S>) to (<S>)")
+@says(r"one row covers (\d+) ticks, from (<S>) to (<S>)")
 def stands_for(asked, count, first, last):
     row = asked.row
     what = (row["tick_count"], row["first_run_at"], row["run_at"])
@@ -474,14 +474,14 @@ def follows(asked, count):
 
 
 @says(
-    r"it starts as revision (\d+) says; the schedule is at (\d+) \(apply with --update-waiting moves it\)"
+    r"it starts by revision (\d+); the schedule is at revision (\d+) \(apply --update-waiting moves it\)"
 )
 def of_revision(asked, own, current):
     revisions = [each[1] for each in asked.reader.definitions[asked.schedule_id] if each[1]]
     return (asked.row["revision"], max(revisions)) == (int(own), int(current))
 
 
-@says(r"it was decided under an earlier revision, and moved to revision (\d+)")
+@says(r"it was decided under an earlier revision and moved to revision (\d+)")
 def moved_to(asked, revision):
     edits = asked.reader.definitions[asked.schedule_id]
     began = next(begins for begins, number, *_ in edits if number == int(revision))
@@ -525,7 +525,7 @@ def decided_by_an_edit(asked, what, since, by, *told):
 
 
 @says(
-    r"the schedule was edited at (<T>) \(revision (\d+) to (\d+)\) while (?:(\d+) ticks were|1 tick was) owed; nothing of the past is started by an edit"
+    r"the schedule was edited at (<T>) \(revision (\d+) to (\d+)\) while (?:(\d+) ticks were|1 tick was) owed; an edit does not start past ticks"
 )
 def edited(asked, at, before, after, count):
     found = [
@@ -546,7 +546,7 @@ def disabled_target(asked):
     return asked.definition["run"].get("enabled") is False
 
 
-@says(r"the schedule is paused since (<T>)(?:, by (\S+?))?(?: \((.+)\))?")
+@says(r"the schedule has been paused since (<T>)(?:, by (\S+?))?(?: \((.+)\))?")
 def is_paused(asked, since, by, note):
     pause = asked.reader.pause_over(asked.schedule_id, milliseconds(since))
     return pause.until is None and (pause.by, pause.note) == (by or "", note or "")
@@ -555,7 +555,7 @@ def is_paused(asked, since, by, note):
 # -- what became of it
 
 
-@says(r"a newer tick(?:, (<S>),)? took its place")
+@says(r"it was replaced by a newer tick(?:, (<S>))?")
 def superseded(asked, newer):
     story = asked.story
     if story.status == "CANCELED":
@@ -564,16 +564,16 @@ def superseded(asked, newer):
 
 
 @says(
-    r"(it was canceled|it exceeded its time|it is lost|a signal ended the program|it failed|it was not launched|its target could not take it|its target cannot be started): (.*)"
+    r"(it was canceled|it timed out|it was lost|the program was ended by a signal|it failed|it could not be launched|its target was busy|its target cannot be started): (.*)"
 )
 def error(asked, what, text):
     reasons = {
-        "it was canceled": "canceled", "it exceeded its time": "timeout", "it is lost": "lost",
-        "a signal ended the program": "signal", "it failed": "error",
-        "it was not launched": "launch_failed", "its target could not take it": "busy",
+        "it was canceled": "canceled", "it timed out": "timeout", "it was lost": "lost",
+        "the program was ended by a signal": "signal", "it failed": "error",
+        "it could not be launched": "launch_failed", "its target was busy": "busy",
         "its target cannot be started": "invalid_target",
     }  # fmt: skip
-    told = (asked.story.error or asked.row["error"] or "the reason is not known").splitlines()[0]
+    told = (asked.story.error or asked.row["error"] or "details are not known").splitlines()[0]
     return asked.story.reason == reasons[what] and told == text
 
 
@@ -587,13 +587,13 @@ def with_retry(asked):
     return "retry" not in asked.definition and asked.story.reason in ("exit", "timeout")
 
 
-@says(r"with (\w+) among retry.on it would have been tried again")
+@says(r"with (\w+) in retry.on it would have been tried again")
 def with_reason(asked, reason):
     given = asked.definition["retry"]
     return asked.story.reason == reason and reason not in given["on"]
 
 
-@says(r"with a longer timeout its report would have been waited for")
+@says(r"with a longer timeout it would have stayed in flight until its report")
 def longer_timeout(asked):
     until = asked.story.accepted_until
     return asked.story.reason == "timeout" and until is not None and until <= asked.story.decided_at
@@ -607,32 +607,32 @@ def with_on_lost(asked):
 # -- attempts
 
 
-@says(r"it (?:ran from|was made at) (<T>)(?: to |, and ended at )(<T>)")
+@says(r"(?:it ran from|the attempt was made at) (<T>)(?: to | and ended at )(<T>)")
 def ran(asked, since, until):
     (only,) = asked.story.attempts
     return (only.started_at, only.ended_at) == (milliseconds(since), milliseconds(until))
 
 
-@says(r"(?:it|attempt (\d+)) was announced at (<T>), and recorded as lost at (<T>)")
+@says(r"(?:it|attempt (\d+)) was announced at (<T>) and recorded as lost at (<T>)(?:: .+)?")
 def lost(asked, number, since, until):
     found = attempt(asked, number)
     what = (found.started_at, found.ended_at, found.reason)
     return what == (milliseconds(since), milliseconds(until), "lost")
 
 
-@says(r"attempt (\d+) (?:ran from|was made at) (<T>)(?: to |, and ended at )(<T>): (.+)")
+@says(r"attempt (\d+) (?:ran from|was made at) (<T>)(?: to | and ended at )(<T>): (.+)")
 def attempted(asked, number, since, until, outcome):
     found = attempt(asked, number)
     same = (found.started_at, found.ended_at) == (milliseconds(since), milliseconds(until))
     words = {
         None: "it succeeded", "exit": "exit code ", "canceled": "canceled", "superseded": "superseded",
-        "launch_failed": f"it was not launched: {found.error}",
-        "busy": f"its target could not take it: {found.error}",
+        "launch_failed": f"it could not be launched: {found.error}",
+        "busy": f"its target was busy: {found.error}",
     }  # fmt: skip
     return same and outcome.startswith(words.get(found.reason, f"{found.reason}"))
 
 
-@says(r"attempts (\d+) to (\d+) were made from (<T>) to (<T>): its target could not take it: (.+)")
+@says(r"attempts (\d+) to (\d+) were made from (<T>) to (<T>): its target was busy: (.+)")
 def attempted_often(asked, first, last, since, *told):
     until, error = told
     found = [each for each in asked.story.attempts if int(first) <= each.number <= int(last)]
@@ -646,37 +646,37 @@ def attempt(asked, number):
     return next(each for each in asked.story.attempts if each.number == number)
 
 
-@says(r"(\d+) attempts before that are not listed")
+@says(r"(\d+) earlier attempts? (?:is|are) not listed")
 def left_out(asked, count):
     return 0 < int(count) < asked.row["attempt"]
 
 
-@says(r"attempt (\d+), since (<T>)")
+@says(r"attempt (\d+) has been running since (<T>)")
 def going(asked, number, since):
     last = asked.story.attempts[-1]
     return (last.number, last.started_at, last.ended_at) == (int(number), milliseconds(since), None)
 
 
-@says(r"attempt (\d+) was due at (<T>), and was dropped at (<T>)")
+@says(r"attempt (\d+) was due at (<T>) and was dropped at (<T>)")
 def dropped(asked, number, due, at):
     last = asked.story.attempts[-1]
     what = (last.number + 1, asked.story.due_at, asked.story.decided_at)
     return asked.story.was_waiting and what == (int(number), milliseconds(due), milliseconds(at))
 
 
-@says(r"it was ended at (<T>), before it started")
+@says(r"it was ended at (<T>) before it started")
 def before(asked, at):
     return asked.story.was_waiting and asked.story.decided_at == milliseconds(at)
 
 
-@says(r"it was ended at (<T>): until then it waited in the queue behind run (\d+)")
+@says(r"it was ended at (<T>) while it waited in the queue behind run (\d+)")
 def queued(asked, at, run_id):
     same = asked.story.was_waiting and asked.story.decided_at == milliseconds(at)
     return same and asked.story.waits_behind == int(run_id)
 
 
 @says(
-    r"it was ended at (<T>): until then it waited for a node that offers (\S+), and none was up(?: \(.+\))?"
+    r"it was ended at (<T>) while it waited for a node that offers (\S+); no such node was up(?: \(.+\))?"
 )
 def no_node(asked, at, needs):
     same = asked.story.was_waiting and asked.story.decided_at == milliseconds(at)
@@ -684,11 +684,11 @@ def no_node(asked, at, needs):
 
 
 @says(
-    r"it was ended at (<T>): until then it waited for (a place in its group|a free place on a node|the end of a pause|its time to start, .+)"
+    r"it was ended at (<T>) while it waited for (a place in its group|a free place on a node|the end of a pause|its due time, .+)"
 )
 def waited(asked, at, what):
     same = asked.story.was_waiting and asked.story.decided_at == milliseconds(at)
-    if what.startswith("its time"):
+    if what.startswith("its due time"):
         return same and asked.row["due_at"] > asked.story.decided_at
     return same and (not what.startswith("a place") or asked.of("group", None) is not None)
 
@@ -713,7 +713,7 @@ def artifact(asked, name, kind, at):
     return what == ("artifact", name, milliseconds(at)) and kind == "LogEntry"
 
 
-@says(r"it was overdue since (\S+) when its folder was adopted: (<T>)")
+@says(r"it had been overdue since (\S+) when its folder was adopted at (<T>)")
 def overdue(asked, since, at):
     due = asked.week.script.first - 3 * 3600
     is_right = instant(since[:19] + "Z") == due and asked.story.made_at == milliseconds(at)
@@ -729,17 +729,17 @@ def next_run(asked, at):
 # -- what waits, runs, is to come
 
 
-@says(r"its target has accepted it(?: as \S+)?, and has until (<T>)")
+@says(r"its target accepted it(?: as \S+)? and has until (<T>) to report its outcome")
 def accepted(asked, until):
     return asked.story.status == "STARTED" and asked.row["deadline_at"] == milliseconds(until)
 
 
-@says(r"its end was requested at (<T>): (\w+)")
+@says(r"its cancellation was requested at (<T>): (\w+)")
 def end_asked(asked, at, reason):
     return asked.story.end_asked_at == milliseconds(at)
 
 
-@says(r"it waits in the queue, behind run (\d+)")
+@says(r"it waits in the queue behind run (\d+)")
 def waits_behind(asked, run_id):
     return asked.story.waits_behind == int(run_id)
 
@@ -751,29 +751,29 @@ def is_due(asked, number, at, wait):
     return same and (number is None or int(number) == len(asked.story.attempts) + 1)
 
 
-@says(r"it waits for a node that offers (\S+)(?: \(.+\))?; up are \S+")
+@says(r"it waits for a node that offers (\S+)(?: \(.+\))?; nodes up: \S+")
 def waits_for_node(asked, needs):
     return asked.row["needs"] == needs and needs not in asked.week.offers()
 
 
 @says(
-    r"it waits for a (?:free place: \S+ could start it|place in group (\S+), which has (\d+): .+)"
+    r"it waits for a (?:free place on a node that offers it: \S+|place in group (\S+) \((\d+) places?, used by .+\))"
 )
 def waits_for_place(asked, group, places):
     return asked.story.status == "ENQUEUED" and (group is None or asked.of("group", None) == group)
 
 
-@says(r"it is given up if (?:it|the run before it) has not started by (<T>)")
+@says(r"it is dropped if (?:it|the run before it) has not started by (<T>)")
 def given_up(asked, at):
     return asked.row["deadline_at"] == milliseconds(at)
 
 
-@says(r"it is due at (<T>): jitter or hours \(within\) moved it")
+@says(r"it is due at (<T>), moved by jitter or by hours \(within\)")
 def moved(asked, at):
     return milliseconds(at) != asked.at * 1000
 
 
-@says(r"it is decided within moments, or when missed ticks before it have had their turn")
+@says(r"it will be decided shortly, after any missed ticks before it")
 def soon(asked):
     return asked.why["kind"] == "undecided"
 
@@ -795,20 +795,20 @@ def fields(asked, when, zone, failing):
     return bool(found) and all(values[name] == value for name, value in found)
 
 
-@says(r"(\S+) in (\S+): the clocks show this time twice that night, and the first one counts")
+@says(r"(\S+) in (\S+): the clocks show this time twice that night, and only the first is a tick")
 def second_pass(asked, when, zone):
     return datetime.fromtimestamp(asked.at, ZoneInfo(zone)).fold == 1
 
 
 @says(
-    r"it is (?:not on the grid of .+|not one of the times that are given|before the first, .+|before its start_at, .+)"
+    r"it is (?:not on the grid of .+|not one of the listed times|before the first tick, .+|before its start_at, .+)"
 )
 def not_on_the_grid(asked):
     return is_tick(asked.definition, asked.at) is False
 
 
 @says(
-    r"(?:no tick follows a .+|it has no ticks: it runs only when it is started)(?:; no tick follows .+)?"
+    r"(?:no (?:run|start) of .+ caused a tick|it has no ticks: its trigger is manual)(?:; no (?:run|start) of .+)?"
 )
 def follows_events(asked):
     return is_tick(asked.definition, asked.at) is None
@@ -821,14 +821,14 @@ def night(asked, day, zone):
     return noon.utcoffset() != before.utcoffset() and abs(noon.timestamp() - asked.at) < 3 * 86_400
 
 
-@says(r"an instant before that is not a tick, unless a backfill asks for it")
+@says(r"earlier instants are not ticks, except in a backfill")
 def before_it(asked):
     since = asked.reader.definitions[asked.schedule_id][0][0]
     return asked.at <= since // 1000
 
 
 @says(
-    r"the ticks up to (<S>) are decided, and this has no row: when they were, another definition or other time zone data was in effect"
+    r"the ticks up to (<S>) are decided, and this one has no row: another definition or other time zone data was in effect then"
 )
 def without_row(asked, until):
     changes = [at // 1000 for at, *_ in asked.reader.definitions[asked.schedule_id]]

@@ -129,10 +129,10 @@ def test_why_agrees_with_the_reader_on_postgresql(name):
 
 
 WRONG = [  # what `why` once said, and what it would be wrong about
-    ("overdue", "sessions", r"it was overdue since .+", "it was started manually by program at <at>"),
+    ("overdue", "sessions", r"it had been overdue since .+", "it was started manually by program at <at>"),
     ("artifact", "agents", r"artifact .+ triggered it at .+", "it was started manually at <at>"),
-    ("missed", "agents", r"missed: it was .+ past when .+ defined at .+? \(", "missed: it was decided at <at>, 3 h after it was due (catchup once, "),
-    ("superseded", "flows", r"(it was ended at .+): until then .+", r"it was ended at <at>: until then it waited for a free place on a node (or so)"),
+    ("missed", "agents", r"missed: the schedule was defined at .+? \(", "missed: it was decided at <at>, 3 h after it was due (catchup once, "),
+    ("superseded", "flows", r"(it was ended at .+) while it waited .+", r"it was ended at <at> while it waited for a free place on a node (or so)"),
     ("dropped", "agents", r"attempt 1 ran from (\S+) to \S+: .+", r"it ran from \1 to <at>"),
 ]  # fmt: skip
 

@@ -38,7 +38,7 @@ class Retries:
     on: tuple[RetryOn, ...] | None = None  # only after these failures; None: after all in RetryOn
 
     def has_one_for(self, reason: str, *, failures: int) -> bool:
-        """Return whether another attempt follows the given number of failures, the last for `reason`."""
+        """Return whether another attempt follows so many failures, the last one for `reason`."""
         return failures <= len(self.delays) and (self.on is None or reason in self.on)
 
 

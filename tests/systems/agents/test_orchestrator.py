@@ -367,7 +367,7 @@ def test_an_agent_that_only_artifacts_run_says_so(world):
         await its.passes("1s")
         return (await its.its.why("reader")).sentences
 
-    assert world.play(story) == ["it has no ticks: it runs only when it is started"]
+    assert world.play(story) == ["it has no ticks: its trigger is manual"]
 
 
 def test_places_that_changed_count_from_the_next_start_on(lasting):

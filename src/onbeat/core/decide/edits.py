@@ -70,7 +70,7 @@ NOTHING_FORESEEN = EditForecast()
 
 
 def is_retimed(old: Schedule | None, new: Schedule) -> bool:
-    """Return whether an edit changes when a schedule ticks. Then its ticks are planned from now on."""
+    """Return whether an edit changes when a schedule ticks: it is then planned from now on."""
     return old is None or not new.is_timed_like(old)
 
 

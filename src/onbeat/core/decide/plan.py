@@ -140,7 +140,7 @@ def set_aside(
 def split_stale(
     schedule: Schedule, unfinished: Iterable[Run], *, now: int
 ) -> tuple[list[Run], list[Run]]:
-    """Return the runs that have waited longer than their grace, which a pause ends; and the rest."""
+    """Return the runs that waited longer than their grace, which a pause ends; and the rest."""
     stale: list[Run] = []
     others: list[Run] = []
     for run in unfinished:

@@ -46,7 +46,7 @@ class Duration:
 
     @property
     def elapsed(self) -> int:
-        """The length in seconds, with days of 24 hours. Months have no fixed length and are refused."""
+        """The length in seconds, with days of 24 hours. Months have no fixed length."""
         if self.months:
             hint = "days, hours, minutes or seconds"
             raise InvalidSchedule("", f"{shown(str(self))} has no fixed length", hint=hint)

@@ -103,7 +103,7 @@ class WallPattern:
         return self._search(t)
 
     def look(self, t: int) -> int | None:
-        """Return the same as `next_after`, cached: many schedules with one pattern are due together."""
+        """Return the same as `next_after`, cached for schedules that are due together."""
         last_t, tick = self._last
         if t != last_t:
             tick = self.next_after(t)
@@ -152,7 +152,7 @@ class WallPattern:
         return found
 
     def walls(self, first: int, last: int) -> list[int]:
-        """Return the matching wall times `first <= w < last` of a short range, ignoring clock changes."""
+        """Return the matching wall times `first <= w < last`, ignoring clock changes."""
         found, wall = [], self._next_wall(first)[0]
         while wall < last:
             found.append(wall)

@@ -169,7 +169,7 @@ def date_of(day: int) -> date:
 
 
 class _Change(NamedTuple):
-    """The time of a change: the `week`-th `weekday` (Sunday is 0) of `month`, plus `time` seconds."""
+    """The `week`-th `weekday` (Sunday is 0) of `month`, plus `time` seconds."""
 
     month: int
     week: int

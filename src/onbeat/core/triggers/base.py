@@ -96,7 +96,7 @@ class Trigger(ABC):
 
     @property
     def cost(self) -> int:
-        """The relative cost of one lookup, 1 for a plain trigger. It bounds the length of searches."""
+        """The relative cost of one lookup, 1 for a plain trigger. It limits searches."""
         return 1
 
     def iterate(self, first: int, last: int, past: Past) -> Iterator[int]:

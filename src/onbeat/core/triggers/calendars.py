@@ -90,7 +90,7 @@ class Exclude:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """`within: 09:00-17:00`, on `days`: when ticks are allowed. Ticks `outside` are skipped or moved.
+    """`within: 09:00-17:00`, on `days`: when ticks are allowed. Others are skipped or moved.
 
     The end is not included. `22:00-06:00` ends on the next day.
     """
@@ -247,7 +247,7 @@ def _yearly_days(item: str) -> tuple[str, str]:
 
 
 def _in_year(year: int, first: str, last: str) -> tuple[int, int] | None:
-    """Return the day numbers of a yearly item starting in `year`; February 29 in leap years only."""
+    """Return the day numbers of a yearly item that starts in `year`, or None in this year."""
     begins = _day_in(year, *map(int, first.split("-")))
     last_year = year + (last < first)
     ends = _day_in(last_year, *map(int, last.split("-")))

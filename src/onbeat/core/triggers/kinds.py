@@ -280,7 +280,7 @@ class Every(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class At(Trigger):
-    """`at: 2026-12-01T09:00`, or several times, once each. A repeated local time is its first pass."""
+    """`at: 2026-12-01T09:00`, or several times, once each. Local times are the first pass."""
 
     is_plain: ClassVar[bool] = True
     at: tuple[str, ...]
