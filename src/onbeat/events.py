@@ -44,7 +44,7 @@ class ScheduleCreated(Event, frozen=True, tag="schedule.created"):
 
 
 class ScheduleChanged(Event, frozen=True, tag="schedule.changed"):
-    """A schedule was given another definition."""
+    """The definition of a schedule was changed."""
 
     schedule_id: str
     revision: int

@@ -479,7 +479,7 @@ MOVED = {"daily": "03:00", "within": OFFICE | {"outside": "move"}}
 def test_ticks_of_a_part_are_not_moved(given):
     with pytest.raises(InvalidSchedule, match=r"^within.outside: a part of a trigger") as refused:
         a_schedule(**given)
-    assert refused.value.hint == "put `within` around the whole schedule, or use outside: skip"
+    assert refused.value.hint == "set `within` on the whole schedule, or use outside: skip"
 
 
 def test_ticks_of_the_whole_are_and_those_of_a_part_may_be_left_out():

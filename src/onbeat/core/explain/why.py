@@ -124,14 +124,17 @@ def _zone(facts: Facts) -> str:
 
 def _explain_absence(facts: Facts) -> Why:
     """Explain an instant at which the schedule did not exist."""
-    for number, spell in enumerate(facts.spells):
-        if spell.after < facts.at and (spell.until is None or facts.at <= spell.until):
-            since = "" if spell.after == 0 else f" of {rfc3339(spell.after)}"
-            if spell.is_unreadable:
+    for number, definition in enumerate(facts.spells):
+        after, until = definition.after, definition.until
+        if after < facts.at and (until is None or facts.at <= until):
+            since = "" if definition.after == 0 else f" of {rfc3339(definition.after)}"
+            if definition.is_unreadable:
                 return _answer(facts, "not_there", f"its definition{since} cannot be read", [])
-            again = "" if spell.until is None else f" and defined again at {rfc3339(spell.until)}"
+            again = ""
+            if definition.until is not None:
+                again = f" and defined again at {rfc3339(definition.until)}"
             if any(earlier.schedule is not None for earlier in facts.spells[:number]):
-                headline = f"the schedule was deleted at {rfc3339(spell.after)}{again}"
+                headline = f"the schedule was deleted at {rfc3339(definition.after)}{again}"
                 return _answer(facts, "not_there", headline, [])
     first = facts.spells[0] if facts.spells else None
     since = rfc3339_ms(facts.created_at)
@@ -146,19 +149,19 @@ def _neighbours(facts: Facts) -> tuple[int | None, int | None]:
     """Return the ticks before and after an instant, each by the definition of its time."""
     at, previous, following = facts.at, facts.row_before, facts.row_after
     every_run = replace(facts.past, runs_used=0)  # how many there were at that time is not known
-    for spell in facts.spells:
-        if spell.schedule is None:
+    for definition in facts.spells:
+        if definition.schedule is None:
             continue
-        trigger, last = spell.schedule.trigger, spell.until
-        if spell.after < at - 1:
+        trigger, last = definition.schedule.trigger, definition.until
+        if definition.after < at - 1:
             before = at if last is None else min(at, last + 1)
-            since = max(spell.after + 1, before - LOOK_BACK)
+            since = max(definition.after + 1, before - LOOK_BACK)
             found = _last_before(trigger, since, before, facts, is_current=last is None)
             previous = found if previous is None or (found or 0) > previous else previous
         if following is None and (last is None or last > at):
-            found = trigger.look(max(at, spell.after), every_run)[0]
+            found = trigger.look(max(at, definition.after), every_run)[0]
             if last is None and found is not None and found > facts.decided_until:
-                found = trigger.look(max(at, spell.after, facts.decided_until), facts.past)[0]
+                found = trigger.look(max(at, definition.after, facts.decided_until), facts.past)[0]
             following = None if found is None or (last is not None and found > last) else found
     return previous, following
 

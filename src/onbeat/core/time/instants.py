@@ -1,7 +1,7 @@
 """Instants at the edge: RFC 3339 and datetimes in, whole UTC seconds inside, RFC 3339 out.
 
 A fraction of a second may have any number of digits. It is rounded down: to the second, or to the
-millisecond where these are kept.
+millisecond where those are stored.
 """
 
 import re

@@ -36,7 +36,7 @@ class Trigger(ABC):
 
     @abstractmethod
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        """Return the first tick later than `t` in UTC seconds, or None when there is none."""
+        """Return the first tick later than `t` in UTC seconds, or None."""
 
     def look(self, t: int, past: Past) -> tuple[int | None, int | None]:
         """Return the first tick later than `t`; or None and where the search gave up, if it did."""
@@ -74,7 +74,7 @@ class Trigger(ABC):
         return self.next_after(t - 1, past) == t
 
     def floor(self, t: int, past: Past) -> int | None:
-        """Return an instant after `t` before which there is no tick, found without a search."""
+        """Return an instant after `t` before which there are no ticks, found without a search."""
         return self.next_after(t, past)
 
     def causes(self) -> Iterator[str]:
@@ -166,7 +166,7 @@ class TickRange:
             if found is None and since == self._first:
                 return None
             step *= 2
-        beyond = self._last  # `found` is a tick, and from `beyond` on there is none
+        beyond = self._last  # `found` is a tick, and there are no ticks from `beyond` on
         while (tick := self._trigger.following(found, self._past, beyond)) is not None:
             middle = (tick + beyond) // 2
             later = self._trigger.following(middle - 1, self._past, beyond)
@@ -180,7 +180,7 @@ class TickRange:
 def search(trigger: Trigger, t: int, past: Past) -> tuple[int | None, int | None]:
     """Find the first tick after `t` of a trigger that can test instants but not compute the next.
 
-    Return the tick, or None and where the search gave up (None if there is no tick at all). The
+    Return the tick, or None and where the search gave up (None if there are no ticks). The
     search goes from floor to floor and, where many floors lie within a few hours, by the bits of a
     whole day. It gives up after BUDGET: see `docs/decisions/0003`.
     """

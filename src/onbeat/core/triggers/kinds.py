@@ -120,10 +120,10 @@ class Calendar(OnTheWall):
 
     def __post_init__(self) -> None:
         check_dst(self.dst)
-        texts: list[str | None] = [getattr(self, known.name) for known in cron.FIELDS]
+        texts: list[str | None] = [getattr(self, each.name) for each in cron.FIELDS]
         if all(text is None for text in texts):
-            names = ", ".join(known.name for known in cron.FIELDS)
-            raise InvalidSchedule("calendar", "no field is given", hint=f"one or more of {names}")
+            names = ", ".join(each.name for each in cron.FIELDS)
+            raise InvalidSchedule("calendar", "it has no fields", hint=f"one or more of {names}")
         finest = next(i for i, text in enumerate(texts) if text is not None)
         filled = [
             "0" if i < finest and i < 3 else "*" if text is None else text
@@ -349,11 +349,11 @@ class After(Trigger):
         with naming("after"):
             self.delay.elapsed  # noqa: B018 - refuses months
         if self.outcome not in OUTCOMES:
-            known = ", ".join(OUTCOMES)
+            outcomes = ", ".join(OUTCOMES)
             raise InvalidSchedule(
                 "after.outcome",
                 f"no outcome is called {shown(self.outcome)}",
-                hint=f"known: {known}",
+                hint=f"known: {outcomes}",
             )
 
     @property
