@@ -1,4 +1,4 @@
-"""Fields to triggers and back: what is written is what is read."""
+"""Triggers as fields: round trips and errors."""
 
 import pickle
 
@@ -146,7 +146,7 @@ def test_named_calendars_are_resolved_and_their_names_kept():
     ],
     ids=str,
 )  # fmt: skip
-def test_fields_that_are_no_trigger_are_refused(fields, said):
+def test_invalid_trigger_fields_are_refused(fields, said):
     with pytest.raises(InvalidSchedule) as refused:
         decode(fields)
     assert said is None or str(refused.value) == said
@@ -161,7 +161,7 @@ def test_fields_that_are_no_trigger_are_refused(fields, said):
         Bounded(Bounded(cron("0 9 * * *"), max_runs=3), max_runs=5),
     ],
 )
-def test_what_no_fields_can_say_is_refused_not_changed(trigger):
+def test_trigger_that_fields_cannot_represent_is_refused(trigger):
     with pytest.raises(InvalidSchedule, match="it is set twice"):
         encode(trigger)
 
@@ -211,7 +211,7 @@ def test_nesting_has_an_end():
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", b"\xff", '{"every": 1e999}', '{"cron": NaN}', "\ud800"]
 )
-def test_what_is_no_json_is_refused(text):
+def test_invalid_json_is_refused(text):
     with pytest.raises(InvalidSchedule):
         from_json(text)
 
@@ -230,7 +230,7 @@ NAMES = st.sampled_from(
 
 
 @given(st.dictionaries(NAMES, PLAIN, max_size=4), st.dictionaries(NAMES, PLAIN, max_size=2))
-def test_any_fields_at_all_give_a_trigger_or_the_one_error(fields, more):
+def test_any_fields_give_a_trigger_or_an_invalid_schedule(fields, more):
     for given_fields in (fields, {"cron": "0 9 * * *"} | more, {"any": [fields, more]}):
         try:
             encode(decode(given_fields))

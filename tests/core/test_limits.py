@@ -152,7 +152,7 @@ def test_a_tick_is_not_moved_onto_an_excluded_day():
         ({"dst": "jump"}, "dst: 'jump' is not a valid value"),
     ],
 )
-def test_what_is_no_limit_is_refused(limits, said):
+def test_invalid_limit_is_refused(limits, said):
     with pytest.raises(InvalidSchedule, match=said):
         cron("0 20 * * *", **limits)
 

@@ -1,4 +1,4 @@
-"""Policies as fields: what is written is what is read, and what is refused says where and why."""
+"""Policies as fields: round trips, and errors with their field and reason."""
 
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -186,7 +186,7 @@ class TestRetries:
         assert write_policy(read_policy({"retry": given})) == {"retry": written}
         assert self.of(written) == self.of(given)
 
-    def test_both_ways_to_say_the_same_are_written_alike(self):
+    def test_equal_retries_have_one_canonical_form(self):
         one = read_policy({"retry": {"attempts": 4, "backoff": "30s"}})
         assert write_policy(one) == {"retry": ["30s", "1m", "2m"]}
         assert read_policy({"retry": {"delays": ["30s", "60s", "120s"]}}) == one
@@ -322,7 +322,7 @@ REFUSED = [  # fields, and what is said of them
     ({"retry": {"delays": "30s"}}, "retry.delays: '30s' is not a list of delays ([30s, 2m, 10m])"),
     ({"retry": {"delays": ["30s", "x"]}}, f"retry.delays[1]: 'x' is not a duration {NO_DURATION}"),
     ({"retry": {"delays": ["30s"], "attempts": 3}}, "retry.attempts: no field has this name (known: delays, jitter, on)"),
-    # what says nothing beside the others
+    # fields without effect
     ({"max_active": 3}, "max_active: it has no effect with overlap: skip (overlap: allow)"),
     ({"max_active": 3, "overlap": "queue"}, "max_active: it has no effect with overlap: queue (overlap: allow)"),
     ({"queue_limit": 5}, "queue_limit: it has no effect with overlap: skip (overlap: queue)"),
@@ -334,7 +334,7 @@ REFUSED = [  # fields, and what is said of them
 
 
 @pytest.mark.parametrize(("given", "told"), REFUSED, ids=str)
-def test_what_is_refused_says_where_what_and_what_would_be_right(given, told):
+def test_invalid_policy_names_field_problem_and_hint(given, told):
     with pytest.raises(InvalidSchedule) as refused:
         read_policy(given)
     assert str(refused.value) == told
@@ -342,7 +342,7 @@ def test_what_is_refused_says_where_what_and_what_would_be_right(given, told):
 
 @pytest.mark.parametrize("value", [2**80, "x" * 500, ["x" * 500], {"x": "y" * 500}, object()])
 @pytest.mark.parametrize("name", POLICIES)
-def test_whatever_is_refused_is_told_in_one_short_line(name, value):
+def test_policy_errors_are_one_short_line(name, value):
     with pytest.raises(InvalidSchedule) as refused:
         read_policy({name: value})
     assert refused.value.field.startswith(name)
@@ -366,7 +366,7 @@ RATES = st.builds(Rate, st.integers(1, 1000), st.sampled_from(["minute", "hour",
 
 @st.composite
 def policies(draw):
-    """Return a policy of which every field may be anything that says something."""
+    """Return a policy with any valid value in every field."""
     overlap = draw(st.sampled_from(["skip", "queue", "allow", "replace"]))
     jitter = draw(LENGTHS)
     found = Policy(

@@ -1,4 +1,4 @@
-"""Schedules as fields: what is written is what is read, and what is refused says where and why."""
+"""Schedules as fields: round trips, and errors with their field and reason."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -96,7 +96,7 @@ class TestCondition:
             ({"command": ["x"], "enabled": 1}, r"^when.enabled: 1 is neither true nor false"),
         ],
     )
-    def test_what_cannot_be_asked_is_refused(self, when, told):
+    def test_condition_that_cannot_be_evaluated_is_refused(self, when, told):
         with pytest.raises(InvalidSchedule, match=told):
             a_schedule(when=when)
 
@@ -153,7 +153,7 @@ class TestTimedLike:
     def test_a_trigger_a_limit_and_jitter_do(self, other):
         assert not a_schedule().is_timed_like(a_schedule(**other))
 
-    def test_so_does_the_side_on_which_jitter_is(self):
+    def test_side_of_the_jitter_changes_the_timing(self):
         around = a_schedule(jitter="5s", jitter_around=True)
         assert not a_schedule(jitter="5s").is_timed_like(around)
 
@@ -171,7 +171,7 @@ class TestStartingDirectly:
             {"when": RUN}, {"run": {"command": ["x", "{{ date }}"]}}, {"run": {"http": "https://x"}},
         ],
     )  # fmt: skip
-    def test_one_that_waits_for_a_place_or_an_answer_is_not(self, given):
+    def test_schedule_with_a_group_or_condition_does_not_start_directly(self, given):
         assert not a_schedule(**given).starts_directly
 
 
@@ -422,7 +422,7 @@ REFUSED = [  # fields, then the field that is named, the problem and the hint
 
 
 @pytest.mark.parametrize(("given", "field", "problem", "hint"), REFUSED)
-def test_what_is_refused_says_where_what_and_what_would_be_right(given, field, problem, hint):
+def test_invalid_schedule_names_field_problem_and_hint(given, field, problem, hint):
     with pytest.raises(InvalidSchedule) as refused:
         read_schedule("report", given if "run" in given else HOURLY | given)
     assert refused.value.field.startswith(field)
@@ -507,7 +507,7 @@ def test_single_times_are_told_from_others():
     assert not a_schedule().ticks_once
 
 
-def test_what_max_runs_ends_is_told_from_what_nothing_ends():
+def test_max_runs_is_part_of_the_definition():
     assert a_schedule(max_runs=1).trigger.counts_runs
     assert a_schedule(max_runs=1, exclude=["12-25"]).trigger.counts_runs
     assert not a_schedule(end_at="2099-01-01T00:00Z").trigger.counts_runs

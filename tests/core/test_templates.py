@@ -132,8 +132,8 @@ class TestNames:
 
     def test_every_name_and_no_other_has_a_value_and_is_in_the_docstring(self):
         values = some_values()
-        told = {f"last.{name}" for name in values.pop("last")} | values.keys()
-        assert told == NAMES.keys()
+        expected = {f"last.{name}" for name in values.pop("last")} | values.keys()
+        assert expected == NAMES.keys()
         assert all(name in templates.__doc__ for name in NAMES)
 
     def test_last_run_may_be_spelt_as_its_origin_spells_it(self):
@@ -154,8 +154,8 @@ class TestNames:
 
     def test_a_run_for_several_ticks_tells_the_first(self):
         text = "{{ tick_count }} since {{ first_run_at }}"
-        told = rendered(text, first_run_at=WINTER - 7200, tick_count=3)
-        assert told == "3 since 2026-01-29T15:00:00+01:00"
+        expected = rendered(text, first_run_at=WINTER - 7200, tick_count=3)
+        assert expected == "3 since 2026-01-29T15:00:00+01:00"
 
     @pytest.mark.parametrize(
         ("run_at", "expected"),
@@ -168,9 +168,9 @@ class TestNames:
     @given(zones_and_instants())
     def test_an_instant_is_the_one_it_was_made_of(self, where):
         timezone, t = where
-        told = some_values(run_at=t, timezone=timezone)["run_at"]
-        assume(len(told) == 25)  # local mean times have seconds in their offsets
-        assert parse_instant(told) == t
+        expected = some_values(run_at=t, timezone=timezone)["run_at"]
+        assume(len(expected) == 25)  # local mean times have seconds in their offsets
+        assert parse_instant(expected) == t
 
 
 class TestTexts:
@@ -262,7 +262,7 @@ class TestFilters:
     @pytest.mark.parametrize(
         "value", ["soon", "", "20260129", "2026-W05-4", "2026-02-30", "2026-01-29T25:00", "2026-01-29T17:00é", 5, True, None, ["2026-01-29"]]
     )  # fmt: skip
-    def test_what_is_no_date_is_left_alone(self, value):
+    def test_value_that_is_not_a_date_is_unchanged(self, value):
         assert filtered(value, "date('%Y')") == value
         assert filtered(value, "shift('1d')") == value
 
@@ -357,7 +357,7 @@ class TestRefusals:
             ("{{ date }}{# no #}", "statements are not supported, only {{ name }}", "{{ '{#' }}"),
         ],
     )  # fmt: skip
-    def test_what_is_wrong_is_told_with_what_would_be_right(self, text, problem, hint):
+    def test_invalid_template_is_refused_with_a_hint(self, text, problem, hint):
         refused = refusal(text)
         assert problem in refused.problem
         assert hint in refused.hint
@@ -484,9 +484,9 @@ class TestValues:
         }
 
     def test_a_text_that_is_one_expression_becomes_its_value_where_it_may(self):
-        told = render_all(TARGET, some_values(), native=True)
-        assert told["command"] == ["./report", "--day=2026-01-29", 12]
-        assert told["inputs"]["rows"] == [{"id": 7}, {"id": 8}]
+        expected = render_all(TARGET, some_values(), native=True)
+        assert expected["command"] == ["./report", "--day=2026-01-29", 12]
+        assert expected["inputs"]["rows"] == [{"id": 7}, {"id": 8}]
 
     @pytest.mark.parametrize(
         ("value", "field"),

@@ -71,7 +71,7 @@ class TestEvery:
     @pytest.mark.parametrize(
         "length", ["1d12h", "1mo1d", "0s", "", "soon", "-5m", "1.5h", 90, None]
     )
-    def test_what_is_no_step_of_a_grid_is_refused(self, length):
+    def test_invalid_step_is_refused(self, length):
         with pytest.raises(InvalidSchedule, match="every: "):
             every(length)
 
@@ -109,7 +109,7 @@ class TestAt:
 
     @pytest.mark.parametrize("text", ["2026-12-01", "2026-02-30T09:00", "2026-12-01T25:00", "tomorrow", "", None, 5,
                                       "2026-12-01T09:00+25:00", "0001-01-01T00:00Z", "2026-12-01T09:00:00,5"])  # fmt: skip
-    def test_what_is_no_time_is_refused(self, text):
+    def test_invalid_time_is_refused(self, text):
         with pytest.raises(InvalidSchedule, match="at: "):
             at(text)
 
@@ -171,7 +171,7 @@ class TestCalendar:
             ({"day_of_month": 30, "month": 2, "year": 2030}, "calendar"),
         ],
     )
-    def test_what_is_no_calendar_is_refused(self, fields, where):
+    def test_invalid_calendar_is_refused(self, fields, where):
         with pytest.raises(InvalidSchedule) as refused:
             calendar(**fields)
         assert refused.value.field == where
@@ -188,7 +188,7 @@ class TestDaily:
     @pytest.mark.parametrize(
         "given", ["24:00", "17", "5pm", "17:60", "٣:00", "", 1020, None, "17:00:00:00"]
     )
-    def test_what_is_no_time_of_day_is_refused(self, given):
+    def test_invalid_time_of_day_is_refused(self, given):
         with pytest.raises(InvalidSchedule, match=r"daily: .* is not a time of day"):
             daily(given)
 
