@@ -122,7 +122,7 @@ schedules:
     done = json.loads(onbeat("-f", str(file), "backup", *AFTER, "-n", "1", "--json").stdout)
     assert done["next"] == ["2026-01-01T02:00:00Z"]
     assert done["words"] == "at 03:00 every day, Europe/Berlin; or 24h after its last run succeeded"
-    assert done["notes"][-1].startswith("what depends on runs to come")
+    assert done["notes"][-1].startswith("ticks that depend on future runs")
     office = json.loads(onbeat("-f", str(file), "office", *AFTER, "-n", "1", "--json").stdout)
     assert office["next"] == ["2026-01-01T19:30:00Z"]
     assert office["due_at"] == {"2026-01-01T19:30:00Z": "2026-01-02T08:00:00Z"}
@@ -196,11 +196,11 @@ def test_a_schedule_that_is_started_by_hand_says_so(tmp_path):
     file.write_text("schedules: {rebuild: {manual: true}}")
     told = onbeat("-f", str(file), *AFTER).stdout
     assert told.split("  ")[1:] == [
-        "started by hand",
+        "started manually",
         *[""] * 7,
-        " only when started manually\n",
+        "only when started manually\n",
     ]
-    assert "started by hand" in onbeat("-f", str(file), "rebuild").stdout
+    assert "started manually" in onbeat("-f", str(file), "rebuild").stdout
 
 
 def test_a_start_beside_a_cron_is_shown(tmp_path):

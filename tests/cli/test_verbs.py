@@ -267,7 +267,7 @@ def test_list_and_show_name_what_a_schedule_without_a_next_time_waits_for():
     }
     assert shown == {
         "base": "no more ticks", "then": "waits for other runs", "ended": "no more ticks",
-        "begin": "at the next start of the scheduler", "hand": "started by hand",
+        "begin": "at the next start of the scheduler", "hand": "started manually",
         "off": "disabled (enabled: false)", "idle": "disabled (run.enabled: false)",
     }  # fmt: skip
     listed = {line.split()[0]: line for line in ok("list").splitlines()}

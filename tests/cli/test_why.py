@@ -34,7 +34,7 @@ def test_a_local_time_that_is_no_tick_is_told_with_the_field_that_fails(two):
 
 
 def test_an_instant_may_have_its_own_offset(two):
-    assert "to come" in ok("why", "standup", "2030-01-07T08:00:00Z")
+    assert "it is due in" in ok("why", "standup", "2030-01-07T08:00:00Z")
 
 
 def test_in_json_it_has_fields(two):
@@ -47,7 +47,7 @@ def test_in_json_it_has_fields(two):
 
 
 def test_without_a_time_it_is_of_the_latest_tick_or_the_next(two):
-    assert "it is to come" in ok("why", "standup")
+    assert "it is due in" in ok("why", "standup")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_local_time_in_a_gap_is_answered_for_the_tick_after_it():
     assert found.startswith(
         "02:30 does not exist in Europe/Berlin on 2027-03-28 (clocks go from 02:00 to 03:00): "
         "showing 2027-03-28T03:00:00+02:00, the first instant after it\n"
-        "certbot at 2027-03-28T03:00:00+02:00: it is to come"
+        "certbot at 2027-03-28T03:00:00+02:00: it is due in"
     )
     fields = as_json("why", "certbot", "2027-03-28T02:30")
     assert (fields["kind"], fields["at"]) == ("to_come", "2027-03-28T01:00:00Z")

@@ -95,7 +95,7 @@ def test_a_file_that_makes_no_sense_is_refused(defined, text, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("schedules: {b: 5}", r"schedules.b: 5 is not a schedule"),
+        ("schedules: {b: 5}", r"schedules.b: 5 is no schedule"),
         ("schedules: {b: {evry: 5m}}", r"schedules.b.evry: no field has this name \(did you mean 'every'\?\)"),
         ("schedules: {b: {every: 5m, tz: Asia/Tokyo}}", r"schedules.b.tz: no field has this name \(did you mean 'timezone'\?\)"),
         ("schedules: {b: {every: 5m, until: never}}", r"schedules.b.until: no field has this name"),

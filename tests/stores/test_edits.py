@@ -244,8 +244,8 @@ class TestEditsWhileNoNodeIsUp:
         await self.up(world, "1h")
         found = explain(await world.store.facts("report", at("13:00")))
         assert found.sentences[0] == (
-            "an edit at 2026-01-01T13:00:20.000Z decided it as on time by revision 1 while no "
-            "node was up; its grace ended at 2026-01-01T13:01:00.000Z before it had started"
+            "an edit at 2026-01-01T13:00:20.000Z decided it as on time under revision 1 while "
+            "no node was up; it had not started when its grace ended at 2026-01-01T13:01:00.000Z"
         )
         assert not any("waited" in each for each in found.sentences)
 
@@ -456,7 +456,7 @@ class TestUpdateWaiting:
         await world.define(run=NEW, update_waiting=True)
         moved = explain(await world.store.facts("report", at("13:00")))
         assert moved.sentences[-1] == (
-            "it was decided under an earlier revision, and moved to revision 2"
+            "it was decided under an earlier revision and moved to revision 2"
         )
 
 

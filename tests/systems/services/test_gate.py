@@ -283,7 +283,7 @@ class TestByItself:
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             assert world.play(story) == ["hourly"]
         (told,) = [record.getMessage() for record in caplog.records]
-        assert f"{world.path}: retry: 'soon' is not a list of delays" in told
+        assert f"{world.path}: retry: 'soon' is no list of delays" in told
 
     def test_a_file_that_cannot_be_read_leaves_all_as_it_is_and_is_told(self, world, caplog):
         async def story(world):
