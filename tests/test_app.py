@@ -259,7 +259,7 @@ async def test_the_policies_of_a_decorator_are_part_of_the_definition(beat):
         ({"inputs": {"limit": 3}, "timeout": "soon"}, "timeout: 'soon' is not a duration"),
         ({"inputs": {"limit": 3}, "name": "a b"}, "'a b'"),
         ({"inputs": {"limit": 3}, "name": ""}, None),
-        ({"inputs": {"limit": object()}}, "more than JSON can say"),
+        ({"inputs": {"limit": object()}}, "values that JSON cannot represent"),
     ],
 )
 def test_what_is_wrong_is_refused_where_it_is_decorated(beat, given, problem):

@@ -118,12 +118,12 @@ async def test_what_was_changed_since_it_was_planned_is_refused(world):
     await world.apply(a_schedule("a"), a_schedule("b"), a_schedule("old"))
     planned = await world.plan(a_schedule("a", every="2h"), a_schedule("b"), prune=True)
     await world.service.define([a_schedule("b", every="5h")])  # it was unchanged, as planned
-    with pytest.raises(ChangedSince, match="b has revision 2, 1 was expected"):
+    with pytest.raises(ChangedSince, match="b has revision 2, but revision 1 was expected"):
         await world.service.apply(planned)
     assert await world.ids() == ["a", "b", "old"]
     planned = await world.plan(a_schedule("new"))
     await world.service.define([a_schedule("new", every="5h")])
-    with pytest.raises(ChangedSince, match="new has revision 1, none was expected"):
+    with pytest.raises(ChangedSince, match="new has revision 1, but no schedule was expected"):
         await world.service.apply(planned)
 
 

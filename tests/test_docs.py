@@ -14,8 +14,8 @@ from onbeat import Onbeat
 from onbeat.core.explain.reasons import SENTENCES
 from onbeat.core.policy import POLICIES, Policy, Retries, write_policy
 from onbeat.core.runs.run import REASONS, Accepted, Reason, Status, Succeeded
-from onbeat.core.schedule import TARGETS
 from onbeat.core.snapshot import Snapshot, with_definitions
+from onbeat.core.target import TARGETS
 from onbeat.core.templates import FILTERS, NAMES
 from onbeat.core.time.cron import MACROS
 from onbeat.core.time.instants import parse_instant

@@ -257,7 +257,7 @@ def test_a_one_time_datetime_in_the_past_runs_once_within_the_grace_otherwise_it
 
 @pytest.mark.parametrize("slug", ["../x", "a/../b", "/x", "x/", "."])
 def test_a_slug_such_as_dot_dot_slash_x_is_refused(slug):
-    with pytest.raises(InvalidSchedule, match="is no id"):
+    with pytest.raises(InvalidSchedule, match="is not a valid id"):
         a_schedule(slug)
 
 

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from onbeat.app.output import output_file
 from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Failed, Succeeded
-from onbeat.core.schedule import Target, read_schedule
+from onbeat.core.schedule import read_schedule
+from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule, NotAllowed
 from onbeat.files import secrets as references
 from onbeat.files.secrets import LONGEST_SECRET, Redactor, SecretReferences, read_secret

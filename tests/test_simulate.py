@@ -524,7 +524,7 @@ def test_unchanged_timing_keeps_the_position_and_a_new_one_restarts():
 
 
 def test_missing_or_circular_followed_schedules_are_refused():
-    with pytest.raises(InvalidSchedule, match="b follows 'a', which is not there"):
+    with pytest.raises(InvalidSchedule, match="b follows 'a', which does not exist"):
         standing_of(a_schedule("b", after={"schedule": "a", "outcome": "success"}))
     with pytest.raises(InvalidSchedule, match="a follows b follows a"):
         standing_of(

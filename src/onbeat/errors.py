@@ -1,26 +1,26 @@
-"""Everything Onbeat raises on purpose.
+"""The exceptions that Onbeat raises.
 
     OnbeatError
-    ├── InvalidSchedule    a definition, or a text in one, is refused: the author corrects it
-    ├── InvalidFile        a file of definitions is refused, with every mistake in it and its line
+    ├── InvalidSchedule    a definition, or a part of one, is refused: the author corrects it
+    ├── InvalidFile        a file of definitions is refused: every mistake is listed with its line
     ├── InvalidSettings    a setting is refused: the operator corrects it
-    ├── NoSuchSchedule     nothing has this id: the caller asks for another
-    ├── NoSuchRun          nothing has this number
-    ├── NoSuchToken        nothing that lets anybody in has this name
-    ├── NoSuchWorkflow     no DAG is kept of this workflow, or of this version
-    ├── WorkflowIsUsed     schedules use it: delete them first, or with it
-    ├── RunIsOver          it has ended: nothing can be done about it any more
-    ├── RunIsHeld          a node has it, and will tell of its end itself
-    ├── ChangedSince       it is not as the caller last saw it: look again
-    ├── AlreadyThere       a schedule of this id says something else: take another, or edit it
-    ├── OfAnotherSource    a schedule is another source's: take it over, or let it be
-    ├── NotAllowed         the caller may not do this: somebody else can
-    ├── ApiUnavailable     the API cannot be had at an address: choose another, or start a node
-    ├── StoreHeld          another node has this store: stop that one, or join as a client
-    ├── StoreUnusable      the store cannot be opened as it is: an operator has to look
-    ├── NodeForgotten      others took this node for dead: it ends what it runs and joins anew
-    └── StoreFailed        a call failed and changed nothing: it may work later
-        └── StoreInDoubt   the answer did not come: it happened or it did not, so look
+    ├── NoSuchSchedule     no schedule has this id: the caller uses another id
+    ├── NoSuchRun          no run has this number or key
+    ├── NoSuchToken        no token or session has this name or id
+    ├── NoSuchWorkflow     no DAG is stored for this workflow or version
+    ├── WorkflowIsUsed     schedules use the workflow: delete them first, or with it
+    ├── RunIsOver          the run has ended and cannot be changed any more
+    ├── RunIsHeld          a node holds the run and reports its outcome itself
+    ├── ChangedSince       the schedule has another revision than expected: read it again
+    ├── AlreadyThere       a schedule with this id differs: use another id, or edit it
+    ├── OfAnotherSource    a schedule belongs to another source: take it over, or leave it
+    ├── NotAllowed         the caller lacks the permission
+    ├── ApiUnavailable     the API is not available at an address: choose another, or start a node
+    ├── StoreHeld          another node uses this store: stop that node, or connect as a client
+    ├── StoreUnusable      the store cannot be opened: an operator must repair or replace it
+    ├── NodeForgotten      other nodes declared this node lost: it ends its runs and registers again
+    └── StoreFailed        a call failed and changed nothing: it may be retried later
+        └── StoreInDoubt   no answer came: whether it took effect is unknown, so check
 
 Classes are split by what the caller does next, never by where they were raised.
 """
@@ -34,11 +34,11 @@ from typing import NamedTuple
 
 
 class OnbeatError(Exception):
-    """The root of the tree: catch this to catch whatever Onbeat refuses or reports."""
+    """The base class of all exceptions that Onbeat raises."""
 
 
 class _Refused(OnbeatError):  # noqa: N818 - it names what is wrong
-    """Something a person wrote: `field` says where, `problem` what, `hint` what would be right."""
+    """Invalid input: `field` is where, `problem` what is wrong, `hint` what would be right."""
 
     def __init__(self, field: str, problem: str, *, hint: str = "") -> None:
         self.field = field
@@ -47,24 +47,24 @@ class _Refused(OnbeatError):  # noqa: N818 - it names what is wrong
         super().__init__(field, problem, hint)
 
     def __str__(self) -> str:
-        told = f"{self.field}: {self.problem}" if self.field else self.problem
-        return f"{told} ({self.hint})" if self.hint else told
+        problem = f"{self.field}: {self.problem}" if self.field else self.problem
+        return f"{problem} ({self.hint})" if self.hint else problem
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(type(self), hint=self.hint), (self.field, self.problem)
 
 
 class InvalidSchedule(_Refused):
-    """A definition is refused: `field` says where, `problem` what, `hint` what would be right."""
+    """A definition is refused: `field` is where, `problem` what is wrong, `hint` what is right."""
 
     def under(self, path: str) -> "InvalidSchedule":
-        """Return the same error as seen from further out: `path` is put before the field."""
+        """Return the same error with `path` put before its field."""
         dot = "" if not self.field or self.field.startswith("[") else "."
         return InvalidSchedule(f"{path}{dot}{self.field}", self.problem, hint=self.hint)
 
 
 class Mistake(NamedTuple):
-    """One thing that is wrong in a file; it has no line if the file could not be read at all."""
+    """One mistake in a file; without a line if the file could not be read at all."""
 
     line: int | None
     field: str
@@ -72,12 +72,12 @@ class Mistake(NamedTuple):
     hint: str = ""
 
     def __str__(self) -> str:
-        told = f"{self.field}: {self.problem}" if self.field else self.problem
-        return f"{told} ({self.hint})" if self.hint else told
+        problem = f"{self.field}: {self.problem}" if self.field else self.problem
+        return f"{problem} ({self.hint})" if self.hint else problem
 
 
 class InvalidFile(OnbeatError):  # noqa: N818 - it names what is wrong
-    """A file of definitions is refused, and nothing of it holds: `mistakes` are by their lines."""
+    """A file of definitions is refused as a whole: `mistakes` are sorted by line."""
 
     def __init__(self, path: str, mistakes: Iterable[Mistake]) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class InvalidFile(OnbeatError):  # noqa: N818 - it names what is wrong
         super().__init__(path, self.mistakes)
 
     def __str__(self) -> str:
-        """Return each mistake on a line of its own, as editors and compilers write them."""
+        """Return one line for each mistake, in the format of compilers."""
         return "\n".join(
             f"{self.path}: {each}" if each.line is None else f"{self.path}:{each.line}: {each}"
             for each in self.mistakes
@@ -93,11 +93,11 @@ class InvalidFile(OnbeatError):  # noqa: N818 - it names what is wrong
 
 
 class InvalidSettings(_Refused):
-    """A setting is refused: `field` says where, `problem` what, `hint` what would be right."""
+    """A setting is refused: `field` is where, `problem` what is wrong, `hint` what is right."""
 
 
 class NoSuchSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
-    """No schedule has this id. `why` is what is wrong with its definition, if there is one."""
+    """No schedule has this id. `why` is what is wrong with its definition, if it has one."""
 
     def __init__(self, schedule_id: str, known: Iterable[str] = (), *, why: str = "") -> None:
         self.schedule_id = schedule_id
@@ -108,7 +108,7 @@ class NoSuchSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
 
 
 class NoSuchWorkflow(OnbeatError):  # noqa: N818 - it names what is wrong
-    """No DAG is kept of this workflow, or of this version."""
+    """No DAG is stored for this workflow, or for this version of it."""
 
     def __init__(self, workflow_id: str, version: int | None = None) -> None:
         which = shown(workflow_id) if version is None else f"{shown(workflow_id)} v{version}"
@@ -116,7 +116,7 @@ class NoSuchWorkflow(OnbeatError):  # noqa: N818 - it names what is wrong
 
 
 class WorkflowIsUsed(OnbeatError):  # noqa: N818 - it names what is wrong
-    """A workflow is not deleted, as schedules use it."""
+    """A workflow cannot be deleted because schedules use it."""
 
     def __init__(self, workflow_id: str, schedules: Sequence[str], *, cascade: bool) -> None:
         names = ", ".join(map(shown, schedules[:10])) + (", ..." if len(schedules) > 10 else "")
@@ -124,18 +124,18 @@ class WorkflowIsUsed(OnbeatError):  # noqa: N818 - it names what is wrong
         self.problem = f"{shown(workflow_id)} is used by {names}"
         self.hint = "delete them first, or delete with cascade"
         if cascade:
-            self.hint = "these are defined elsewhere, and are to be deleted there first"
+            self.hint = "these are defined elsewhere: delete them there first"
         super().__init__(f"{self.problem} ({self.hint})")
 
 
 class NoSuchRun(OnbeatError):  # noqa: N818 - it names what is wrong
-    """No run has this number: it never was, or it is older than what is kept."""
+    """No run has this number or key: it never existed, or its history was pruned."""
 
     def __init__(self, which: int | str, *, is_key: bool = False) -> None:
-        told = f"there is no run {which}"
+        problem = f"there is no run {which}"
         if isinstance(which, str):
-            told = f"no run has the key {shown(which)}" if is_key else f"no run of {which} is there"
-        super().__init__(told)
+            problem = f"no run has the key {shown(which)}" if is_key else f"{which} has no run"
+        super().__init__(problem)
 
 
 class NoSuchToken(OnbeatError):  # noqa: N818 - it names what is wrong
@@ -151,53 +151,54 @@ RAISE_TIMEOUT = "for runs that take longer, raise the timeout of the schedule or
 
 
 class RunIsOver(OnbeatError):  # noqa: N818 - it names what is wrong
-    """A run has ended already, and not as the caller takes it."""
+    """A run has already ended, with another outcome than the one reported."""
 
     def __init__(self, run_id: int, status: str, *, is_late: bool = False) -> None:
         self.run_id, self.status, self.is_late = run_id, status, is_late
         self.hint = RAISE_TIMEOUT if is_late else ""
-        why = " since its deadline, and the report is noted with its error" if is_late else ""
+        why = " since its deadline, and the report was added to its error" if is_late else ""
         self.problem = f"run {run_id} is {status}{why}: nothing was changed"
         super().__init__(f"{self.problem} ({self.hint})" if is_late else self.problem)
 
 
 class RunIsHeld(OnbeatError):  # noqa: N818 - it names what is wrong
-    """A run was not accepted by a target: the node that has it will tell of its end."""
+    """A run was not accepted by its target: the node that holds it reports its outcome."""
 
     def __init__(self, run_id: int) -> None:
         super().__init__(
-            f"run {run_id} is on a node, which tells of its end (onbeat cancel ends it)"
+            f"run {run_id} is held by a node, which reports its outcome (onbeat cancel ends it)"
         )
 
 
 class ChangedSince(OnbeatError):  # noqa: N818 - it names what is wrong
-    """A schedule has another revision than the one that was to be changed."""
+    """A schedule has another revision than the caller expected."""
 
     def __init__(self, schedule_id: str, expected: int | None, found: int | None) -> None:
         self.schedule_id, self.found = schedule_id, found
-        there = "is not there" if found is None else f"has revision {found}"
-        wanted = "none was expected" if expected is None else f"{expected} was expected"
-        super().__init__(f"{schedule_id} {there}, {wanted}: nothing was changed (look again)")
+        actual = "does not exist" if found is None else f"has revision {found}"
+        wanted = "no schedule" if expected is None else f"revision {expected}"
+        problem = f"{schedule_id} {actual}, but {wanted} was expected: nothing was changed"
+        super().__init__(f"{problem} (read it again)")
 
 
 class AlreadyThere(OnbeatError):  # noqa: N818 - it names what is wrong
-    """A schedule of this id is there, and says something else."""
+    """A schedule with this id exists, with another definition."""
 
     def __init__(self, schedule_id: str) -> None:
-        super().__init__(f"{schedule_id} is there already, and says something else")
+        super().__init__(f"{schedule_id} already exists, with another definition")
 
 
 class OfAnotherSource(OnbeatError):  # noqa: N818 - it names what is wrong
-    """Schedules are of another source than the one that would define them."""
+    """Schedules belong to another source than the one that would define them."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem
-        hint = "--take-over makes them this source's; --source names the one they are of"
+        hint = "--take-over assigns them to this source; --source names the source they belong to"
         super().__init__(f"{problem} ({hint})")
 
 
 class NotAllowed(OnbeatError):  # noqa: N818 - it names what is wrong
-    """The caller may not do what they ask for."""
+    """The caller lacks the permission for a request."""
 
     def __init__(self, problem: str, *, hint: str = "") -> None:
         self.problem, self.hint = problem, hint
@@ -209,33 +210,33 @@ class ApiUnavailable(OnbeatError):  # noqa: N818 - it names what is wrong
 
 
 class StoreHeld(OnbeatError):  # noqa: N818 - it names what is wrong
-    """Another node plans and runs on this store; two on one SQLite file would double runs."""
+    """Another node uses this store. Two nodes on one SQLite file would start runs twice."""
 
 
 class StoreUnusable(OnbeatError):  # noqa: N818 - it names what is wrong
-    """The store is damaged, newer than this program, of another kind, or out of reach."""
+    """The store is damaged, newer than this program, of another kind, or unreachable."""
 
 
 class StoreFailed(OnbeatError):  # noqa: N818 - it names what is wrong
-    """The store could not do what was asked, and nothing was changed."""
+    """A call of the store failed and changed nothing."""
 
 
 class NodeForgotten(OnbeatError):  # noqa: N818 - it names what is wrong
-    """A node was silent for so long that others took it for dead and decided its runs."""
+    """A node was silent past its lease: other nodes declared it lost and decided its runs."""
 
 
 class StoreInDoubt(StoreFailed):
-    """The store did not answer whether it did what was asked."""
+    """The store did not answer: whether the call took effect is unknown."""
 
 
 def without_password(url: str) -> str:
-    """Return an address as anybody may read it: without a user, a password or options."""
+    """Return an address that can be shown: without user, password or options."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
-class naming:  # noqa: N801 - it is read as a word: `with naming("cron"):`
-    """Let a refusal from within say that it happened under `path`."""
+class naming:  # noqa: N801 - used as a verb: `with naming("cron"):`
+    """A context that puts `path` before the field of an `InvalidSchedule` raised in it."""
 
     __slots__ = ("path",)
 
@@ -256,16 +257,16 @@ class naming:  # noqa: N801 - it is read as a word: `with naming("cron"):`
 
 
 def shown(value: object) -> str:
-    """Return `value` as an error may quote it: escaped, on one line, never long."""
+    """Return `value` for quoting in an error: escaped, on one line, at most 60 characters."""
     try:
         text = repr(value[:80]) if isinstance(value, str) else _SHORT.repr(value)
-    except Exception:  # noqa: BLE001 - a repr may fail in any way, and an error must not
+    except Exception:  # noqa: BLE001 - a repr may raise anything, and formatting an error must not
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def meant(name: object, known: Iterable[str]) -> str:
-    """Return a hint for a name that is not known: the one it is near to, or all there are."""
+    """Return a hint for an unknown name: the most similar known name, or all known names."""
     names = sorted(known)
     near = get_close_matches(name[:64] if isinstance(name, str) else shown(name), names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"

@@ -1,29 +1,29 @@
-"""What happens, told once: the log line, the audit row and the live page render the same event.
+"""Events: the log line, the audit row and the live page all render the same value.
 
-An event is written in the transaction that makes it true.
+An event is written in the transaction of the change that it records.
 """
 
 from typing import ClassVar
 
 import msgspec
 
-LATE = 1_000  # milliseconds behind its time from which on the start of a run is told as late
-# Reasons for which a tick did not run though it should have: nobody decided so beforehand.
-MOST_OVERLAPS = 5  # ticks in a row that may be skipped by overlap before that is a miss, too
+LATE = 1_000  # milliseconds after its due time from which the start of a run is reported as late
+MOST_OVERLAPS = 5  # ticks in a row that may be skipped by overlap; further ones count as missed
+# Reasons for which a tick did not run although it should have: no setting asked for the skip.
 MISSES = frozenset({"missed", "edited", "deadline", "group_full", "queue_full", "busy"})
 
 
 class Event(
     msgspec.Struct, frozen=True, omit_defaults=True, tag_field="name", gc=False, kw_only=True
 ):
-    """Something that happened. `level` is how loudly a log tells of it."""
+    """Something that happened. `level` is its log level."""
 
     level: ClassVar[str] = "info"
-    by: str = ""  # who had it done; empty: the engine
+    by: str = ""  # the caller who requested it; empty: the engine
 
     @property
     def is_notable(self) -> bool:
-        """Whether somebody may have asked to be notified of such things."""
+        """Whether a notification rule may match it."""
         return False
 
     @property
@@ -33,18 +33,18 @@ class Event(
 
 
 class ScheduleCreated(Event, frozen=True, tag="schedule.created"):
-    """A schedule was defined that was not there, or that had been deleted."""
+    """A schedule was defined that did not exist, or that had been deleted."""
 
     schedule_id: str
     revision: int
     definition: str
     run_at: int | None = None  # its first tick
     user_id: str = ""
-    since: int | None = None  # seconds: it was kept elsewhere up to then, and goes on from there
+    since: int | None = None  # seconds: another system had it until then; it continues from there
 
 
 class ScheduleChanged(Event, frozen=True, tag="schedule.changed"):
-    """A schedule was given another definition."""
+    """The definition of a schedule was changed."""
 
     schedule_id: str
     revision: int
@@ -54,35 +54,35 @@ class ScheduleChanged(Event, frozen=True, tag="schedule.changed"):
 
 
 class SchedulePaused(Event, frozen=True, tag="schedule.paused"):
-    """Nothing further of this schedule starts by itself."""
+    """A schedule was paused: its ticks start no runs."""
 
     schedule_id: str
     note: str = ""
-    until: int | None = None  # then it goes on by itself
+    until: int | None = None  # then it resumes automatically
 
 
 class ScheduleResumed(Event, frozen=True, tag="schedule.resumed"):
-    """A schedule starts by itself again."""
+    """A schedule was resumed: its ticks start runs again."""
 
     schedule_id: str
     run_at: int | None = None
 
 
 class ScheduleArmed(Event, frozen=True, tag="schedule.armed"):
-    """A schedule that had come to rest has a tick again, which follows its last success."""
+    """A schedule without further ticks has a tick again, which follows its last success."""
 
     schedule_id: str
     run_at: int
 
 
 class ScheduleDeleted(Event, frozen=True, tag="schedule.deleted"):
-    """A schedule is gone; its started runs finish."""
+    """A schedule was deleted. Its started runs finish."""
 
     schedule_id: str
 
 
 class ScheduleParked(Event, frozen=True, tag="schedule.parked"):
-    """A definition could not be read or planned; it is tried again later."""
+    """A definition could not be read or planned. It is tried again later."""
 
     level: ClassVar[str] = "error"
     schedule_id: str
@@ -94,7 +94,7 @@ class ScheduleParked(Event, frozen=True, tag="schedule.parked"):
 
 
 class RunEnqueued(Event, frozen=True, tag="run.enqueued"):
-    """A tick, or a person, was given a run."""
+    """A run was created, for a tick or by a manual start."""
 
     schedule_id: str
     run_id: int
@@ -104,11 +104,11 @@ class RunEnqueued(Event, frozen=True, tag="run.enqueued"):
     first_run_at: int | None = None
     tick_count: int = 1
     blocked_by: int | None = None  # it is queued behind this run
-    start_by: int | None = None  # milliseconds: an edit limits it, because no node is up
+    start_by: int | None = None  # milliseconds: the limit set by an edit while no node was up
 
 
 class RunSkipped(Event, frozen=True, tag="run.skipped"):
-    """A tick was decided against, or a waiting run will not start."""
+    """A tick was skipped, or a waiting run will not start."""
 
     schedule_id: str
     run_id: int
@@ -117,7 +117,7 @@ class RunSkipped(Event, frozen=True, tag="run.skipped"):
     first_run_at: int | None = None
     tick_count: int = 1
     blocked_by: int | None = None
-    overlaps: int = 0  # ticks skipped for the same run in flight, with this one; more are not told
+    overlaps: int = 0  # ticks skipped for the same run in flight, including this one; capped
 
     @property
     def is_notable(self) -> bool:
@@ -125,7 +125,7 @@ class RunSkipped(Event, frozen=True, tag="run.skipped"):
 
 
 class RunReleased(Event, frozen=True, tag="run.released"):
-    """A queued run may start: those before it have ended."""
+    """A queued run may start: the runs before it have ended."""
 
     schedule_id: str
     run_id: int
@@ -133,7 +133,7 @@ class RunReleased(Event, frozen=True, tag="run.released"):
 
 
 class RunClaimed(Event, frozen=True, tag="run.claimed"):
-    """A node took a run; it has not announced it yet."""
+    """A node claimed a run, and has not announced it yet."""
 
     level: ClassVar[str] = "debug"
     schedule_id: str
@@ -144,12 +144,12 @@ class RunClaimed(Event, frozen=True, tag="run.claimed"):
 
 
 class RunStarted(Event, frozen=True, tag="run.started"):
-    """An attempt was announced; it is launched at once, or handed back.
+    """An attempt was announced. It is then launched immediately, or handed back.
 
     No other event of this kind has the same run and attempt.
 
-    A run that starts as it is decided has no `run.enqueued` before this: what that would have told
-    is told here, from `due_at` on.
+    A run that starts as soon as it is decided has no `run.enqueued` before this event. The fields
+    from `due_at` on contain what that event would contain.
     """
 
     schedule_id: str
@@ -162,7 +162,7 @@ class RunStarted(Event, frozen=True, tag="run.started"):
     triggered_by: str = "timer"
     first_run_at: int | None = None
     tick_count: int = 1
-    late: int = 0  # by how many milliseconds it starts after it was due, from a second on
+    late: int = 0  # milliseconds after its due time, if that is at least a second
 
     @property
     def is_notable(self) -> bool:
@@ -170,14 +170,14 @@ class RunStarted(Event, frozen=True, tag="run.started"):
 
     @property
     def was_just_decided(self) -> bool:
-        """Whether this is the first that is told of the run."""
+        """Whether this is the first event of the run."""
         return self.due_at is not None
 
 
 class RunHandedBack(Event, frozen=True, tag="run.handed_back"):
-    """A claimed run was not launched, and is free to be claimed again.
+    """A claimed run was not launched, and can be claimed again.
 
-    If an attempt was announced before, `attempt` names it: that one is void, and the next has
+    If an attempt had been announced, `attempt` names it: that attempt is void, and the next one has
     another number.
     """
 
@@ -189,13 +189,13 @@ class RunHandedBack(Event, frozen=True, tag="run.handed_back"):
 
 
 class RunSucceeded(Event, frozen=True, tag="run.succeeded"):
-    """A run did its work."""
+    """A run succeeded."""
 
     schedule_id: str
     run_id: int
     run_at: int
     attempt: int
-    failures: int = 0  # how many runs in a row had failed before this
+    failures: int = 0  # failed runs in a row before this one
 
     @property
     def is_notable(self) -> bool:
@@ -203,7 +203,7 @@ class RunSucceeded(Event, frozen=True, tag="run.succeeded"):
 
 
 class RunRetrying(Event, frozen=True, tag="run.retrying"):
-    """An attempt failed; there will be another."""
+    """An attempt failed, and another will follow."""
 
     level: ClassVar[str] = "warning"
     schedule_id: str
@@ -216,7 +216,7 @@ class RunRetrying(Event, frozen=True, tag="run.retrying"):
 
 
 class RunFailed(Event, frozen=True, tag="run.failed"):
-    """A run did not do its work, and there will be no further attempt."""
+    """A run failed, and no further attempt will follow."""
 
     level: ClassVar[str] = "error"
     schedule_id: str
@@ -225,7 +225,7 @@ class RunFailed(Event, frozen=True, tag="run.failed"):
     attempt: int
     reason: str
     error: str = ""
-    failures: int = 1  # how many runs in a row have failed, with this one
+    failures: int = 1  # failed runs in a row, including this one
 
     @property
     def is_notable(self) -> bool:
@@ -233,7 +233,7 @@ class RunFailed(Event, frozen=True, tag="run.failed"):
 
 
 class RunAccepted(Event, frozen=True, tag="run.accepted"):
-    """A target took a run on, and will tell of its end; else it is over at `deadline_at`."""
+    """A target accepted a run and will report its outcome, or the run fails at `deadline_at`."""
 
     schedule_id: str
     run_id: int
@@ -244,7 +244,7 @@ class RunAccepted(Event, frozen=True, tag="run.accepted"):
 
 
 class RunStuck(Event, frozen=True, tag="run.stuck"):
-    """A run in flight takes longer than its `warn_after`, or than three times its usual p99."""
+    """A run takes longer than its `warn_after`, or than three times its usual p99."""
 
     level: ClassVar[str] = "warning"
     schedule_id: str
@@ -261,7 +261,7 @@ class RunStuck(Event, frozen=True, tag="run.stuck"):
 
 
 class RunNamed(Event, frozen=True, tag="run.named"):
-    """A target told what it calls a run that it has begun."""
+    """A target reported its own name for a run that it started."""
 
     schedule_id: str
     run_id: int
@@ -270,7 +270,7 @@ class RunNamed(Event, frozen=True, tag="run.named"):
 
 
 class RunReportedLate(Event, frozen=True, tag="run.reported_late"):
-    """A target reported an outcome after the run's deadline; the run stays as it is."""
+    """A target reported an outcome after the run's deadline. The run is unchanged."""
 
     schedule_id: str
     run_id: int
@@ -280,7 +280,7 @@ class RunReportedLate(Event, frozen=True, tag="run.reported_late"):
 
 
 class RunEndAsked(Event, frozen=True, tag="run.end_asked"):
-    """A started run is to end: its node will see to it."""
+    """Cancellation of a started run was requested. Its node carries it out."""
 
     schedule_id: str
     run_id: int
@@ -290,7 +290,7 @@ class RunEndAsked(Event, frozen=True, tag="run.end_asked"):
 
 
 class RunMoved(Event, frozen=True, tag="run.moved"):
-    """A waiting run was given another revision of its schedule: it starts as that one says."""
+    """A waiting run was moved to another revision of its schedule, by which it will start."""
 
     schedule_id: str
     run_id: int
@@ -300,7 +300,7 @@ class RunMoved(Event, frozen=True, tag="run.moved"):
 
 
 class RunBackfilled(Event, frozen=True, tag="run.backfilled"):
-    """A tick that was skipped is to run after all: the row that it had is enqueued again."""
+    """A skipped tick was backfilled: its row is enqueued again."""
 
     schedule_id: str
     run_id: int
@@ -309,18 +309,18 @@ class RunBackfilled(Event, frozen=True, tag="run.backfilled"):
 
 
 class RangeShortened(Event, frozen=True, tag="range.shortened"):
-    """Some ticks of a range have rows of their own now: it stands for the others."""
+    """Some ticks of a range now have separate rows. The range covers the others."""
 
     schedule_id: str
     run_id: int
     run_at: int
     first_run_at: int | None
     tick_count: int
-    reason: str = ""  # of a row that was made for them
+    reason: str = ""  # of a new row for a part of the range
 
 
 class RunCanceled(Event, frozen=True, tag="run.canceled"):
-    """A run was ended from outside."""
+    """A run was canceled."""
 
     level: ClassVar[str] = "warning"
     schedule_id: str
@@ -331,7 +331,7 @@ class RunCanceled(Event, frozen=True, tag="run.canceled"):
 
 
 class NodeStarted(Event, frozen=True, tag="node.started"):
-    """A node plans and runs. `lost` and `handed_back` tell of the runs its predecessor left."""
+    """A node started. `lost` and `handed_back` count the runs left by its predecessor."""
 
     node_id: str
     node: str
@@ -340,13 +340,13 @@ class NodeStarted(Event, frozen=True, tag="node.started"):
 
 
 class NodeStopped(Event, frozen=True, tag="node.stopped"):
-    """A node ended in good order."""
+    """A node shut down gracefully."""
 
     node_id: str
 
 
 class NodeLost(Event, frozen=True, tag="node.lost"):
-    """A node fell silent, and another decided its runs."""
+    """A node was silent past its lease, and another node decided its runs."""
 
     level: ClassVar[str] = "warning"
     node_id: str
@@ -356,21 +356,21 @@ class NodeLost(Event, frozen=True, tag="node.lost"):
 
 
 class GateChanged(Event, frozen=True, tag="gate.changed"):
-    """The switch that stops everything was turned."""
+    """The gate was opened or closed: while it is closed, nothing starts."""
 
     level: ClassVar[str] = "warning"
     open: bool
 
 
 class GroupChanged(Event, frozen=True, tag="group.changed"):
-    """A group was given another number of places."""
+    """The concurrency limit of a group was changed."""
 
     group: str
     places: int
 
 
 class NoticeSent(Event, frozen=True, tag="notice.sent"):
-    """A message was taken by a channel's target; `error` tells who of many did not."""
+    """A channel's target accepted a message. `error` names the recipients that refused it."""
 
     channel: str
     message_id: int
@@ -380,7 +380,7 @@ class NoticeSent(Event, frozen=True, tag="notice.sent"):
 
 
 class NoticeFailed(Event, frozen=True, tag="notice.failed"):
-    """A message was refused, and is not tried again."""
+    """A message was refused, and is not sent again."""
 
     level: ClassVar[str] = "error"
     channel: str
@@ -390,7 +390,7 @@ class NoticeFailed(Event, frozen=True, tag="notice.failed"):
 
 
 class NoticeInDoubt(Event, frozen=True, tag="notice.in_doubt"):
-    """A message may have arrived or not: it is not sent again, so that it never arrives twice."""
+    """Whether a message arrived is unknown. It is not sent again, so it never arrives twice."""
 
     level: ClassVar[str] = "error"
     channel: str
@@ -400,21 +400,21 @@ class NoticeInDoubt(Event, frozen=True, tag="notice.in_doubt"):
 
 
 class StoreRestored(Event, frozen=True, tag="store.restored"):
-    """A backup was put back: what was planned since is missed, and so many ids are left out."""
+    """A backup was restored: ticks planned since then are missed, and some run ids are skipped."""
 
     level: ClassVar[str] = "warning"
     ids_left_out: int
 
 
 class HistoryPruned(Event, frozen=True, tag="history.pruned"):
-    """Finished runs and events older than this are gone."""
+    """Finished runs and events older than `history_from` were deleted."""
 
     history_from: int
     runs: int
 
 
 class TokenCreated(Event, frozen=True, tag="token.created"):
-    """Somebody was given a token, or a link that opens one session. No event has a secret."""
+    """A token, or a link that opens one session, was created. No event contains a secret."""
 
     token_id: str
     kind: str
@@ -424,7 +424,7 @@ class TokenCreated(Event, frozen=True, tag="token.created"):
 
 
 class TokenRevoked(Event, frozen=True, tag="token.revoked"):
-    """A token, or a session, lets nobody in any more; nor do those that it was used to open."""
+    """A token or a session was revoked, including the sessions opened with it."""
 
     token_id: str
     kind: str
@@ -433,7 +433,7 @@ class TokenRevoked(Event, frozen=True, tag="token.revoked"):
 
 
 class SessionOpened(Event, frozen=True, tag="session.opened"):
-    """A link was used: a browser may come in."""
+    """A link was used to open a browser session."""
 
     token_id: str
     link_id: str
@@ -443,7 +443,7 @@ class SessionOpened(Event, frozen=True, tag="session.opened"):
 
 
 class DocumentKept(Event, frozen=True, tag="document.kept"):
-    """A system keeps something new beside schedules, or keeps it otherwise than before."""
+    """A system stored or changed a document."""
 
     level: ClassVar[str] = "debug"
     kind: str
@@ -451,7 +451,7 @@ class DocumentKept(Event, frozen=True, tag="document.kept"):
 
 
 class DocumentForgotten(Event, frozen=True, tag="document.forgotten"):
-    """A system keeps something no longer."""
+    """A system deleted a document."""
 
     level: ClassVar[str] = "debug"
     kind: str
@@ -470,7 +470,7 @@ AnyEvent = (
 
 
 def encode_events(events: list[Event]) -> str:
-    """Return events of one transaction as the JSON that is kept of them."""
+    """Return the events of one transaction as the JSON that is stored."""
     return _ENCODER.encode(events).decode()
 
 

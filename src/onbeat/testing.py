@@ -1,4 +1,4 @@
-"""For tests of your own: a clock you turn, a launcher that records, and schedules in one line.
+"""Tools for tests: a clock set by the test, a launcher that records, and one-line schedules.
 
     clock = ManualClock("2026-01-01T12:00:00Z")
     launcher = RecordingLauncher()
@@ -8,14 +8,15 @@
         await beat.settle()
         assert [a.schedule_id for a in launcher.attempts] == ["report"]
 
-`settle` waits until everything that is due by the clock has been decided, run and recorded, so a
-test neither sleeps nor guesses.
+`settle` waits until everything that is due by the clock has been decided, run and recorded. A test
+needs no sleeps.
 """
 
 from collections.abc import Callable, Collection, Iterable
 
 from onbeat.core.runs.run import Failed, Outcome, Succeeded
-from onbeat.core.schedule import Schedule, Target, read_schedule
+from onbeat.core.schedule import Schedule, read_schedule
+from onbeat.core.target import Target
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.instants import parse_instant
 from onbeat.core.triggers.codec import KINDS
@@ -25,33 +26,34 @@ __all__ = ["ManualClock", "RecordingLauncher", "a_schedule"]
 
 
 class ManualClock:
-    """A clock that stands still until it is turned. Setting it back leaves `monotonic` alone."""
+    """A clock that stands still until it is set. `monotonic` never moves backward."""
 
     def __init__(self, start: str | int = "2026-01-01T12:00:00Z") -> None:
         self._now = parse_instant(start) * 1000 if isinstance(start, str) else start
-        self._passed = 0
+        self._elapsed = 0
 
     def now(self) -> int:
         return self._now
 
     def monotonic(self) -> float:
-        return self._passed / 1000
+        return self._elapsed / 1000
 
     def advance(self, length: str | int) -> None:
-        """Let time pass: `90m`, or so many milliseconds."""
+        """Move the time forward: by `90m`, or by a number of milliseconds."""
         ms = length if isinstance(length, int) else parse_duration(length).elapsed * 1000
-        self._passed += ms
+        self._elapsed += ms
         self._now += ms
 
     def step(self, length: int) -> None:
-        """Set the wall clock forth or back by so many milliseconds, as an operator would."""
+        """Move the wall clock forward or backward by milliseconds, as an operator would."""
         self._now += length
 
 
 class RecordingLauncher:
-    """A launcher that starts nothing and keeps what it was asked to: in order, as `attempts`.
+    """A launcher that starts nothing and records the attempts, in order, as `attempts`.
 
-    `outcome` is what it answers, or a function of the attempt; an exception it raises is a failure.
+    `outcome` is the outcome of each attempt, or a function of the attempt. An exception raised by
+    this function is a failure.
     """
 
     def __init__(
@@ -67,8 +69,8 @@ class RecordingLauncher:
     def check(self, target: Target) -> None:
         """Accept every target."""
 
-    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
-        """Return that it can: what it starts has ended at once."""
+    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - the same for every target
+        """Return True: every attempt ends immediately."""
         return True
 
     def offers(self) -> Iterable[str]:
@@ -80,21 +82,20 @@ class RecordingLauncher:
             return self._outcome, ""
         try:
             return self._outcome(attempt), ""
-        except Exception as broken:  # noqa: BLE001 - what a target may raise is its own business
+        except Exception as broken:  # noqa: BLE001 - a target may raise anything
             return Failed(f"{type(broken).__name__}: {broken}"), ""
 
     def kill(self, run_ids: Collection[int]) -> None:
-        """Nothing is running."""
+        """Do nothing: no attempt is running."""
 
     async def recover(self) -> int:
         return 0
 
     async def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing."""
 
 
-def a_schedule(schedule_id: str = "a-schedule", **given: object) -> Schedule:
-    """Return a schedule: hourly, of a command that does nothing, unless fields say otherwise."""
-    timed = KINDS.keys() & given.keys()
-    fields = {"run": {"command": ["true"]}} | ({} if timed else {"every": "1h"}) | given
-    return read_schedule(schedule_id, fields)
+def a_schedule(schedule_id: str = "a-schedule", **fields: object) -> Schedule:
+    """Return a schedule. By default it is hourly and runs a command that does nothing."""
+    timing = {} if KINDS.keys() & fields.keys() else {"every": "1h"}
+    return read_schedule(schedule_id, {"run": {"command": ["true"]}} | timing | fields)

@@ -146,7 +146,7 @@ def test_plan_names_what_an_edit_records_and_apply_starts_nothing_of_it():
     assert re.fullmatch(r"records (58|59) ticks \(.* to .*\) as missed \(edited\)", recorded)
     (on_time,) = [line for line in lines if line.startswith("starts")]
     assert re.fullmatch(
-        r"starts [12] ticks? \(.*\),? (each )?if a node is up .*, as revision 1 says", on_time
+        r"starts [12] ticks? \(.*\),? (each )?if a node is up .*, by revision 1", on_time
     )
     assert ok("apply") == "changed job, revision 2\n"
     found = as_json("runs")
@@ -162,7 +162,7 @@ def test_plan_names_what_keeps_waiting_and_what_would_be_moved_or_canceled():
     write(MINUTELY.replace("OLD", "NEW"))
     kept = "    keeps 1 waiting run of revision 1 (--update-waiting moves them)"
     assert kept in ok("plan").splitlines()
-    moves = "    moves 1 waiting run of revision 1 to the new one"
+    moves = "    moves 1 waiting run of revision 1 to the new revision"
     assert moves in ok("plan", "--update-waiting").splitlines()
     (change,) = as_json("plan")["changes"]
     assert change["past"]["keeps"] == [{"revision": 1, "runs": 1}]

@@ -77,14 +77,14 @@ def test_a_trigger_that_has_ended_says_so():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--cron", "60 * * * *"), "onbeat: cron.minute: '60' is no minute (0 to 59)"),
-        (("--cron", ""), 'onbeat: cron: the text is empty (such as "0 9 * * MON-FRI")'),
+        (("--cron", "60 * * * *"), "onbeat: cron.minute: '60' is not a minute (0 to 59)"),
+        (("--cron", ""), 'onbeat: cron: it is empty (such as "0 9 * * MON-FRI")'),
         (("--cron", "0 9 * * *", "--tz", "Berlin"), "onbeat: timezone: no zone is called 'Berlin' (did you mean Europe/Berlin?)"),
         (("--every", "90"), "onbeat: every: '90' is not a duration (such as 45s, 90m, 1h30m, 1d or PT90M, the largest unit first)"),
         (("--daily", "25:00"), "onbeat: daily: '25:00' is not a time of day (00:00 to 23:59)"),
         (("--cron", "0 9 * * *", "--after", "yesterday"), "onbeat: after: 'yesterday' is not a date and time (such as 2026-12-01T09:00:00Z)"),
         (("--cron", "0 9 * * *", "--after", "2026-01-01T00:00"), "onbeat: after: '2026-01-01T00:00' has no offset (2026-01-01T00:00Z, or +01:00 and the like)"),
-        (("--cron", "H * * * *"), "onbeat: cron.minute: 'H' needs a schedule id to hash (in a file it has one; from Python give key=)"),
+        (("--cron", "H * * * *"), "onbeat: cron.minute: 'H' requires a schedule id to hash (in Python pass key=)"),
     ],
 )  # fmt: skip
 def test_a_refused_text_exits_4_and_says_on_stderr_what_would_be_right(arguments, said):
@@ -122,7 +122,7 @@ schedules:
     done = json.loads(onbeat("-f", str(file), "backup", *AFTER, "-n", "1", "--json").stdout)
     assert done["next"] == ["2026-01-01T02:00:00Z"]
     assert done["words"] == "at 03:00 every day, Europe/Berlin; or 24h after its last run succeeded"
-    assert done["notes"][-1].startswith("what depends on runs to come")
+    assert done["notes"][-1].startswith("ticks that depend on future runs")
     office = json.loads(onbeat("-f", str(file), "office", *AFTER, "-n", "1", "--json").stdout)
     assert office["next"] == ["2026-01-01T19:30:00Z"]
     assert office["due_at"] == {"2026-01-01T19:30:00Z": "2026-01-02T08:00:00Z"}
@@ -132,7 +132,7 @@ schedules:
     )
     refused = onbeat("-f", str(file), "bad")
     assert refused.exit_code == 4
-    assert f"{file}:8: schedules.bad.cron.minute: '61' is no minute" in refused.stderr
+    assert f"{file}:8: schedules.bad.cron.minute: '61' is not a minute" in refused.stderr
     assert onbeat("-f", str(file), "backups").exit_code == 4
 
 
@@ -188,9 +188,9 @@ def test_a_trigger_that_waits_for_runs_says_so(tmp_path):
     file = tmp_path / "onbeat.yaml"
     file.write_text("schedules: {next-step: {after: {success: 30m}}, first: {startup: 30s}}")
     lines = onbeat("-f", str(file), *AFTER).stdout.splitlines()
-    assert lines[0].split("  ")[1] == "waits for runs to come"
+    assert lines[0].split("  ")[1] == "waits for other runs"
     assert "2026-01-01 00:00:30" in lines[1]
-    assert "waits for runs to come" in onbeat("-f", str(file), "next-step").stdout
+    assert "waits for other runs" in onbeat("-f", str(file), "next-step").stdout
 
 
 def test_a_schedule_that_is_started_by_hand_says_so(tmp_path):
@@ -198,11 +198,11 @@ def test_a_schedule_that_is_started_by_hand_says_so(tmp_path):
     file.write_text("schedules: {rebuild: {manual: true}}")
     told = onbeat("-f", str(file), *AFTER).stdout
     assert told.split("  ")[1:] == [
-        "started by hand",
+        "started manually",
         *[""] * 7,
-        " only when it is started by hand\n",
+        "only when started manually\n",
     ]
-    assert "started by hand" in onbeat("-f", str(file), "rebuild").stdout
+    assert "started manually" in onbeat("-f", str(file), "rebuild").stdout
 
 
 def test_a_start_beside_a_cron_is_shown(tmp_path):

@@ -125,7 +125,10 @@ def test_a_channel_that_is_not_there_is_refused(settings):
 def test_a_channel_that_is_wrong_is_named_where_it_stands(settings):
     settings('[notify.ops]\nwebhook = "https://h/s3cret"\non = ["failure", "lat"]')
     told = refused(2, "notify", "list")
-    assert "onbeat.toml: notify.ops.on[1]: nothing is called 'lat' (did you mean 'late'?)" in told
+    assert (
+        "onbeat.toml: notify.ops.on[1]: 'lat' is not a kind of notice (did you mean 'late'?)"
+        in told
+    )
     assert "s3cret" not in told
 
 

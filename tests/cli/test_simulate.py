@@ -150,7 +150,7 @@ def test_a_broken_file_is_refused_with_all_its_mistakes():
 def test_what_would_follow_nothing_is_refused():
     text = "schedules: {a: {after: {schedule: b, outcome: success}, run: {command: ['true']}}}"
     said = refused(4, "simulate", "--with", write(text))
-    assert said.startswith("after.schedule: a follows 'b', which is not there")
+    assert said.startswith("after.schedule: a follows 'b', which does not exist")
 
 
 def test_without_a_file_there_has_to_be_a_database():

@@ -267,8 +267,8 @@ def test_list_and_show_name_what_a_schedule_without_a_next_time_waits_for():
         for name in names_of(NOT_BY_TIME)
     }
     assert shown == {
-        "base": "no more ticks", "then": "waits for runs to come", "ended": "no more ticks",
-        "begin": "at the next start of the scheduler", "hand": "started by hand",
+        "base": "no more ticks", "then": "waits for other runs", "ended": "no more ticks",
+        "begin": "at the next start of the scheduler", "hand": "started manually",
         "off": "disabled (enabled: false)", "idle": "disabled (run.enabled: false)",
     }  # fmt: skip
     listed = {line.split()[0]: line for line in ok("list").splitlines()}
@@ -527,7 +527,7 @@ def test_a_disk_that_is_full_is_told_of_in_one_line(two):
 
 def test_logs_of_what_never_ran_are_refused(copy):
     assert refused(1, "logs", "99") == "there is no run 99"
-    assert refused(1, "logs", "slow") == "no run of slow is there"
+    assert refused(1, "logs", "slow") == "slow has no run"
 
 
 def test_list_and_show_say_how_the_last_run_went(copy):

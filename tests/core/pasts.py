@@ -1,4 +1,4 @@
-"""Pasts in which what triggers wait for has happened."""
+"""Pasts in which the events that triggers wait for have happened."""
 
 from onbeat.core.time.instants import parse_instant
 from onbeat.core.triggers.past import Past, TriggerCause

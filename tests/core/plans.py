@@ -1,7 +1,7 @@
-"""Plans in a few words, for tests of what is decided.
+"""A short notation of plans, for tests of decisions.
 
-It is New Year's Day; the runs that are there were planned for noon, and the first undecided tick is
-at 13:00 unless a test says otherwise. Decisions are put into words: `launch 13:00`,
+It is New Year's Day. Existing runs were planned for noon, and the first undecided tick is at 13:00
+by default. Decisions are written as text: `launch 13:00`,
 `catchup 13:00..17:00 (5)`, `skip 14:00 overlap 13:00`.
 """
 
@@ -32,7 +32,7 @@ def clock(run_at):
 
 
 def words(decision):
-    """Put one decision into words."""
+    """Return one decision as text."""
     if isinstance(decision, Supersede):
         how = "supersede" if decision.reason == "superseded" else f"drop ({decision.reason})"
         return f"{how} {clock(decision.run.run_at)}"
@@ -55,18 +55,19 @@ def words(decision):
             return f"skip {ticks} {decision.reason} {clock(decision.blocked_by)}"
 
 
-def told(decisions):
+def lines(decisions):
+    """Return decisions as text."""
     return list(map(words, decisions.decisions if isinstance(decisions, Plan) else decisions))
 
 
-def decided(schedule, *unfinished, now, first="13:00", past=NO_PAST, **asked):
+def decided(schedule, *unfinished, now, first="13:00", past=NO_PAST, **options):
     """Plan a schedule whose first undecided tick is `first`; an instant is a text or a number."""
     run_at, now = (at(first), ms(now) if isinstance(now, str) else now)
-    return plan(schedule, run_at, unfinished, past, now=now, **asked)
+    return plan(schedule, run_at, unfinished, past, now=now, **options)
 
 
 def a_run(when="12:00", status=Status.STARTED, **fields):
-    """Return an unfinished run of the tick at `when`: one that was started, unless told."""
+    """Return an unfinished run of the tick at `when`: started by default."""
     run_at = at(when) if isinstance(when, str) else when
     attempt = 1 if status is Status.STARTED else 0
     given = {"due_at": run_at * 1000, "created_at": run_at * 1000, "attempt": attempt} | fields

@@ -1,4 +1,4 @@
-"""Random cron texts, zones and instants, with a liking for the nights on which clocks change."""
+"""Random cron texts, zones and instants, mostly around clock changes."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Ticks that follow an event: each event has one, and those that come before it is decided share it."""
+"""Ticks that follow events: events before such a tick is decided share it."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ from onbeat.core.runs.run import Status
 from onbeat.core.time.instants import rfc3339
 from onbeat.core.triggers.past import NO_PAST, Past, TriggerCause
 from onbeat.testing import a_schedule
-from tests.core.plans import NOON, a_run, at, ms, told
+from tests.core.plans import NOON, a_run, at, lines, ms
 from tests.profiles import examples
 
 EARLIER = at("11:00")  # up to where everything is decided when tests begin
@@ -44,34 +44,34 @@ def started(trigger, past=NO_PAST, *, now="12:00", until=EARLIER):
 class TestEvents:
     HALF = after("success", "30m")
 
-    def test_the_first_is_kept_as_the_second_it_was_in(self):
+    def test_first_event_is_stored_with_its_second(self):
         past = ended(self.HALF, now=ms("12:00") + 999)
         assert past.happened == {":success:1800": TriggerCause(at("12:00"))}
 
-    def test_its_tick_is_so_long_after_it(self):
+    def test_tick_follows_its_event_by_the_delay(self):
         assert self.HALF.next_after(EARLIER, ended(self.HALF)) == at("12:30")
 
-    def test_before_any_there_is_no_tick(self):
+    def test_there_is_no_tick_before_any_event(self):
         assert self.HALF.next_after(EARLIER, NO_PAST) is None
 
-    def test_another_before_the_tick_is_decided_joins_it(self):
+    def test_event_before_the_tick_is_decided_joins_it(self):
         past = ended(self.HALF, ended(self.HALF), now="12:10")
         assert past.happened == {":success:1800": TriggerCause(at("12:00"), 2)}
 
-    def test_though_the_tick_is_due_already(self):
+    def test_event_joins_a_due_tick_that_is_undecided(self):
         past = ended(self.HALF, ended(self.HALF), now="12:45")
         assert past.happened == {":success:1800": TriggerCause(at("12:00"), 2)}
 
-    def test_another_after_it_has_a_tick_of_its_own(self):
+    def test_event_after_a_decided_tick_causes_another_tick(self):
         past = ended(self.HALF, ended(self.HALF), now="12:40", until=at("12:30"))
         assert past.happened == {":success:1800": TriggerCause(at("12:40"))}
 
-    def test_one_in_the_second_that_is_decided_follows_a_second_later(self):
+    def test_event_in_a_decided_second_causes_a_tick_a_second_later(self):
         at_once = after("success", "0s")
         past = ended(at_once, ended(at_once), now=ms("12:00") + 500, until=at("12:00"))
         assert past.happened == {":success:0": TriggerCause(at("12:00") + 1)}
 
-    def test_if_the_clock_was_set_back_its_tick_is_later_than_what_is_decided_all_the_same(self):
+    def test_tick_of_an_event_is_later_than_decided_ticks_if_the_clock_moved_backward(self):
         past = ended(self.HALF, now="12:00", until=at("14:00"))
         assert self.HALF.next_after(at("14:00"), past) == at("14:00") + 1
 
@@ -88,10 +88,10 @@ class TestEvents:
         heard = [status for status in ENDINGS if ended(trigger, status=status).happened]
         assert heard == follows
 
-    def test_of_what_was_canceled_or_skipped_nothing_follows(self):
+    def test_canceled_and_skipped_runs_cause_no_tick(self):
         assert ENDINGS.keys() == {Status.SUCCESS, Status.FAILED}
 
-    def test_one_of_another_schedule_is_no_event_of_its_own(self):
+    def test_event_of_another_schedule_is_ignored(self):
         assert ended(self.HALF, schedule="backup").happened == {}
         other = after("success", "30m", schedule="backup")
         assert ended(other).happened == {}
@@ -99,11 +99,11 @@ class TestEvents:
             "backup:success:1800": TriggerCause(NOON)
         }
 
-    def test_nor_one_of_a_schedule_whose_name_only_begins_so(self):
+    def test_event_of_a_schedule_with_a_longer_name_is_ignored(self):
         other = after("success", schedule="backup-of-all")
         assert ended(other, schedule="backup").happened == {}
 
-    def test_a_start_is_no_end_and_an_end_no_start(self):
+    def test_starts_and_ends_are_separate_causes(self):
         soon = startup("30s")
         assert started(soon).happened == {"@startup:30": TriggerCause(NOON)}
         assert ended(soon).happened == started(self.HALF).happened == {}
@@ -118,11 +118,11 @@ class TestEvents:
             ":success:1800": TriggerCause(at("12:00"), 2),
         }
 
-    def test_what_it_no_longer_follows_is_forgotten(self):
+    def test_events_no_longer_followed_are_dropped(self):
         past = ended(after("failure", "1m"), status=Status.FAILED)
         assert ended(self.HALF, past).happened.keys() == {":success:1800"}
 
-    def test_what_did_not_happen_now_is_kept(self):
+    def test_earlier_events_are_kept(self):
         both = self.HALF | after("failure", "1m")
         past = ended(both, ended(both, status=Status.FAILED), now="12:10")
         assert past.happened.keys() == {":failure:60", ":success:1800"}
@@ -132,7 +132,7 @@ class TestEvents:
             st.text(), st.builds(TriggerCause, st.integers(), st.integers()), max_size=3
         )
     )
-    def test_what_is_kept_comes_back(self, happened):
+    def test_stored_events_survive_a_round_trip(self, happened):
         assert decode_happened(encode_happened(happened)) == happened
 
 
@@ -146,12 +146,12 @@ class TestCounting:
         past = ended(trigger, ended(trigger, ended(trigger), now="12:01"), now="12:02")
         assert events_at(trigger, at("12:30"), past) == 3
 
-    def test_those_of_several_causes_count_together_if_they_are_one_tick(self):
+    def test_events_of_several_causes_are_counted_together_for_one_tick(self):
         trigger = after("success", "10m") | startup("20m")
         past = started(trigger, ended(trigger, now="12:10"), now="12:00")
         assert events_at(trigger, at("12:20"), past) == 2
 
-    def test_and_apart_if_they_are_not(self):
+    def test_events_of_different_ticks_are_counted_separately(self):
         trigger = after("success", "10m") | startup("30m")
         past = started(trigger, ended(trigger, now="12:10"), now="12:00")
         assert [events_at(trigger, at(t), past) for t in ("12:20", "12:30")] == [1, 1]
@@ -162,19 +162,19 @@ class TestPlanning:
         row = next_due(schedule, EARLIER, past)
         return plan(schedule, row.run_at, unfinished, past, now=ms(now), **asked)
 
-    def test_without_an_event_there_is_no_due_row(self):
+    def test_no_due_row_without_an_event(self):
         for when in ({"after": {"success": "30m"}}, {"startup": "30s"}):
             assert next_due(a_schedule(**when), EARLIER, NO_PAST) is None
 
-    def test_after_a_success_there_is_one(self):
+    def test_success_causes_a_due_row(self):
         schedule = a_schedule(after={"success": "30m"})
         past = ended(schedule.trigger)
         assert next_due(schedule, EARLIER, past) == Due(at("12:30"), ms("12:30"))
-        assert told(self.planned(schedule, past, now="12:29")) == []
+        assert lines(self.planned(schedule, past, now="12:29")) == []
         found = self.planned(schedule, past, now="12:30")
         assert found.decisions == (Launch(Tick(at("12:30"), ms("12:30"))),)
 
-    def test_and_then_none_until_the_next(self):
+    def test_after_its_tick_there_is_no_due_row_until_the_next_event(self):
         schedule = a_schedule(after={"success": "30m"})
         assert self.planned(schedule, ended(schedule.trigger), now="12:30").due is None
 
@@ -185,7 +185,7 @@ class TestPlanning:
         assert launch == Launch(Tick(at("12:30"), ms("12:30"), None, 2))
 
     @pytest.mark.parametrize(("overlap", "reason"), [("skip", "overlap"), ("allow", "rate")])
-    def test_so_does_a_skip_and_what_is_skipped_is_over(self, overlap, reason):
+    def test_skip_counts_its_events_and_consumes_them(self, overlap, reason):
         schedule = a_schedule(after={"success": "30m"}, overlap=overlap, rate="1/hour")
         past = ended(schedule.trigger, ended(schedule.trigger), now="12:10")
         past = replace(past, rated=(ms("12:00"),) * (reason == "rate"))
@@ -194,7 +194,7 @@ class TestPlanning:
         assert found.due is None
 
     @pytest.mark.parametrize("status", [Status.SUCCESS, Status.FAILED])
-    def test_another_schedule_may_be_followed_however_it_ends(self, status):
+    def test_completion_follows_any_outcome_of_another_schedule(self, status):
         schedule = a_schedule(after={"schedule": "backup", "outcome": "completion"})
         past = ended(schedule.trigger, schedule="backup", status=status)
         (launch,) = self.planned(schedule, past, now="12:00").decisions
@@ -204,7 +204,7 @@ class TestPlanning:
         schedule = a_schedule(startup="30s")
         past = started(schedule.trigger)
         found = self.planned(schedule, past, now="12:00:30")
-        assert (told(found), found.due) == (["launch 12:00:30"], None)
+        assert (lines(found), found.due) == (["launch 12:00:30"], None)
         again = started(schedule.trigger, past, now="12:20", until=at("12:00:30"))
         assert next_due(schedule, at("12:00:30"), again).run_at == at("12:20:30")
 
@@ -214,37 +214,37 @@ class TestPlanning:
         (launch,) = self.planned(schedule, past, now="12:00:30").decisions
         assert launch.tick == Tick(at("12:00:30"), ms("12:00:30"), None, 2)
 
-    def test_one_that_was_missed_is_caught_up_like_any_other(self):
+    def test_missed_event_tick_is_caught_up(self):
         schedule = a_schedule(after={"success": "30m"})
         found = self.planned(schedule, ended(schedule.trigger), now="15:00")
-        assert told(found) == ["catchup 12:30"]
+        assert lines(found) == ["catchup 12:30"]
 
-    def test_it_is_the_earliest_of_it_and_the_clock(self):
+    def test_due_row_is_the_earlier_of_event_and_clock(self):
         schedule = a_schedule(any=[{"after": {"success": "30m"}}, {"daily": "13:00"}], grace="2h", overlap="allow")  # fmt: skip
         past = ended(schedule.trigger, ended(schedule.trigger), now="12:05")
         found = self.planned(schedule, past, now="13:00")
-        assert told(found) == ["launch 12:30", "launch 13:00"]
+        assert lines(found) == ["launch 12:30", "launch 13:00"]
         assert [launch.tick.count for launch in found.decisions] == [2, 1]
 
-    def test_at_the_same_instant_they_are_one_tick(self):
+    def test_event_and_clock_ticks_at_one_instant_are_one_tick(self):
         schedule = a_schedule(any=[{"after": {"success": "30m"}}, {"daily": "13:00"}])
         past = ended(schedule.trigger, ended(schedule.trigger, now="12:30"), now="12:40")
         found = self.planned(schedule, past, now="13:00")
         assert found.decisions == (Launch(Tick(at("13:00"), ms("13:00"), None, 2)),)
 
-    def test_switched_off_it_is_skipped_and_over(self):
+    def test_disabled_schedule_skips_and_consumes_an_event(self):
         schedule = a_schedule(after={"success": "30m"}, enabled=False)
         found = self.planned(schedule, ended(schedule.trigger), now="12:30")
-        assert (told(found), found.due) == (["skip 12:30 disabled"], None)
+        assert (lines(found), found.due) == (["skip 12:30 disabled"], None)
 
-    def test_an_edit_counts_them_too_if_its_time_to_start_is_to_come(self):
+    def test_edit_counts_the_events_of_a_tick_due_later(self):
         schedule = a_schedule(after={"success": "30m"}, jitter="50m")
         past = ended(schedule.trigger, ended(schedule.trigger), now="12:10")
         start = due_at(schedule, at("12:30"), past)
         found = decide_edit(schedule, at("12:30"), [], past, now=ms("12:30"))
         assert found == (Launch(Tick(at("12:30"), start, None, 2)),)
 
-    def test_max_runs_ends_it(self):
+    def test_max_runs_ends_a_schedule_that_follows_events(self):
         schedule = a_schedule(after={"success": "30m"}, max_runs=1)
         past = replace(ended(schedule.trigger), runs_used=1)
         assert next_due(schedule, EARLIER, past) is None
@@ -253,7 +253,7 @@ class TestPlanning:
         "limit",
         [{"within": "09:00-12:15"}, {"exclude": ["2026-01-01"]}, {"start_at": "2026-01-02T00:00Z"}],
     )
-    def test_an_event_whose_tick_is_left_out_holds_up_no_other(self, limit):
+    def test_event_with_an_excluded_tick_blocks_no_other(self, limit):
         schedule = a_schedule(after={"success": "30m"}, **limit)
         tomorrow = ms("11:00") + 86_400_000
         past = ended(schedule.trigger, ended(schedule.trigger, now="12:00"), now=tomorrow)
@@ -261,7 +261,7 @@ class TestPlanning:
         assert due is not None
         assert rfc3339(due.run_at) == "2026-01-02T11:30:00Z"
 
-    def test_a_tick_that_is_left_as_missed_counts_its_events_too(self):
+    def test_missed_tick_counts_its_events(self):
         schedule = a_schedule(after={"success": "30m"}, catchup="none")
         past = ended(schedule.trigger, ended(schedule.trigger), now="12:10")
         (skip,) = self.planned(schedule, past, now="15:00").decisions
@@ -339,9 +339,7 @@ def heard_by(trigger, kind):
 @given(PARTS, EVENTS)
 @example([{"startup": "0s"}, {"startup": "7s"}], [("start", 0), ("plan", 0), ("start", 0)])
 @examples(300)
-def test_each_event_is_followed_by_a_tick_of_its_own_or_joins_one_that_is_not_decided(
-    parts, events
-):
+def test_each_event_causes_a_tick_or_joins_an_undecided_one(parts, events):
     schedule = a_schedule(any=parts, overlap="allow", grace="24h")
     follower, now, heard = Follower(schedule), ms("12:00"), 0
     for kind, later in events:
@@ -390,21 +388,21 @@ class Counting(dict):
         return super().get(name, default)
 
 
-class TestCircles:
-    def test_every_schedule_of_a_chain_is_looked_at_once(self):
+class TestCycles:
+    def test_every_schedule_of_a_chain_is_visited_once(self):
         followed = Counting({f"s{n:05}": {f"s{n - 1:05}"} for n in range(1, 5000)})
         assert find_cycle(followed, sorted(followed)) == []
         assert followed.asked == 5000
 
-    def test_every_schedule_of_many_ways_is_looked_at_once(self):
+    def test_every_schedule_of_many_paths_is_visited_once(self):
         """Each of a hundred layers of ten follows all ten of the next."""
         followed = Counting({(n, m): {(n + 1, k) for k in range(10)} for n in range(100) for m in range(10)})  # fmt: skip
         assert find_cycle(followed, followed) == []
         assert followed.asked == 1010
 
-    def test_a_circle_begins_and_ends_with_the_same_schedule(self):
+    def test_cycle_begins_and_ends_with_the_same_schedule(self):
         followed = {"a": {"b"}, "b": {"c", "x"}, "c": {"d"}, "d": {"b"}}
         assert find_cycle(followed, ["a"]) == ["b", "c", "d", "b"]
 
-    def test_to_follow_oneself_directly_is_no_circle(self):
+    def test_schedule_that_follows_itself_directly_is_not_a_cycle(self):
         assert find_cycle({"a": {"a", "b"}, "b": {"b"}}, ["a", "b"]) == []

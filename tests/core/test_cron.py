@@ -1,4 +1,4 @@
-"""What a cron text means, and what the refusals say."""
+"""Cron expressions: their ticks and their errors."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -71,7 +71,7 @@ def test_names_stand_for_months_and_weekdays_in_any_letters():
     assert ticks("0 0 * jan-MAR Mon") == ticks("0 0 * 1-3 1")
 
 
-def test_the_parser_is_our_own():
+def test_cron_parser_imports_no_other_library():
     assert cron("0 9 * * *").pattern.__class__.__module__ == "onbeat.core.time.local_patterns"
 
 
@@ -120,21 +120,21 @@ def test_equal_texts_are_equal_triggers_and_keep_one_spelling():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("60 * * * *", "cron.minute: '60' is no minute (0 to 59)"),
-        ("0 24 * * *", "cron.hour: '24' is no hour (0 to 23)"),
-        ("0 0 1-40 * *", "cron.day_of_month: '40' in '1-40' is no day of month (1 to 31)"),
-        ("0 0 * 13 *", "cron.month: '13' is no month (1 to 12, or JAN to DEC)"),
-        ("0 0 * * MONDAY", "cron.day_of_week: 'MONDAY' is no day of week (write MON)"),
+        ("60 * * * *", "cron.minute: '60' is not a minute (0 to 59)"),
+        ("0 24 * * *", "cron.hour: '24' is not an hour (0 to 23)"),
+        ("0 0 1-40 * *", "cron.day_of_month: '40' in '1-40' is not a day of month (1 to 31)"),
+        ("0 0 * 13 *", "cron.month: '13' is not a month (1 to 12, or JAN to DEC)"),
+        ("0 0 * * MONDAY", "cron.day_of_week: 'MONDAY' is not a day of week (write MON)"),
         ("0 22-2 * * *", "cron.hour: the range '22-2' runs backwards (write 22-23,0-2)"),
         ("*/90 * * * *", "cron.minute: the step '90' is longer than the field (*/60 at most; for longer intervals use `every`)"),
         ("0 0 31 2 *", "cron: never matches: no day has day of month 31, month 2 (a day that exists, such as 28)"),
         ("0 0 0 30 2 ? 2030", "cron: never matches: no day has day of month 30, month 2, year 2030 (a day that exists, such as 28)"),
         ("@every 5m", "cron: '@every 5m' is an interval (every: 5m)"),
-        ("@reboot", "cron: '@reboot' is a start, not a time (startup: 0s)"),
-        ("TZ=Europe/Berlin 0 9 * * *", "cron: 'TZ=Europe/Berlin 0 9 * * *' names a zone (timezone: in a file, tz= in Python, --tz)"),
-        ("0 0 1 1 * 2030", "cron.day_of_week: '2030' is no day of week (six fields begin with the second; a year is the seventh)"),
-        ("H * * * *", "cron.minute: 'H' needs a schedule id to hash (in a file it has one; from Python give key=)"),
-        ("0 0 * * 5L-2", "cron.day_of_week: '5L' in '5L-2' is no day of week (0 to 7, or SUN to SAT)"),
+        ("@reboot", "cron: '@reboot' is an event, not a time (startup: 0s)"),
+        ("TZ=Europe/Berlin 0 9 * * *", "cron: 'TZ=Europe/Berlin 0 9 * * *' contains a time zone (timezone: in a file, tz= in Python, --tz)"),
+        ("0 0 1 1 * 2030", "cron.day_of_week: '2030' is not a day of week (six fields begin with the second; a year is the seventh)"),
+        ("H * * * *", "cron.minute: 'H' requires a schedule id to hash (in Python pass key=)"),
+        ("0 0 * * 5L-2", "cron.day_of_week: '5L' in '5L-2' is not a day of week (0 to 7, or SUN to SAT)"),
     ],
 )  # fmt: skip
 def test_a_refusal_names_the_field_the_value_and_what_would_be_right(text, said):
@@ -149,7 +149,7 @@ def test_a_refusal_names_the_field_the_value_and_what_would_be_right(text, said)
      "* * * * *\n* * * * *", "0 0 " + "1" * 900 + " * *", "\ud800 * * * *", None, 5, ["0"], b"* * * * *"],
     ids=lambda text: repr(text)[:20],
 )  # fmt: skip
-def test_whatever_is_given_is_refused_with_the_one_error_in_50_ms(text):
+def test_any_invalid_text_is_refused_within_50_ms(text):
     with pytest.raises(InvalidSchedule) as refused:
         cron(text)
     assert cpu_seconds(lambda: cron(text)) < LIMIT

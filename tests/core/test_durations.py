@@ -46,7 +46,7 @@ def test_every_duration_survives_its_text(months, days, seconds):
 @pytest.mark.parametrize(
     "value", ["", "m", "5", "5 minutes", "1.5h", "-5m", "90M", "1m1h", "٣m", "P", "PT", "5m\n5m", "9" * 50 + "s", None, True, [], timedelta(microseconds=1), timedelta(-1)]
 )  # fmt: skip
-def test_what_is_no_duration_is_refused(value):
+def test_invalid_duration_is_refused(value):
     with pytest.raises(InvalidSchedule) as refused:
         parse_duration(value)
     assert refused.value.hint

@@ -1,4 +1,4 @@
-"""What an edit does to the ticks of the coming week, and to the fields."""
+"""The difference between two definitions: ticks of the next week, and fields."""
 
 import time
 
@@ -33,7 +33,7 @@ def times(ticks):
     return [rfc3339(tick)[5:16] for tick in ticks]
 
 
-def test_a_new_schedule_gains_all_its_ticks_and_one_that_goes_loses_them():
+def test_new_schedule_gains_all_its_ticks_and_a_deleted_one_loses_them():
     found = effect(None, {"cron": "0 9 * * MON-FRI"})
     assert (found.gained, found.lost) == (5, 0)
     assert times(found.first_gained) == ["01-05T09:00", "01-06T09:00", "01-07T09:00"]
@@ -42,7 +42,7 @@ def test_a_new_schedule_gains_all_its_ticks_and_one_that_goes_loses_them():
     assert times(found.first_lost) == ["01-05T09:00", "01-06T09:00", "01-07T09:00"]
 
 
-def test_another_hour_loses_as_many_as_it_gains():
+def test_edit_of_the_hour_loses_as_many_ticks_as_it_gains():
     found = effect({"cron": "0 9 * * *"}, {"cron": "0 10 * * *"})
     assert (found.gained, found.lost) == (7, 7)
     assert times(found.first_gained)[0] == "01-05T10:00"
@@ -54,7 +54,7 @@ def test_twice_as_often_gains_only_those_in_between():
     assert (found.gained, found.lost) == (7 * 24, 0)
 
 
-def test_what_changes_no_tick_has_no_effect():
+def test_edit_that_changes_no_tick_has_no_effect():
     assert effect({"every": "60m"}, {"every": "1h", "timeout": "5m"}) == Effect()
     assert effect({"daily": "09:00"}, {"cron": "0 9 * * *"}) == Effect()
     assert effect(None, None) == Effect()
@@ -70,7 +70,7 @@ def test_only_ticks_that_are_still_to_come_count():
 @pytest.mark.parametrize(
     "off", [{"enabled": False}, {"run": {"command": ["ls"], "enabled": False}}]
 )
-def test_what_is_disabled_starts_nothing(off):
+def test_disabled_schedule_has_no_ticks(off):
     assert effect({"every": "1h"}, {"every": "1h"} | off).lost == 7 * 24
     assert effect({"every": "1h"} | off, {"every": "1h"}).gained == 7 * 24
     assert effect({"every": "1h"} | off, {"every": "2h"} | off) == Effect()
@@ -83,7 +83,7 @@ def test_runs_that_are_used_up_give_no_ticks():
     assert effect(few, {"every": "1h", "max_runs": 30}).gained == 25
 
 
-def test_ticks_that_follow_runs_are_left_out_and_it_says_so():
+def test_effect_leaves_out_ticks_that_follow_runs_and_reports_it():
     found = effect(None, {"any": [{"daily": "09:00"}, {"after": {"success": "1h"}}]})
     assert (found.gained, found.is_known) == (7, False)
     assert effect({"startup": "1m"}, {"startup": "2m"}) == Effect(is_known=False)
@@ -93,7 +93,7 @@ ZONED = zones_and_instants()
 
 
 @given(cron_texts(), cron_texts(), ZONED, st.integers(1, 3 * DAYS))
-def test_it_is_the_difference_of_the_two_sets_of_ticks(one, other, zoned, horizon):
+def test_effect_is_the_difference_of_two_sets_of_ticks(one, other, zoned, horizon):
     (zone, at), texts = zoned, (one, other)
     if any(accepted(text, zone) is None for text in texts):
         return
@@ -122,7 +122,7 @@ def test_a_thousand_ordinary_crons_and_one_of_every_second_take_a_second():
     assert time.process_time() - started < 0.5
 
 
-def test_fields_that_differ_are_told_by_their_path():
+def test_differing_fields_are_named_by_their_path():
     old = a_schedule(every="1h", run={"command": ["ls", "-l"], "env": {"A": "x"}}, timeout="5m")
     new = a_schedule(
         every="2h", run={"command": ["ls", "-a"], "env": {"A": "x", "B": "y"}}, retry=["1m"]

@@ -1,4 +1,4 @@
-"""What follows the outcome of an attempt, who may start then, and what has to be judged again."""
+"""What follows the outcome of an attempt, which run is released, and overlap rechecks."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ from onbeat.core.runs.run import (
     Status,
     Succeeded,
 )
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.testing import a_schedule
 from tests.core.plans import (
     HOUR,
@@ -34,10 +34,10 @@ from tests.core.plans import (
     a_run,
     at,
     decided,
+    lines,
     ms,
     queued,
     retrying,
-    told,
     waiting,
     words,
 )
@@ -54,27 +54,27 @@ class TestAfter:
         run = a_run(attempt=attempt, request_id=request_id, ending=ending)
         return next_step(a_schedule(**given), run, outcome, [run, *others], now=ms("13:00"))
 
-    def test_a_success_is_the_end(self):
+    def test_success_ends_a_run(self):
         assert self.follows(Succeeded(), retry=["30s"]) == Finish(Status.SUCCESS)
 
-    def test_so_is_a_cancellation(self):
+    def test_cancellation_ends_a_run(self):
         assert self.follows(Canceled("asked to"), retry=["30s"]) == Finish(
             Status.CANCELED, "canceled"
         )
 
-    def test_a_failure_is_the_end_unless_retries_were_asked_for(self):
+    def test_failure_ends_a_run_without_retries(self):
         assert self.follows(BROKEN) == Finish(Status.FAILED, "error")
 
     @pytest.mark.parametrize(("attempt", "delay"), [(1, 30), (2, 120), (3, 600)])
-    def test_each_failure_has_its_delay(self, attempt, delay):
+    def test_each_failure_has_a_separate_retry_delay(self, attempt, delay):
         found = self.follows(BROKEN, attempt=attempt, retry=["30s", "2m", "10m"])
         assert found == Retry(ms("13:00") + delay * SECOND, "error")
 
-    def test_after_the_last_delay_it_has_failed(self):
+    def test_run_fails_after_the_last_retry_delay(self):
         found = self.follows(BROKEN, attempt=4, retry=["30s", "2m", "10m"])
         assert found == Finish(Status.FAILED, "error")
 
-    def test_a_fresh_tick_has_all_its_retries_whatever_the_last_one_used(self):
+    def test_new_tick_has_all_its_retries(self):
         schedule = a_schedule(retry=["30s", "2m"])
         spent = retrying("12:00")
         _, launch = decided(schedule, replace(spent, attempt=2), now="13:00").decisions
@@ -95,24 +95,24 @@ class TestAfter:
         again = Retry(ms("13:00") + 30 * SECOND, "exit")
         assert found == (again if reason == "exit" else Finish(Status.FAILED, reason))
 
-    def test_what_the_launcher_calls_final_stays_so_whatever_the_policy_names(self):
+    def test_final_failure_is_not_retried(self):
         final = Failed("it was refused", "error", retryable=False)
         found = self.follows(final, retry={"delays": ["30s"], "on": ["error"]})
         assert found == Finish(Status.FAILED, "error")
 
-    def test_a_run_that_is_lost_is_none_of_these_reasons(self):
+    def test_lost_run_is_not_retried_by_retry_on(self):
         retry = {"delays": ["30s"], "on": ["exit"]}
         assert self.follows(Lost(), on_lost="retry", retry=retry) == Retry(ms("13:00"), "lost")
 
-    def test_what_no_attempt_can_mend_is_not_attempted_again(self):
+    def test_non_retryable_failure_is_not_retried(self):
         gone = Failed("no such program", "launch_failed", retryable=False)
         assert self.follows(gone, retry=["30s"]) == Finish(Status.FAILED, "launch_failed")
 
-    def test_a_lost_run_has_failed_unless_it_may_run_twice(self):
+    def test_lost_run_fails_unless_on_lost_is_retry(self):
         assert self.follows(Lost(), retry=["30s"]) == Finish(Status.FAILED, "lost")
         assert self.follows(Lost(), on_lost="retry") == Retry(ms("13:00"), "lost")
 
-    def test_a_lost_run_that_goes_on_elsewhere_is_looked_for_even_if_a_tick_waits_for_its_turn(
+    def test_lost_reattachable_run_is_reattached_even_if_a_tick_is_queued(
         self,
     ):
         def follows(*others, schedule=a_schedule(overlap="queue"), **given):  # noqa: B008 - it is frozen
@@ -125,7 +125,7 @@ class TestAfter:
         assert follows(ending="canceled") == Retry(ms("13:00"), "canceled")  # found, and then ended
         assert follows(attempt=MOST_LOST + 1) == Finish(Status.FAILED, "lost")
 
-    def test_a_run_that_goes_on_elsewhere_is_in_flight_whatever_the_clock_says_or_who_asked_for_it(
+    def test_detached_run_is_always_in_flight(
         self,
     ):
         going = waiting("14:00", attempt=1, reattachable=True, detached=True)
@@ -133,12 +133,12 @@ class TestAfter:
         assert replace(going, is_backfill=True).in_flight(ms("13:00"))
         assert not replace(going, request_id="by hand").in_flight(ms("13:00"))
 
-    def test_who_replaces_a_run_that_goes_on_elsewhere_asks_it_to_end_and_waits(self):
+    def test_replacing_a_detached_run_requests_its_cancellation_and_waits(self):
         going = waiting(attempt=1, reattachable=True, detached=True)
         assert displace([going]) == ([RequestCancel(going)], going)
 
     @pytest.mark.parametrize("retry", [[], ["30s", "2m"]])
-    def test_a_run_that_takes_its_node_down_again_and_again_has_failed(self, retry):
+    def test_run_that_keeps_losing_its_nodes_fails(self, retry):
         lose = partial(self.follows, Lost(), on_lost="retry", retry=retry)
         most = len(retry) + MOST_LOST
         assert {lose(attempt=n) for n in range(1, most + 1)} == {Retry(ms("13:00"), "lost")}
@@ -157,56 +157,56 @@ class TestAfter:
         )
         assert found == ended
 
-    def test_a_manual_run_leaves_its_turn_to_nobody(self):
+    def test_manual_run_is_retried_even_if_a_tick_is_queued(self):
         found = self.follows(BROKEN, queued("12:30"), request_id="by-hand", retry=["30s"])
         assert found == Retry(ms("13:00") + 30 * SECOND, "error")
 
     @pytest.mark.parametrize("outcome", [Succeeded(), BROKEN, Canceled("asked to"), Lost()])
-    def test_whatever_ends_a_run_the_first_of_the_queue_is_released(self, outcome):
+    def test_every_end_of_a_run_releases_the_first_of_the_queue(self, outcome):
         found = self.follows(outcome, queued("12:40"), queued("12:20"), queued("12:30"))
         assert found.release == queued("12:20")
 
-    def test_nobody_is_released_while_another_run_is_in_flight(self):
+    def test_no_run_is_released_while_another_is_in_flight(self):
         assert self.follows(Succeeded(), a_run("12:10"), queued("12:20")).release is None
 
-    def test_a_target_that_is_gone_is_the_end_whatever_retries_there_are(self):
+    def test_missing_target_fails_a_run_without_retries(self):
         assert self.follows(Gone("no such session"), retry=["30s"], on_lost="retry") == Finish(
             Status.FAILED, "invalid_target"
         )
 
     @pytest.mark.parametrize("outcome", [BROKEN, Lost(), BUSY])
-    def test_of_a_schedule_that_is_no_more_nothing_is_attempted_again(self, outcome):
+    def test_run_of_a_deleted_schedule_is_not_retried(self, outcome):
         assert isinstance(next_step(None, a_run(), outcome, [], now=ms("13:00")), Finish)
 
     @pytest.mark.parametrize("outcome", [BROKEN, Lost(), BUSY])
-    def test_an_older_tick_that_somebody_asked_for_takes_no_turn(self, outcome):
+    def test_queued_backfill_does_not_prevent_a_retry(self, outcome):
         asked_for = queued("09:00", is_backfill=True)
         found = self.follows(outcome, asked_for, retry=["30s"], on_lost="retry")
         assert isinstance(found, Retry)
 
 
-class TestAskedToEnd:
-    """A run that a newer one replaces, or that somebody canceled, is not attempted again."""
+class TestCancellationRequested:
+    """A run whose cancellation was requested is not retried."""
 
     def ends(self, outcome, ending="superseded", **given):
         run = a_run(ending=ending)
         return next_step(a_schedule(**given), run, outcome, [run], now=ms("13:00"))
 
     @pytest.mark.parametrize("ending", ["superseded", "canceled", "timeout"])
-    def test_canceled_it_says_what_for(self, ending):
+    def test_canceled_run_has_the_requested_reason(self, ending):
         assert self.ends(Canceled("killed"), ending) == Finish(Status.CANCELED, ending)
 
-    def test_unasked_it_was_simply_canceled(self):
+    def test_run_canceled_without_a_request_has_the_reason_canceled(self):
         assert self.ends(Canceled("killed"), None) == Finish(Status.CANCELED, "canceled")
 
-    def test_failed_or_lost_it_has_no_further_attempt(self):
+    def test_run_to_be_canceled_is_not_retried(self):
         assert self.ends(BROKEN, retry=["30s"]) == Finish(Status.FAILED, "error")
         assert self.ends(Lost(), on_lost="retry") == Finish(Status.FAILED, "lost")
 
-    def test_it_may_have_succeeded_all_the_same(self):
+    def test_run_to_be_canceled_may_succeed(self):
         assert self.ends(Succeeded()) == Finish(Status.SUCCESS)
 
-    def test_the_one_that_waits_for_it_is_released(self):
+    def test_canceled_run_releases_the_queued_run(self):
         run = a_run(ending="superseded")
         schedule, others = a_schedule(overlap="replace"), [run, queued("12:30")]
         for outcome in (Canceled("killed"), BROKEN, Succeeded(), Lost()):
@@ -215,14 +215,14 @@ class TestAskedToEnd:
 
 
 class TestAccepted:
-    """A run that goes on elsewhere is awaited until a deadline."""
+    """An accepted run is awaited until its deadline."""
 
     def awaited(self, accepted=JOB_7, **given):
         found = next_step(a_schedule(**given), a_run(), accepted, [], now=ms("13:00"))
         assert found.external_id == accepted.external_id
         return found.deadline_at - ms("13:00")
 
-    def test_it_is_awaited_under_the_id_that_it_has_there(self):
+    def test_accepted_run_is_awaited_by_its_external_id(self):
         found = next_step(a_schedule(), a_run(), Accepted("job-7"), [], now=ms("13:00"))
         assert found == AwaitReport(ms("14:00"), "job-7")
 
@@ -240,30 +240,30 @@ class TestAccepted:
         assert self.awaited(Accepted("x", 9 * HOUR)) == 9 * HOUR
         assert self.awaited(Accepted("x", MINUTE)) == MINUTE
 
-    def test_it_releases_nobody(self):
+    def test_accepted_run_releases_no_queued_run(self):
         found = next_step(
             a_schedule(), a_run(), Accepted(), [a_run(), queued("12:30")], now=ms("13:00")
         )
         assert isinstance(found, AwaitReport)
 
     @pytest.mark.parametrize(("deadline", "is_awaited"), [("13:00", False), (None, True)])
-    def test_past_its_deadline_it_is_in_nobody_s_way(self, deadline, is_awaited):
+    def test_accepted_run_past_its_deadline_is_not_in_flight(self, deadline, is_awaited):
         run = a_run(deadline_at=ms(deadline) if deadline else None)
         assert run.is_accepted
         assert run.in_flight(ms("13:00")) is is_awaited
 
-    def test_until_then_it_is(self):
+    def test_accepted_run_before_its_deadline_is_in_flight(self):
         run = a_run(deadline_at=ms("13:00"))
         assert run.in_flight(ms("13:00") - 1)
-        assert told(decided(a_schedule(), run, now="13:00")) == ["launch 13:00"]
+        assert lines(decided(a_schedule(), run, now="13:00")) == ["launch 13:00"]
         later = replace(run, deadline_at=ms("13:00") + 1)
-        assert told(decided(a_schedule(), later, now="13:00")) == ["skip 13:00 overlap 12:00"]
+        assert lines(decided(a_schedule(), later, now="13:00")) == ["skip 13:00 overlap 12:00"]
 
-    def test_one_that_a_node_has_is_not_given_up_by_its_deadline(self):
+    def test_leased_run_past_a_deadline_is_still_in_flight(self):
         assert a_run(deadline_at=ms("12:30"), leased=True).in_flight(ms("13:00"))
         assert not a_run(leased=True).is_accepted
 
-    def test_past_its_deadline_it_holds_nobody_in_the_queue(self):
+    def test_accepted_run_past_its_deadline_releases_the_queue(self):
         runs = [a_run(deadline_at=ms("13:00")), queued("12:30")]
         assert to_release(runs, now=ms("13:00") - 1) is None
         assert to_release(runs, now=ms("13:00")) == queued("12:30")
@@ -273,14 +273,14 @@ class TestAccepted:
 
 
 class TestBusy:
-    """A target that cannot take a run now is asked again: that is no failure."""
+    """A busy target is tried again, which is not a failure."""
 
     def follows(self, *others, schedule=None, **fields):
         run = a_run(**fields)
         asked = schedule or a_schedule(retry=["30s", "2m"])
         return next_step(asked, run, BUSY, [run, *others], now=ms("13:00"))
 
-    def test_it_is_asked_again_when_it_said(self):
+    def test_busy_target_is_retried_at_the_time_it_requested(self):
         assert self.follows() == Retry(ms("13:05"), "busy", is_deferral=True)
 
     def test_whether_or_not_there_are_retries_and_however_often(self):
@@ -288,7 +288,7 @@ class TestBusy:
         assert found == Retry(ms("13:05"), "busy", is_deferral=True)
 
     @pytest.mark.parametrize("deferrals", [0, 1, 7])
-    def test_it_uses_up_none_of_the_delays(self, deferrals):
+    def test_busy_target_uses_no_retry(self, deferrals):
         schedule = a_schedule(retry=["30s", "2m"])
         for tries, delay in [(1, 30 * SECOND), (2, 2 * MINUTE)]:
             run = a_run(attempt=tries + deferrals, deferrals=deferrals)
@@ -299,25 +299,25 @@ class TestBusy:
             Status.FAILED, "error"
         )
 
-    def test_nor_of_the_attempts_that_a_lost_run_has(self):
+    def test_busy_target_uses_no_attempt_of_a_lost_run(self):
         run = a_run(attempt=MOST_LOST + 3, deferrals=3)
         found = next_step(a_schedule(on_lost="retry"), run, Lost(), [run], now=ms("13:00"))
         assert found == Retry(ms("13:00"), "lost")
 
-    def test_one_that_a_newer_tick_waits_for_is_over_and_was_skipped(self):
+    def test_busy_run_is_skipped_if_a_newer_tick_is_queued(self):
         found = self.follows(queued("12:30"), attempt=3, deferrals=2)
         assert found == Finish(Status.SKIPPED, "busy", queued("12:30"))
 
-    def test_or_has_failed_if_an_attempt_of_it_had(self):
+    def test_busy_run_fails_if_an_attempt_of_it_failed(self):
         found = self.follows(queued("12:30"), attempt=3, deferrals=1)
         assert found == Finish(Status.FAILED, "busy", queued("12:30"))
 
-    def test_one_that_was_asked_to_end_is_canceled_and_says_what_for(self):
+    def test_accepted_run_to_be_canceled_is_canceled_with_its_reason(self):
         assert self.follows(ending="superseded") == Finish(Status.CANCELED, "superseded")
         found = self.follows(ending="canceled", attempt=3, deferrals=1)
         assert found == Finish(Status.CANCELED, "canceled")
 
-    def test_a_manual_run_leaves_its_turn_to_nobody(self):
+    def test_manual_run_is_retried_even_if_a_tick_is_queued(self):
         found = self.follows(queued("12:30"), request_id="by-hand")
         assert found == Retry(ms("13:05"), "busy", is_deferral=True)
 
@@ -335,14 +335,14 @@ class TestRetryJitter:
         assert 0 <= min(found) < 100
         assert 4900 < max(found) <= 5 * SECOND
 
-    def test_it_is_the_same_for_the_same_attempt(self):
+    def test_retry_jitter_is_stable_for_an_attempt(self):
         assert self.delay(7, 1, **VARIED) == self.delay(7, 1, **VARIED)
 
-    def test_it_differs_from_run_to_run_and_from_attempt_to_attempt(self):
+    def test_retry_jitter_differs_between_runs_and_attempts(self):
         assert len({self.delay(run_id, 1, **VARIED) for run_id in range(20)}) > 15
         assert self.delay(7, 1, **VARIED) - 30_000 != self.delay(7, 2, **VARIED) - 120_000
 
-    def test_without_it_the_delay_is_what_was_asked_for(self):
+    def test_retry_delay_without_jitter_is_exact(self):
         assert {self.delay(run_id, 1, retry=["30s"]) for run_id in range(20)} == {30 * SECOND}
 
 
@@ -363,17 +363,17 @@ class TestRun:
         run = waiting(attempt=attempt, deferrals=deferrals)
         assert run.unstarted_end is Status[status]
 
-    def test_one_that_somebody_wanted_is_told_from_others(self):
+    def test_requested_run_is_distinguished_from_ticks(self):
         assert waiting(request_id="by-hand").is_asked_for
         assert waiting(is_backfill=True).is_asked_for
         assert not waiting().is_asked_for
 
-    def test_one_that_was_asked_for_afterwards_is_judged_when_claimed(self):
+    def test_backfill_is_rechecked_when_claimed(self):
         assert waiting(is_backfill=True).awaits_judgement
         assert not waiting(is_backfill=True, leased=True).awaits_judgement
         assert not waiting().awaits_judgement
 
-    def test_it_is_in_nobody_s_way_until_then(self):
+    def test_run_that_waits_for_a_busy_target_blocks_no_tick(self):
         assert not waiting(is_backfill=True).in_flight(ms("13:00"))
         assert waiting(is_backfill=True, leased=True).in_flight(ms("13:00"))
         assert a_run(is_backfill=True).in_flight(ms("13:00"))
@@ -392,32 +392,32 @@ class TestReleasing:
         assert to_release(runs, now=ms("13:00")) == queued("12:10")
 
     @pytest.mark.parametrize("before", [a_run(), waiting()])
-    def test_one_in_flight_holds_the_queue(self, before):
+    def test_run_in_flight_holds_the_queue(self, before):
         assert to_release([before, queued("12:30")], now=ms("13:00")) is None
 
     @pytest.mark.parametrize(
         "beside", [a_run(request_id="by-hand"), retrying(), waiting(due_at=ms("13:00") + 1)]
     )
-    def test_what_is_not_in_flight_holds_nobody(self, beside):
+    def test_run_not_in_flight_does_not_hold_the_queue(self, beside):
         assert to_release([beside, queued("12:30")], now=ms("13:00")) == queued("12:30")
 
-    def test_one_that_is_later_and_to_be_judged_yet_keeps_nobody_waiting(self):
+    def test_later_run_that_awaits_recheck_does_not_hold_the_queue(self):
         later = waiting("12:50", created_at=ms("12:55"), due_at=ms("12:58"))
         assert to_release([later, queued("12:30")], now=ms("13:00")) == queued("12:30")
         assert to_release([later, queued("12:55")], now=ms("13:00")) is None
         claimed = replace(later, leased=True)
         assert to_release([claimed, queued("12:30")], now=ms("13:00")) is None
 
-    def test_those_that_somebody_asked_for_afterwards_come_last(self):
+    def test_backfills_are_released_last(self):
         runs = [queued("09:00", is_backfill=True), queued("08:00", is_backfill=True)]
         assert to_release([*runs, queued("12:30")], now=ms("13:00")) == queued("12:30")
         assert to_release(runs, now=ms("13:00")) == runs[1]
 
     @pytest.mark.parametrize("overlap", ["skip", "queue"])
-    def test_nor_are_they_first_when_a_fresh_tick_is_there(self, overlap):
+    def test_backfill_is_not_released_before_a_new_tick(self, overlap):
         runs = [queued("09:00", is_backfill=True), queued("12:30")]
         found = decided(a_schedule(overlap=overlap), *runs, now="13:00")
-        assert told(found)[0] == "release 12:30"
+        assert lines(found)[0] == "release 12:30"
 
 
 class TestJudging:
@@ -441,19 +441,19 @@ class TestJudging:
             ("allow", "launch 12:50"),
         ],
     )
-    def test_one_in_flight_is_in_its_way_as_the_policy_says(self, overlap, becomes):
+    def test_run_in_flight_blocks_a_recheck_by_the_overlap_policy(self, overlap, becomes):
         found = self.judged(waiting("12:50"), a_run("12:55"), overlap=overlap)
         assert words(found) == becomes
 
     @pytest.mark.parametrize("overlap", ["skip", "queue"])
-    def test_one_that_is_to_be_judged_after_it_is_not_in_its_way(self, overlap):
+    def test_later_run_that_awaits_recheck_does_not_block(self, overlap):
         first = waiting("12:50", due_at=ms("12:58"))
         second = waiting("12:55", due_at=ms("12:59"))
         assert words(self.judged(first, second, overlap=overlap)) == "launch 12:50"
         found = words(self.judged(second, first, overlap=overlap))
         assert found in ("skip 12:55 overlap 12:50", "queue 12:55 behind 12:50")
 
-    def test_one_that_was_to_be_judged_and_is_claimed_is(self):
+    def test_claimed_run_that_was_rechecked_blocks(self):
         first = waiting("12:50", due_at=ms("12:58"))
         second = waiting("12:55", due_at=ms("12:59"), leased=True)
         assert words(self.judged(first, second)) == "skip 12:50 overlap 12:55"
@@ -468,10 +468,10 @@ class TestJudging:
         assert words(self.judged(retry, a_run("12:55"))) == "skip 12:50 superseded 12:55"
 
     @pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
-    def test_one_that_somebody_asked_for_afterwards_waits_whatever_the_policy(self, overlap):
+    def test_backfill_is_queued_under_any_overlap_policy(self, overlap):
         asked_for = waiting("09:00", is_backfill=True, due_at=ms("12:58"))
         found = recheck_overlap(a_schedule(overlap=overlap), asked_for, [a_run()], now=ms("13:00"))
-        assert told(found) == ["queue 09:00 behind 12:00"]
+        assert lines(found) == ["queue 09:00 behind 12:00"]
 
     def test_unless_there_is_room(self):
         asked_for = waiting("09:00", is_backfill=True, due_at=ms("12:58"))
@@ -482,7 +482,7 @@ class TestJudging:
         assert words(found) == "queue 09:00 behind 11:00"
         assert words(self.judged(asked_for)) == "launch 09:00"
 
-    def test_with_so_many_in_flight_as_may_be_it_is_skipped(self):
+    def test_recheck_skips_a_run_at_max_active(self):
         run = waiting("12:50", due_at=ms("13:00"), created_at=ms("12:50"))
         two = {"overlap": "allow", "max_active": 2}
         assert words(self.judged(run, a_run(), **two)) == "launch 12:50"
@@ -493,9 +493,9 @@ class TestJudging:
 class TestJudgingReplacements:
     def judged(self, run, *others):
         schedule = a_schedule(overlap="replace")
-        return told(recheck_overlap(schedule, run, [run, *others], now=ms("13:00")))
+        return lines(recheck_overlap(schedule, run, [run, *others], now=ms("13:00")))
 
-    def test_it_asks_an_older_one_to_end_and_waits_for_it(self):
+    def test_recheck_under_replace_cancels_an_older_run_and_waits(self):
         run = waiting("12:50", due_at=ms("13:00"))
         assert self.judged(run, a_run()) == ["end 12:00", "queue 12:50 behind 12:00"]
         asked = a_run(ending="superseded")
@@ -508,7 +508,7 @@ class TestJudgingReplacements:
         assert found == ["supersede 11:00", "end 12:00", "queue 12:50 behind 12:00"]
 
     @pytest.mark.parametrize("other", [a_run("12:55"), waiting("12:55")])
-    def test_it_was_replaced_itself_if_a_newer_one_is_in_flight(self, other):
+    def test_recheck_under_replace_skips_a_run_older_than_the_one_in_flight(self, other):
         run = waiting("12:50", due_at=ms("13:00"))
         assert self.judged(run, other) == ["skip 12:50 superseded 12:55"]
         assert self.judged(run, a_run(), other)[-1].startswith("skip 12:50 superseded")
@@ -522,15 +522,15 @@ class TestJudgingReplacements:
 
 
 class TestMakingWay:
-    def test_with_nothing_there_is_nothing_to_wait_for(self):
+    def test_displace_without_runs_waits_for_none(self):
         assert displace([]) == ([], None)
 
-    def test_those_that_wait_are_dropped_and_those_that_run_asked(self):
+    def test_displace_supersedes_waiting_runs_and_cancels_running_ones(self):
         decisions, left = displace([waiting("11:00"), a_run("11:30"), a_run("12:00")])
-        assert told(decisions) == ["supersede 11:00", "end 11:30", "end 12:00"]
+        assert lines(decisions) == ["supersede 11:00", "end 11:30", "end 12:00"]
         assert left == a_run("12:00")
 
-    def test_one_that_is_ending_is_waited_for_and_not_asked(self):
+    def test_displace_waits_for_a_run_that_is_already_ending(self):
         ending = a_run(ending="canceled")
         assert displace([ending]) == ([], ending)
 
@@ -538,9 +538,7 @@ class TestMakingWay:
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
 @pytest.mark.parametrize("ending", [None, "superseded"])
 @pytest.mark.parametrize("schedule", [None, a_schedule(retry=["30s"], on_lost="retry")])
-def test_every_outcome_is_decided_and_none_after_being_asked_to_end_is_attempted_again(
-    outcome, ending, schedule
-):
+def test_every_outcome_is_decided_and_canceled_runs_are_not_retried(outcome, ending, schedule):
     run = a_run(ending=ending)
     found = next_step(schedule, run, outcome, [run], now=ms("13:00"))
     assert isinstance(found, (Finish, Retry, AwaitReport))
@@ -563,7 +561,7 @@ def test_a_condition_holds_or_not_or_nobody_could_tell(kind, outcome, answer):
     assert holds(Target(kind, {kind: "x"}), outcome) is answer
 
 
-def test_what_was_accepted_and_asked_to_end_is_in_the_way_until_it_has():
+def test_accepted_run_to_be_canceled_is_in_flight_until_it_ends():
     accepted = Run(1, 0, Status.STARTED, 0, 0, attempt=1, deadline_at=5_000)
     assert not accepted.in_flight(5_000), "nobody has told of its end in time"
     assert replace(accepted, ending="superseded").in_flight(5_000)

@@ -45,6 +45,6 @@ def test_an_instant_may_have_parts_of_a_second(text, ms):
 @pytest.mark.parametrize(
     "text", ["", "now", "2026-01-01T12:00:00.Z", "2026-01-01T12:00.5Z", None, 7]
 )
-def test_what_is_no_instant_is_refused(text):
+def test_invalid_instant_is_refused(text):
     with pytest.raises(InvalidSchedule):
         parse_instant_ms(text)

@@ -23,7 +23,7 @@ def test_a_fraction_may_have_any_number_of_digits_and_is_rounded_down(digits):
 
 
 @pytest.mark.parametrize("text", [f"{AT}.Z", f"{AT},5Z", "2026-12-01T09:00.5Z", f"{AT}.5.5Z"])
-def test_what_is_no_fraction_of_a_second_is_refused(text):
+def test_invalid_fraction_of_a_second_is_refused(text):
     for parse in (parse_instant, parse_instant_ms):
         with pytest.raises(InvalidSchedule, match="is not a date and time"):
             parse(text)

@@ -127,7 +127,7 @@ def test_the_ticks_of_a_range_are_those_of_its_halves(case, length, share):
 
 
 @given(triggers(), st.integers(1, 40 * DAY))
-def test_what_is_told_of_a_range_is_what_listing_it_shows(case, length):
+def test_range_properties_match_its_listed_ticks(case, length):
     trigger, t = case
     if len(trigger.between(t, t + length)) > 5_000:
         length = 3_000
@@ -207,7 +207,7 @@ def test_a_walk_through_every_second_finds_the_same_ticks(text, name, around):
 
 @given(st.text() | cron_texts() | st.text(alphabet="0123456789*/-,LW#?HMON @", max_size=40))
 @examples(1_000)
-def test_any_text_at_all_gives_a_trigger_or_the_one_error(text):
+def test_any_text_gives_a_trigger_or_an_invalid_schedule(text):
     def ask():
         return cron(text, tz="Europe/Berlin", key="some-id").next_after(0)
 

@@ -144,15 +144,15 @@ def test_a_tick_is_not_moved_onto_an_excluded_day():
         ({"exclude": ["2026-02-01"] * 10_001}, "exclude: 10001 items"),
         ({"within": "9 to 5"}, "within.hours: '9 to 5' is not a range of hours"),
         ({"within": {"hours": 9}}, "within.hours: 9 is not a range of hours"),
-        ({"within": {"days": "MON#1"}}, "within.days: 'MON#1' is no set of weekdays"),
-        ({"within": {"days": "Someday"}}, "within.days: 'Someday' is no day of week"),
-        ({"within": {"outside": "wait"}}, "within.outside: no way is called 'wait'"),
-        ({"within": {"hour": "09:00-17:00"}}, "within.hour: no such key"),
+        ({"within": {"days": "MON#1"}}, "within.days: 'MON#1' is not a set of weekdays"),
+        ({"within": {"days": "Someday"}}, "within.days: 'Someday' is not a day of week"),
+        ({"within": {"outside": "wait"}}, "within.outside: 'wait' is not a valid value"),
+        ({"within": {"hour": "09:00-17:00"}}, "within.hour: no field has this name"),
         ({"within": "09:00-10:00"}, "within: no tick is left"),
-        ({"dst": "jump"}, "dst: no way is called 'jump'"),
+        ({"dst": "jump"}, "dst: 'jump' is not a valid value"),
     ],
 )
-def test_what_is_no_limit_is_refused(limits, said):
+def test_invalid_limit_is_refused(limits, said):
     with pytest.raises(InvalidSchedule, match=said):
         cron("0 20 * * *", **limits)
 

@@ -1,4 +1,4 @@
-"""Who hears of what, in which words, and what follows a delivery."""
+"""Rules of channels, texts of messages, and what follows a delivery."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from onbeat.core.notify.channels import KINDS, WAYS, MailServer, read_channels
 from onbeat.core.notify.notifications import (
     BACKOFF,
     LONGEST_LINE,
-    MOST_TOLD,
+    MOST_NOTICES,
     Delivered,
     DeliveryRefused,
     DeliveryResult,
@@ -46,7 +46,7 @@ def a_rule(*on, **fields):
     return channel.rule
 
 
-# -- who hears of it
+# -- rules
 
 
 def test_the_third_failure_in_a_row_is_told_and_then_no_more_until_a_recovery():
@@ -56,7 +56,7 @@ def test_the_third_failure_in_a_row_is_told_and_then_no_more_until_a_recovery():
     assert rule.hears(a_notice("recovery", failures=7))
 
 
-def test_whoever_was_not_told_of_the_failures_is_not_told_of_their_end():
+def test_recovery_is_sent_only_after_a_reported_failure():
     assert not a_rule("failures:3", "recovery").hears(a_notice("recovery", failures=2))
     assert a_rule("failures:3", "failure", "recovery").hears(a_notice("recovery", failures=2))
     assert a_rule("recovery").hears(a_notice("recovery", failures=1))
@@ -95,7 +95,7 @@ def test_a_channel_hears_of_the_schedules_it_names(globs, schedule_id, heard):
 
 
 @given(st.sampled_from(["failure", "missed", "parked"]), st.text("ab/", min_size=1, max_size=9))
-def test_who_names_all_schedules_hears_what_who_names_one_hears(kind, schedule_id):
+def test_wildcard_rule_matches_like_a_rule_for_one_schedule(kind, schedule_id):
     notice = a_notice(kind, schedule_id)
     one, every = Rule(frozenset({kind}), schedules=(schedule_id,)), Rule(frozenset({kind}))
     assert one.hears(notice)
@@ -105,7 +105,7 @@ def test_who_names_all_schedules_hears_what_who_names_one_hears(kind, schedule_i
 # -- in words
 
 
-def test_what_happened_is_told_in_words_with_how_to_look():
+def test_message_text_has_the_command_to_investigate():
     notice = a_notice(failures=3, reason="error", error="disk full")
     assert subject(compose_message([notice])) == "[onbeat] backup failed (3 in a row)"
     assert text(compose_message([notice])) == (
@@ -118,7 +118,7 @@ def test_what_happened_is_told_in_words_with_how_to_look():
 
 
 @pytest.mark.parametrize(
-    ("notice", "told"),
+    ("notice", "content"),
     [
         (a_notice(), "backup failed"),
         (a_notice("recovery", failures=1), "backup works again (after 1 failure)"),
@@ -133,8 +133,8 @@ def test_what_happened_is_told_in_words_with_how_to_look():
         (a_notice("test"), "a test: this channel works"),
     ],
 )
-def test_each_kind_has_its_headline(notice, told):
-    assert headline(notice) == told
+def test_each_kind_has_its_headline(notice, content):
+    assert headline(notice) == content
 
 
 def test_a_stuck_run_is_told_with_the_limit_that_it_exceeds():
@@ -158,27 +158,27 @@ def test_a_range_of_ticks_is_told_from_its_first_to_its_last():
 @pytest.mark.parametrize("reason", REASONS)
 @pytest.mark.parametrize("error", ["", "it broke"])
 def test_no_reason_is_told_with_a_gap_in_its_sentence(reason, error):
-    told = why(a_notice(reason=reason, error=error))
-    assert "{" not in told
-    assert error in told
-    assert told or reason in {
+    content = why(a_notice(reason=reason, error=error))
+    assert "{" not in content
+    assert error in content
+    assert content or reason in {
         "overlap",
         "coalesced",
         "rate",
-    }  # which are no reasons to tell anybody
+    }  # reasons without a notification
 
 
 def test_every_miss_says_why():
     assert all(why(a_notice("missed", reason=reason)) for reason in MISSES)
 
 
-def test_of_many_notices_fifty_are_told_and_the_rest_is_counted():
-    told = compose_message([a_notice(schedule_id=f"s{n}") for n in range(60)])
-    assert (len(told.notices), told.more, told.count) == (MOST_TOLD, 10, 60)
-    assert subject(told) == "[onbeat] s0 failed, and 59 more"
-    assert "and 10 more, which are not listed" in text(told)
-    both = told.joined(compose_message([a_notice() for _ in range(5)]))
-    assert (len(both.notices), both.count) == (MOST_TOLD, 65)
+def test_message_lists_fifty_notices_and_counts_the_rest():
+    content = compose_message([a_notice(schedule_id=f"s{n}") for n in range(60)])
+    assert (len(content.notices), content.more, content.count) == (MOST_NOTICES, 10, 60)
+    assert subject(content) == "[onbeat] s0 failed, and 59 more"
+    assert "and 10 more, not listed" in text(content)
+    both = content.joined(compose_message([a_notice() for _ in range(5)]))
+    assert (len(both.notices), both.count) == (MOST_NOTICES, 65)
 
 
 @given(st.text())
@@ -200,7 +200,7 @@ def a_letter(attempt=1):
     return OutgoingMessage(1, "ops", "key", compose_message([a_notice()]), 0, attempt)
 
 
-def test_what_was_refused_for_now_is_tried_again_later_and_later_and_then_no_more():
+def test_temporarily_refused_message_is_retried_with_growing_delays():
     waits = [delivery_result(a_letter(n), DeliveryRefused("busy")) for n in range(1, 7)]
     assert [each.wait for each in waits[:5]] == [5_000, 30_000, 120_000, 600_000, 3_600_000]
     assert {each.state for each in waits[:5]} == {"waiting"}
@@ -208,13 +208,13 @@ def test_what_was_refused_for_now_is_tried_again_later_and_later_and_then_no_mor
     assert [a_letter(n).is_last_try for n in (len(BACKOFF), len(BACKOFF) + 1)] == [False, True]
 
 
-def test_what_may_have_arrived_is_never_tried_again():
+def test_message_that_may_have_arrived_is_never_sent_again():
     assert [delivery_result(a_letter(n), DeliveryUnknown("lost")).state for n in (1, 6)] == [
         "in_doubt"
     ] * 2
 
 
-def test_what_was_refused_for_good_or_taken_is_over():
+def test_delivered_or_permanently_refused_message_is_final():
     assert delivery_result(a_letter(), DeliveryRefused("HTTP 404", again=False)) == DeliveryResult(
         "failed", "HTTP 404"
     )
@@ -256,65 +256,77 @@ def test_a_channel_is_read_with_its_rule():
     assert channel.headers == (("Authorization", "Bearer ${env:TOKEN}"),)
 
 
-def test_without_more_a_channel_hears_of_what_went_wrong_and_of_its_end():
+def test_channel_reports_failures_and_recoveries_by_default():
     (channel,) = read_channels({"ops": HOOK})
     assert channel.rule == Rule(frozenset({"failure", "recovery", "missed", "parked", "stuck"}))
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "content"),
     [
-        (3, '3 is no table of channels ([notify.ops] with webhook = "https://...")'),
-        ({"o s": {}}, "'o s' is no name of a channel (letters, digits, dots, - and _)"),
-        ({"ops": 3}, 'ops: it is no table ([notify.ops] with webhook = "https://...")'),
-        ({"ops": {}}, "ops: it says not where to (one of webhook, smtp, apprise)"),
+        (3, '3 is not a table of channels ([notify.ops] with webhook = "https://...")'),
+        ({"o s": {}}, "'o s' is not a valid channel name (letters, digits, dots, - and _)"),
+        ({"ops": 3}, 'ops: it is not a table ([notify.ops] with webhook = "https://...")'),
+        ({"ops": {}}, "ops: it has no destination (one of webhook, smtp, apprise)"),
         ({"ops": HOOK | MAIL}, "ops: it has webhook and smtp (one of webhook, smtp, apprise)"),
         ({"ops": HOOK | {"onn": []}}, "ops.onn: no field has this name (did you mean 'on'?)"),
         ({"ops": HOOK | {"to": []}}, "ops.to: no field has this name (known: "),
-        ({"ops": HOOK | {"on": "failure"}}, "ops.on: 'failure' is no list of them ("),
-        ({"ops": HOOK | {"on": []}}, "ops.on: [] is no list of them ("),
+        ({"ops": HOOK | {"on": "failure"}}, "ops.on: 'failure' is not a list of them ("),
+        ({"ops": HOOK | {"on": []}}, "ops.on: [] is not a list of them ("),
         (
             {"ops": HOOK | {"on": ["late", "failure", "recvery"]}},
-            "ops.on[2]: nothing is called 'recvery' (did you mean 'recovery'?)",
+            "ops.on[2]: 'recvery' is not a kind of notice (did you mean 'recovery'?)",
         ),
-        ({"ops": HOOK | {"on": ["failures:0"]}}, "ops.on[0]: nothing is called 'failures:0' ("),
-        ({"ops": HOOK | {"on": [3]}}, "ops.on[0]: nothing is called 3 ("),
+        (
+            {"ops": HOOK | {"on": ["failures:0"]}},
+            "ops.on[0]: 'failures:0' is not a kind of notice (",
+        ),
+        ({"ops": HOOK | {"on": [3]}}, "ops.on[0]: 3 is not a kind of notice ("),
         ({"ops": HOOK | {"schedules": ["a b"]}}, "ops.schedules[0]: 'a b' is not an id ("),
         ({"ops": HOOK | {"late": "0s"}}, "ops.late: '0s' is out of bounds (1s to 7d)"),
         ({"ops": HOOK | {"late": 30}}, "ops.late: the number 30 has no unit ("),
         ({"ops": HOOK | {"every": "2d"}}, "ops.every: '2d' is out of bounds (0s to 1d)"),
-        ({"ops": {"webhook": 3}}, "ops.webhook: it is not a text (a text in quotes)"),
-        ({"ops": {"webhook": "ftp://s3cret"}}, "ops.webhook: it is no URL (https://host/path)"),
-        ({"ops": {"webhook": "https://h/${HOME}"}}, "ops.webhook: no variable is named after ${ ("),
-        ({"ops": {"webhook": "https://h/\n"}}, "ops.webhook: it is too long, or holds what cannot"),
-        ({"ops": {"webhook": "secret://../x"}}, "ops.webhook: no secret has such a name ("),
+        ({"ops": {"webhook": 3}}, "ops.webhook: it is not a string (a string in quotes)"),
+        ({"ops": {"webhook": "ftp://s3cret"}}, "ops.webhook: it is not a URL (https://host/path)"),
+        (
+            {"ops": {"webhook": "https://h/${HOME}"}},
+            "ops.webhook: ${ is not followed by a variable (",
+        ),
+        (
+            {"ops": {"webhook": "https://h/\n"}},
+            "ops.webhook: it is too long, or contains characters that cannot",
+        ),
+        (
+            {"ops": {"webhook": "secret://../x"}},
+            "ops.webhook: it is not a valid name of a secret (",
+        ),
         ({"ops": HOOK | {"headers": {"Host": "x"}}}, "ops.headers: 'Host' cannot be set ("),
         (
             {"ops": HOOK | {"headers": {"A": "a\r\nB: c"}}},
-            "ops.headers.A: it is too long, or holds",
+            "ops.headers.A: it is too long, or contains",
         ),
-        ({"ops": MAIL | {"smtp": "mail.example"}}, "ops.smtp: it is no mail server ("),
+        ({"ops": MAIL | {"smtp": "mail.example"}}, "ops.smtp: it is not a mail server ("),
         (
             {"ops": MAIL | {"smtp": "smtp://me:s3cret@h"}},
-            'ops.smtp: there is a password in it (password = "${env:NAME}" beside it)',
+            'ops.smtp: it contains a password (set password = "${env:NAME}")',
         ),
-        ({"ops": MAIL | {"smtp": "smtp://h:99999"}}, "ops.smtp: 99999 is no port (1 to 65535)"),
+        ({"ops": MAIL | {"smtp": "smtp://h:99999"}}, "ops.smtp: 99999 is not a port (1 to 65535)"),
         (
             {"ops": MAIL | {"smtp": "smtp://h", "password": "s3cret"}},
-            "ops.password: nobody logs in with it (smtp://user@host)",
+            "ops.password: it requires a user (smtp://user@host)",
         ),
-        ({"ops": {"smtp": "smtp://h"}}, "ops.to: None is no list of them ("),
+        ({"ops": {"smtp": "smtp://h"}}, "ops.to: None is not a list of them ("),
         (
             {"ops": MAIL | {"to": ["a@b", "a@b\r\nBcc: c@d"]}},
             "ops.to[1]: 'a@b\\r\\nBcc: c@d' is not",
         ),
         ({"ops": MAIL | {"to": ["a@b,c@d"]}}, "ops.to[0]: 'a@b,c@d' is not an address ("),
-        ({"ops": MAIL | {"from": "me"}}, "ops.from: 'me' is no address (onbeat@example.org)"),
+        ({"ops": MAIL | {"from": "me"}}, "ops.from: 'me' is not an address (onbeat@example.org)"),
     ],
 )
-def test_what_is_wrong_is_named_where_it_stands_and_no_secret_is_told(given, told):
+def test_invalid_channel_is_refused_by_field_without_secrets(given, content):
     found = refusal(given)
-    assert found.startswith(told)
+    assert found.startswith(content)
     assert "s3cret" not in found
 
 

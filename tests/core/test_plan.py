@@ -33,10 +33,10 @@ from tests.core.plans import (
     at,
     clock,
     decided,
+    lines,
     ms,
     queued,
     retrying,
-    told,
     waiting,
     words,
 )
@@ -60,7 +60,7 @@ class TestOnTime:
 
     def test_ticks_within_their_grace_are_decided_each_by_itself_in_order(self):
         found = decided(a_schedule(every="20s", overlap="allow"), now="13:01")
-        assert told(found) == [
+        assert lines(found) == [
             "launch 13:00", "launch 13:00:20", "launch 13:00:40", "launch 13:01",
         ]  # fmt: skip
 
@@ -68,25 +68,25 @@ class TestOnTime:
     def test_a_tick_decided_within_its_grace_is_on_time(self, grace):
         schedule = a_schedule(grace=grace)
         end = ms("13:00") + schedule.policy.grace
-        assert told(decided(schedule, now=end))[0] == "launch 13:00"
+        assert lines(decided(schedule, now=end))[0] == "launch 13:00"
 
     @pytest.mark.parametrize(("catchup", "becomes"), [("once", "catchup"), ("none", "skip")])
     def test_a_millisecond_later_it_was_missed(self, catchup, becomes):
         found = decided(a_schedule(catchup=catchup), now=ms("13:01") + 1)
-        assert told(found)[0].startswith(becomes)
+        assert lines(found)[0].startswith(becomes)
 
     def test_grace_counts_from_when_a_tick_was_to_start_not_from_when_it_was_planned(self):
         schedule = a_schedule(jitter="50m", catchup="none")
         start = due_at(schedule, at("13:00"), NO_PAST)
         assert start > ms("13:01")
-        assert told(decided(schedule, now=start + MINUTE)) == ["launch 13:00"]
-        assert told(decided(schedule, now=start + MINUTE + 1)) == ["skip 13:00 missed"]
+        assert lines(decided(schedule, now=start + MINUTE)) == ["launch 13:00"]
+        assert lines(decided(schedule, now=start + MINUTE + 1)) == ["skip 13:00 missed"]
 
     def test_a_tick_whose_jittered_time_is_to_come_waits_until_then(self):
         schedule = a_schedule(jitter="50m")
         start = due_at(schedule, at("13:00"), NO_PAST)
         assert decided(schedule, now=start - 1) == Plan((), Due(at("13:00"), start))
-        assert told(decided(schedule, now=start)) == ["launch 13:00"]
+        assert lines(decided(schedule, now=start)) == ["launch 13:00"]
 
     def test_a_moved_tick_waits_for_the_opening_and_keeps_its_run_at(self):
         hours = {"hours": "15:00-17:00", "outside": "move"}
@@ -97,7 +97,7 @@ class TestOnTime:
 
     def test_of_several_triggers_the_earliest_wins_and_equal_instants_are_one_tick(self):
         schedule = a_schedule(any=[{"every": "20m"}, {"every": "30m"}], grace="2h", overlap="allow")
-        assert told(decided(schedule, now="14:00")) == [
+        assert lines(decided(schedule, now="14:00")) == [
             "launch 13:00", "launch 13:20", "launch 13:30", "launch 13:40", "launch 14:00",
         ]  # fmt: skip
 
@@ -106,7 +106,7 @@ class TestOnTime:
         schedule = a_schedule(cron="0 * * * *", **bounds)
         first = next_due(schedule, 0, NO_PAST)
         found = plan(schedule, first.run_at, (), NO_PAST, now=ms("20:00"))
-        assert told(found) == ["catchup 13:00..15:00 (3)"]
+        assert lines(found) == ["catchup 13:00..15:00 (3)"]
         assert found.due is None
 
     def test_what_is_due_over_a_clock_change_is_what_the_wall_clock_shows(self):
@@ -116,7 +116,7 @@ class TestOnTime:
         first = parse_instant("2026-03-28T23:00:00Z")
         due = next_due(schedule, first, NO_PAST)
         found = plan(schedule, due.run_at, (), NO_PAST, now=first * 1000 + 12 * HOUR)
-        assert told(found) == [  # 01:30, 02:30 which is not there and so 03:00, and 03:30
+        assert lines(found) == [  # 01:30, 02:30 which is not there and so 03:00, and 03:30
             "launch 2026-03-29T00:30", "launch 2026-03-29T01:00", "launch 2026-03-29T01:30",
         ]  # fmt: skip
 
@@ -164,7 +164,7 @@ class TestMost:
 
     def test_a_range_of_missed_ticks_counts_as_one(self):
         found = decided(a_schedule(every="1s", catchup="none", overlap="allow"), now="14:00")
-        missed, *launched = told(found)
+        missed, *launched = lines(found)
         assert missed == "skip 13:00..13:58:59 (3540) missed"
         assert (launched[0], launched[-1], len(launched)) == (
             "launch 13:59", "launch 14:00", 61,
@@ -173,14 +173,14 @@ class TestMost:
 
 class TestOverlap:
     def test_a_tick_is_skipped_while_the_last_run_is_going(self):
-        assert told(decided(a_schedule(), a_run(), now="13:00")) == ["skip 13:00 overlap 12:00"]
+        assert lines(decided(a_schedule(), a_run(), now="13:00")) == ["skip 13:00 overlap 12:00"]
 
     def test_a_run_that_waits_to_start_is_in_the_way_too(self):
-        assert told(decided(a_schedule(), waiting(), now="13:00")) == ["skip 13:00 overlap 12:00"]
+        assert lines(decided(a_schedule(), waiting(), now="13:00")) == ["skip 13:00 overlap 12:00"]
 
     def test_a_tick_is_skipped_for_one_decided_in_the_same_plan(self):
         found = decided(a_schedule(every="20s"), now="13:00:40")
-        assert told(found) == [
+        assert lines(found) == [
             "launch 13:00", "skip 13:00:20 overlap 13:00", "skip 13:00:40 overlap 13:00",
         ]  # fmt: skip
 
@@ -189,20 +189,20 @@ class TestOverlap:
 
     def test_a_manual_run_is_in_nobody_s_way(self):
         by_hand = a_run(request_id="by-hand")
-        assert told(decided(a_schedule(), by_hand, now="13:00")) == ["launch 13:00"]
+        assert lines(decided(a_schedule(), by_hand, now="13:00")) == ["launch 13:00"]
 
-    def test_nor_is_a_run_whose_time_is_still_to_come(self):
+    def test_run_due_later_is_not_stale(self):
         deferred = waiting(due_at=ms("13:30"))
-        assert told(decided(a_schedule(), deferred, now="13:00")) == ["launch 13:00"]
-        assert told(decided(a_schedule(), deferred, now="13:30"))[0].startswith("skip")
+        assert lines(decided(a_schedule(), deferred, now="13:00")) == ["launch 13:00"]
+        assert lines(decided(a_schedule(), deferred, now="13:30"))[0].startswith("skip")
 
-    def test_one_that_was_due_when_it_was_decided_stays_so_if_the_clock_is_set_back(self):
+    def test_due_run_stays_due_if_the_clock_moves_backward(self):
         early = waiting("13:30", created_at=ms("13:30"))
-        assert told(decided(a_schedule(), early, now="13:00")) == ["skip 13:00 overlap 13:30"]
+        assert lines(decided(a_schedule(), early, now="13:00")) == ["skip 13:00 overlap 13:30"]
 
     def test_under_allow_every_tick_is_launched(self):
         found = decided(a_schedule(overlap="allow", every="20s"), a_run(), now="13:00:40")
-        assert told(found) == ["launch 13:00", "launch 13:00:20", "launch 13:00:40"]
+        assert lines(found) == ["launch 13:00", "launch 13:00:20", "launch 13:00:40"]
 
     def test_under_queue_a_tick_waits_behind_the_run_in_flight(self):
         found = decided(a_schedule(overlap="queue"), a_run(), now="13:00")
@@ -210,13 +210,13 @@ class TestOverlap:
 
     def test_under_queue_the_first_is_launched_and_the_others_wait(self):
         found = decided(a_schedule(overlap="queue", every="20s"), now="13:00:40")
-        assert told(found) == [
+        assert lines(found) == [
             "launch 13:00", "queue 13:00:20 behind 13:00", "queue 13:00:40 behind 13:00",
         ]  # fmt: skip
 
     def test_the_queue_is_joined_behind_the_run_in_flight_whoever_waits_already(self):
         found = decided(a_schedule(overlap="queue"), a_run("11:00"), queued("12:00"), now="13:00")
-        assert told(found) == ["queue 13:00 behind 11:00"]
+        assert lines(found) == ["queue 13:00 behind 11:00"]
 
     @pytest.mark.parametrize(("waiting_runs", "left"), [(QUEUE_LIMIT - 1, 1), (QUEUE_LIMIT, 0)])
     def test_a_full_queue_skips(self, waiting_runs, left):
@@ -224,7 +224,7 @@ class TestOverlap:
         found = decided(a_schedule(overlap="queue", every="20s"), a_run(), *queue, now="13:00:20")
         full = ["skip 13:00 queue_full 12:00", "skip 13:00:20 queue_full 12:00"]
         room = ["queue 13:00 behind 12:00", "queue 13:00:20 behind 12:00"]
-        assert told(found) == room[:left] + full[left:]
+        assert lines(found) == room[:left] + full[left:]
 
     def test_a_queue_holds_a_hundred(self):
         assert QUEUE_LIMIT == 100
@@ -233,37 +233,37 @@ class TestOverlap:
 class TestSuperseding:
     def test_a_fresh_tick_ends_a_run_that_waits_for_its_retry(self):
         found = decided(a_schedule(), retrying("12:00"), now="13:00")
-        assert told(found) == ["supersede 12:00", "launch 13:00"]
+        assert lines(found) == ["supersede 12:00", "launch 13:00"]
 
-    def test_it_ends_every_one_of_them_once(self):
+    def test_pause_ends_every_stale_run_once(self):
         found = decided(
             a_schedule(overlap="allow", every="20s"),
             retrying("11:00"),
             retrying("12:00"),
             now="13:00:20",
         )
-        assert told(found) == [
+        assert lines(found) == [
             "supersede 11:00", "supersede 12:00", "launch 13:00", "launch 13:00:20",
         ]  # fmt: skip
 
-    def test_one_whose_retry_is_due_already_is_superseded_too(self):
+    def test_run_with_a_due_retry_is_superseded(self):
         found = decided(a_schedule(), retrying(due="12:30"), now="13:00")
-        assert told(found) == ["supersede 12:00", "launch 13:00"]
+        assert lines(found) == ["supersede 12:00", "launch 13:00"]
 
     def test_a_catch_up_is_a_fresh_tick(self):
         found = decided(a_schedule(), retrying(), now="13:30")
-        assert told(found) == ["supersede 12:00", "catchup 13:00"]
+        assert lines(found) == ["supersede 12:00", "catchup 13:00"]
 
     def test_missed_ticks_supersede_nothing(self):
         found = decided(a_schedule(catchup="none"), retrying(), now="13:30")
-        assert told(found) == ["skip 13:00 missed"]
+        assert lines(found) == ["skip 13:00 missed"]
 
     def test_a_manual_run_keeps_its_retries(self):
         by_hand = retrying(request_id="by-hand")
-        assert told(decided(a_schedule(), by_hand, now="13:00")) == ["launch 13:00"]
+        assert lines(decided(a_schedule(), by_hand, now="13:00")) == ["launch 13:00"]
 
     def test_no_tick_supersedes_nothing(self):
-        assert told(decided(a_schedule(), retrying(), now="12:59")) == []
+        assert lines(decided(a_schedule(), retrying(), now="12:59")) == []
 
     def test_a_queue_is_never_left_with_nothing_in_flight_before_it(self):
         # a second attempt was handed back after a tick had queued behind it
@@ -273,45 +273,45 @@ class TestSuperseding:
             queued("12:00"),
             now="13:00",
         )
-        assert told(found) == ["supersede 11:00", "release 12:00", "queue 13:00 behind 12:00"]
+        assert lines(found) == ["supersede 11:00", "release 12:00", "queue 13:00 behind 12:00"]
 
     def test_a_retry_that_has_to_queue_is_superseded_where_it_waits(self):
         # several ran side by side until an edit made them a queue
         queue, last = a_schedule(overlap="queue"), queued("11:00", attempt=1)
         found = decided(queue, a_run("12:00"), last, queued("12:30"), now="13:00")
-        assert told(found) == ["supersede 11:00", "queue 13:00 behind 12:00"]
+        assert lines(found) == ["supersede 11:00", "queue 13:00 behind 12:00"]
         found = decided(queue, retrying("10:00"), last, now="13:00")
-        assert told(found) == ["supersede 10:00", "supersede 11:00", "launch 13:00"]
+        assert lines(found) == ["supersede 10:00", "supersede 11:00", "launch 13:00"]
 
 
 class TestMaxRuns:
     def test_the_last_start_is_the_end(self):
         found = decided(a_schedule(max_runs=3), now="13:00", past=Past(runs_used=2))
-        assert told(found) == ["launch 13:00"]
+        assert lines(found) == ["launch 13:00"]
         assert found.due is None
 
     def test_starts_in_one_plan_are_counted(self):
         found = decided(a_schedule(every="20s", overlap="allow", max_runs=2), now="13:01")
-        assert told(found) == ["launch 13:00", "launch 13:00:20"]
+        assert lines(found) == ["launch 13:00", "launch 13:00:20"]
         assert found.due is None
 
-    def test_what_waits_in_the_queue_was_a_start(self):
+    def test_queued_tick_counts_for_max_runs(self):
         found = decided(a_schedule(every="20s", overlap="queue", max_runs=2), a_run(), now="13:01")
-        assert told(found) == ["queue 13:00 behind 12:00", "queue 13:00:20 behind 12:00"]
+        assert lines(found) == ["queue 13:00 behind 12:00", "queue 13:00:20 behind 12:00"]
         assert found.due is None
 
-    def test_what_is_skipped_uses_none(self):
+    def test_skipped_tick_does_not_count_for_max_runs(self):
         found = decided(a_schedule(max_runs=1), a_run(), now="13:00")
-        assert told(found) == ["skip 13:00 overlap 12:00"]
+        assert lines(found) == ["skip 13:00 overlap 12:00"]
         assert clock(found.due.run_at) == "14:00"
 
-    def test_what_was_missed_uses_none(self):
+    def test_missed_tick_does_not_count_for_max_runs(self):
         found = decided(a_schedule(max_runs=1, catchup="none"), now="17:30")
         assert clock(found.due.run_at) == "18:00"
 
     def test_a_catch_up_is_one_start_however_many_it_stands_for(self):
         found = decided(a_schedule(max_runs=2), now="17:30")
-        assert told(found) == ["catchup 13:00..17:00 (5)"]
+        assert lines(found) == ["catchup 13:00..17:00 (5)"]
         assert clock(found.due.run_at) == "18:00"
 
     def test_starts_are_launches_and_queued_runs(self):
@@ -323,7 +323,7 @@ class TestMaxRuns:
         schedule = a_schedule(
             any=[{"every": "20s", "max_runs": 2}, {"daily": "03:00"}], overlap="allow"
         )
-        assert told(decided(schedule, now="13:01")) == ["launch 13:00", "launch 13:00:20"]
+        assert lines(decided(schedule, now="13:01")) == ["launch 13:00", "launch 13:00:20"]
 
 
 class TestSettingAside:
@@ -335,11 +335,11 @@ class TestSettingAside:
         aside = set_aside(a_schedule(), at("13:00"), NO_PAST, now=ms("15:59"), reason="gate_off")
         assert aside == Skip(Tick(at("15:00"), ms("15:00"), at("13:00"), 3), "gate_off")
 
-    def test_one_tick_is_no_range(self):
+    def test_single_tick_is_not_a_range(self):
         aside = set_aside(a_schedule(), at("13:00"), NO_PAST, now=ms("13:00"), reason="canceled")
         assert aside == Skip(Tick(at("13:00"), ms("13:00")), "canceled")
 
-    def test_it_goes_by_what_was_planned_not_by_what_was_due(self):
+    def test_set_aside_ticks_are_selected_by_planned_time_not_due_time(self):
         schedule = a_schedule(jitter="50m")
         aside = set_aside(schedule, at("13:00"), NO_PAST, now=ms("14:00"), reason="paused")
         assert words(aside) == "skip 13:00..14:00 (2) paused"
@@ -368,17 +368,17 @@ class TestSettingAside:
         schedule = a_schedule(overlap=overlap)
         aside = set_aside(schedule, at("13:00"), NO_PAST, now=ms("15:59"), reason="paused")
         found = catch_up(schedule, aside, [a_run()], NO_PAST, now=ms("15:59"))
-        assert told(found) == [becomes]
+        assert lines(found) == [becomes]
 
     def test_catching_up_supersedes_a_run_that_waits_for_its_retry(self):
         aside = set_aside(a_schedule(), at("13:00"), NO_PAST, now=ms("13:00"), reason="paused")
         found = catch_up(a_schedule(), aside, [retrying()], NO_PAST, now=ms("13:00"))
-        assert told(found) == ["supersede 12:00", "catchup 13:00"]
+        assert lines(found) == ["supersede 12:00", "catchup 13:00"]
 
 
 class TestDecidingBeforeAnEdit:
     def all_of(self, schedule, *unfinished, now, first="13:00", past=NO_PAST):
-        return told(decide_edit(schedule, at(first), unfinished, past, now=ms(now)))
+        return lines(decide_edit(schedule, at(first), unfinished, past, now=ms(now)))
 
     def test_with_no_tick_up_to_now_there_is_nothing_to_decide(self):
         assert self.all_of(a_schedule(), now="12:59") == []
@@ -422,7 +422,7 @@ class TestDecidingBeforeAnEdit:
     def test_both_may_come_in_one_edit(self):
         schedule = a_schedule(jitter="50m", grace="6h", overlap="allow")
         found = decide_edit(schedule, at("13:00"), [], NO_PAST, now=ms("15:00"))
-        assert told(found) == ["launch 13:00", "launch 14:00", "launch 15:00"]
+        assert lines(found) == ["launch 13:00", "launch 14:00", "launch 15:00"]
         assert found[-1].tick.due_at > ms("15:00")
 
     def test_a_moved_tick_is_enqueued_for_the_opening(self):
@@ -437,10 +437,10 @@ class TestDecidingBeforeAnEdit:
 
 
 class TestJitter:
-    def test_there_is_none_unless_told(self):
+    def test_there_is_no_jitter_by_default(self):
         assert due_at(a_schedule(), at("13:00"), NO_PAST) == ms("13:00")
 
-    def test_it_only_ever_delays_by_less_than_was_asked_for(self):
+    def test_jitter_only_delays_and_is_below_its_limit(self):
         schedule = a_schedule(jitter="10m")
         delays = [due_at(schedule, t, NO_PAST) - t * 1000 for t in range(NOON, NOON + 10**6, 3600)]
         assert 0 <= min(delays) < MINUTE
@@ -493,7 +493,7 @@ class TestNextDue:
     def test_after_the_last_tick_there_is_none(self):
         assert next_due(a_schedule(at="2026-01-01T13:00:00Z"), at("13:00"), NO_PAST) is None
 
-    def test_once_max_runs_are_used_there_is_none(self):
+    def test_no_due_row_once_max_runs_is_used_up(self):
         schedule = a_schedule(max_runs=3)
         assert next_due(schedule, NOON, Past(runs_used=2)) is not None
         assert next_due(schedule, NOON, Past(runs_used=3)) is None
@@ -505,4 +505,4 @@ class TestNextDue:
 
 def test_a_tick_is_skipped_under_the_default_policy():
     assert Policy().overlap == "skip"
-    assert told(decided(a_schedule(), a_run(), now="13:00")) == ["skip 13:00 overlap 12:00"]
+    assert lines(decided(a_schedule(), a_run(), now="13:00")) == ["skip 13:00 overlap 12:00"]

@@ -201,7 +201,7 @@ def cases(draw, *, counting=True):
 
 
 def walk(case):
-    """Decide as the docstring of `plan` says, in the slowest way there is.
+    """Decide by the docstring of `plan`, in the simplest and slowest way.
 
     Return verdicts with the ticks each is about, and the first tick that is not decided.
     """
@@ -299,7 +299,7 @@ def verdict(decision):
 
 
 def about(decisions):
-    """Return the ticks that decisions are about, with those that a range stands for."""
+    """Return the ticks of decisions, including those covered by a range."""
     return [
         (
             decision.tick.first_run_at or decision.tick.run_at,

@@ -1,4 +1,4 @@
-"""Policies as fields: what is written is what is read, and what is refused says where and why."""
+"""Policies as fields: round trips, and errors with their field and reason."""
 
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -187,7 +187,7 @@ class TestRetries:
         assert write_policy(read_policy({"retry": given})) == {"retry": written}
         assert self.of(written) == self.of(given)
 
-    def test_both_ways_to_say_the_same_are_written_alike(self):
+    def test_equal_retries_have_one_canonical_form(self):
         one = read_policy({"retry": {"attempts": 4, "backoff": "30s"}})
         assert write_policy(one) == {"retry": ["30s", "1m", "2m"]}
         assert read_policy({"retry": {"delays": ["30s", "60s", "120s"]}}) == one
@@ -244,7 +244,7 @@ class TestRate:
 NO_DURATION = "(such as 45s, 90m, 1h30m, 1d or PT90M, the largest unit first)"
 NO_RATE = "(such as 10/hour or 3/day, 1000 at most)"
 NO_RETRY = "([30s, 2m, 10m] or {attempts: 5, backoff: 30s, max: 10m})"
-NO_GROUP = "is no name of a group (letters, digits and . _ / -, at most 100)"
+NO_GROUP = "is not a valid group name (letters, digits and . _ / -, at most 100)"
 REFUSED = [  # fields, and what is said of them
     # names
     ({"overlp": "skip"}, "overlp: no field has this name (did you mean 'overlap'?)"),
@@ -271,71 +271,71 @@ REFUSED = [  # fields, and what is said of them
     ({"start_deadline": "999ms"}, "start_deadline: '999ms' is too short (1s or more)"),
     ({"cancel_grace": 5}, "cancel_grace: the number 5 has no unit (5s, 5m, 5h or 5d)"),
     # ways
-    ({"catchup": "late"}, "catchup: no way is called 'late' (known: all, none, once, spread)"),
-    ({"catchup": "onec"}, "catchup: no way is called 'onec' (did you mean 'once'?)"),
-    ({"catchup": True}, "catchup: no way is called True (known: once, none, all, spread)"),
-    ({"overlap": "queued"}, "overlap: no way is called 'queued' (did you mean 'queue'?)"),
-    ({"overlap": ["skip"]}, "overlap: no way is called ['skip'] (known: skip, queue, allow, replace)"),
-    ({"overlap": "cancel"}, "overlap: no way is called 'cancel' (known: allow, queue, replace, skip)"),
-    ({"queue_keep": "newest"}, "queue_keep: no way is called 'newest' (known: first, latest)"),
-    ({"queue_keep": "last"}, "queue_keep: no way is called 'last' (did you mean 'latest'?)"),
-    ({"on_lost": "ignore"}, "on_lost: no way is called 'ignore' (known: fail, retry)"),
+    ({"catchup": "late"}, "catchup: 'late' is not a valid value (known: all, none, once, spread)"),
+    ({"catchup": "onec"}, "catchup: 'onec' is not a valid value (did you mean 'once'?)"),
+    ({"catchup": True}, "catchup: True is not a valid value (known: once, none, all, spread)"),
+    ({"overlap": "queued"}, "overlap: 'queued' is not a valid value (did you mean 'queue'?)"),
+    ({"overlap": ["skip"]}, "overlap: ['skip'] is not a valid value (known: skip, queue, allow, replace)"),
+    ({"overlap": "cancel"}, "overlap: 'cancel' is not a valid value (known: allow, queue, replace, skip)"),
+    ({"queue_keep": "newest"}, "queue_keep: 'newest' is not a valid value (known: first, latest)"),
+    ({"queue_keep": "last"}, "queue_keep: 'last' is not a valid value (did you mean 'latest'?)"),
+    ({"on_lost": "ignore"}, "on_lost: 'ignore' is not a valid value (known: fail, retry)"),
     # numbers
-    ({"queue_limit": 0}, "queue_limit: 0 is no such number (a whole number, 1 to 10000)"),
-    ({"queue_limit": 10_001}, "queue_limit: 10001 is no such number (a whole number, 1 to 10000)"),
-    ({"queue_limit": "5"}, "queue_limit: '5' is no such number (a whole number, 1 to 10000)"),
-    ({"max_active": 0}, "max_active: 0 is no such number (a whole number, 1 to 10000)"),
-    ({"max_active": 2.0}, "max_active: 2.0 is no such number (a whole number, 1 to 10000)"),
-    ({"priority": 101}, "priority: 101 is no such number (a whole number, -100 to 100)"),
-    ({"priority": "high"}, "priority: 'high' is no such number (a whole number, -100 to 100)"),
-    ({"pause_after": 1001}, "pause_after: 1001 is no such number (a whole number, 1 to 1000)"),
-    ({"pause_after": True}, "pause_after: True is no such number (a whole number, 1 to 1000)"),
+    ({"queue_limit": 0}, "queue_limit: 0 is not a valid number (a whole number, 1 to 10000)"),
+    ({"queue_limit": 10_001}, "queue_limit: 10001 is not a valid number (a whole number, 1 to 10000)"),
+    ({"queue_limit": "5"}, "queue_limit: '5' is not a valid number (a whole number, 1 to 10000)"),
+    ({"max_active": 0}, "max_active: 0 is not a valid number (a whole number, 1 to 10000)"),
+    ({"max_active": 2.0}, "max_active: 2.0 is not a valid number (a whole number, 1 to 10000)"),
+    ({"priority": 101}, "priority: 101 is not a valid number (a whole number, -100 to 100)"),
+    ({"priority": "high"}, "priority: 'high' is not a valid number (a whole number, -100 to 100)"),
+    ({"pause_after": 1001}, "pause_after: 1001 is not a valid number (a whole number, 1 to 1000)"),
+    ({"pause_after": True}, "pause_after: True is not a valid number (a whole number, 1 to 1000)"),
     # names of groups
     ({"group": ""}, f"group: '' {NO_GROUP}"),
     ({"group": "a b"}, f"group: 'a b' {NO_GROUP}"),
     ({"group": "a\n"}, rf"group: 'a\n' {NO_GROUP}"),
     ({"group": 5}, f"group: 5 {NO_GROUP}"),
     # rates
-    ({"rate": 10}, f"rate: 10 is no rate {NO_RATE}"),
-    ({"rate": "10"}, f"rate: '10' is no rate {NO_RATE}"),
-    ({"rate": "0/hour"}, f"rate: '0/hour' is no rate {NO_RATE}"),
-    ({"rate": "1001/hour"}, f"rate: '1001/hour' is no rate {NO_RATE}"),
-    ({"rate": "10/week"}, f"rate: '10/week' is no rate {NO_RATE}"),
-    ({"rate": "1.5/h"}, f"rate: '1.5/h' is no rate {NO_RATE}"),
-    ({"rate": "\u0663/h"}, f"rate: '\u0663/h' is no rate {NO_RATE}"),
+    ({"rate": 10}, f"rate: 10 is not a rate {NO_RATE}"),
+    ({"rate": "10"}, f"rate: '10' is not a rate {NO_RATE}"),
+    ({"rate": "0/hour"}, f"rate: '0/hour' is not a rate {NO_RATE}"),
+    ({"rate": "1001/hour"}, f"rate: '1001/hour' is not a rate {NO_RATE}"),
+    ({"rate": "10/week"}, f"rate: '10/week' is not a rate {NO_RATE}"),
+    ({"rate": "1.5/h"}, f"rate: '1.5/h' is not a rate {NO_RATE}"),
+    ({"rate": "\u0663/h"}, f"rate: '\u0663/h' is not a rate {NO_RATE}"),
     # retries
-    ({"retry": "30s"}, f"retry: '30s' is no list of delays {NO_RETRY}"),
-    ({"retry": None}, f"retry: None is no list of delays {NO_RETRY}"),
+    ({"retry": "30s"}, f"retry: '30s' is not a list of delays {NO_RETRY}"),
+    ({"retry": None}, f"retry: None is not a list of delays {NO_RETRY}"),
     ({"retry": ["30s", 5]}, "retry[1]: the number 5 has no unit (5s, 5m, 5h or 5d)"),
     ({"retry": ["1s"] * (LONGEST_RETRY + 1)}, "retry: 101 delays (100 at most)"),
     ({"retry": {}}, f"retry.attempts: it is missing {NO_RETRY}"),
     ({"retry": {"attempts": 5}}, f"retry.backoff: it is missing {NO_RETRY}"),
-    ({"retry": {"delays": ["1s"], "on": []}}, "retry.on: [] is no list of reasons ([exit])"),
-    ({"retry": {"delays": ["1s"], "on": "exit"}}, "retry.on: 'exit' is no list of reasons ([exit])"),
-    ({"retry": {"delays": ["1s"], "on": ["exti"]}}, "retry.on[0]: 'exti' is no such reason (did you mean 'exit'?)"),
-    ({"retry": {"delays": ["1s"], "on": ["exit", 5]}}, "retry.on[1]: 5 is no such reason (known: exit, timeout, error, launch_failed)"),
+    ({"retry": {"delays": ["1s"], "on": []}}, "retry.on: [] is not a list of reasons ([exit])"),
+    ({"retry": {"delays": ["1s"], "on": "exit"}}, "retry.on: 'exit' is not a list of reasons ([exit])"),
+    ({"retry": {"delays": ["1s"], "on": ["exti"]}}, "retry.on[0]: 'exti' is not a valid reason (did you mean 'exit'?)"),
+    ({"retry": {"delays": ["1s"], "on": ["exit", 5]}}, "retry.on[1]: 5 is not a valid reason (known: exit, timeout, error, launch_failed)"),
     ({"retry": {"attempts": 5, "backof": "30s"}}, "retry.backof: no field has this name (did you mean 'backoff'?)"),
-    ({"retry": {"attempts": 0, "backoff": "30s"}}, "retry.attempts: 0 is no such number (a whole number, 1 to 101)"),
-    ({"retry": {"attempts": 102, "backoff": "30s"}}, "retry.attempts: 102 is no such number (a whole number, 1 to 101)"),
+    ({"retry": {"attempts": 0, "backoff": "30s"}}, "retry.attempts: 0 is not a valid number (a whole number, 1 to 101)"),
+    ({"retry": {"attempts": 102, "backoff": "30s"}}, "retry.attempts: 102 is not a valid number (a whole number, 1 to 101)"),
     ({"retry": {"attempts": 5, "backoff": "0s"}}, "retry.backoff: '0s' is too short (1ms or more)"),
     ({"retry": {"attempts": 5, "backoff": "30s", "max": "0s"}}, "retry.max: '0s' is too short (1ms or more)"),
     ({"retry": {"attempts": 5, "backoff": "30s", "jitter": 5}}, "retry.jitter: the number 5 has no unit (5s, 5m, 5h or 5d)"),
-    ({"retry": {"delays": "30s"}}, "retry.delays: '30s' is no list of delays ([30s, 2m, 10m])"),
+    ({"retry": {"delays": "30s"}}, "retry.delays: '30s' is not a list of delays ([30s, 2m, 10m])"),
     ({"retry": {"delays": ["30s", "x"]}}, f"retry.delays[1]: 'x' is not a duration {NO_DURATION}"),
     ({"retry": {"delays": ["30s"], "attempts": 3}}, "retry.attempts: no field has this name (known: delays, jitter, on)"),
-    # what says nothing beside the others
-    ({"max_active": 3}, "max_active: it says nothing beside overlap: skip (overlap: allow)"),
-    ({"max_active": 3, "overlap": "queue"}, "max_active: it says nothing beside overlap: queue (overlap: allow)"),
-    ({"queue_limit": 5}, "queue_limit: it says nothing beside overlap: skip (overlap: queue)"),
-    ({"queue_limit": 5, "overlap": "allow"}, "queue_limit: it says nothing beside overlap: allow (overlap: queue)"),
-    ({"queue_keep": "latest", "overlap": "replace"}, "queue_keep: it says nothing beside overlap: replace (overlap: queue)"),
-    ({"jitter_around": True}, "jitter_around: there is no jitter (jitter: 30s)"),
-    ({"jitter_around": True, "jitter": "0s"}, "jitter_around: there is no jitter (jitter: 30s)"),
+    # fields without effect
+    ({"max_active": 3}, "max_active: it has no effect with overlap: skip (overlap: allow)"),
+    ({"max_active": 3, "overlap": "queue"}, "max_active: it has no effect with overlap: queue (overlap: allow)"),
+    ({"queue_limit": 5}, "queue_limit: it has no effect with overlap: skip (overlap: queue)"),
+    ({"queue_limit": 5, "overlap": "allow"}, "queue_limit: it has no effect with overlap: allow (overlap: queue)"),
+    ({"queue_keep": "latest", "overlap": "replace"}, "queue_keep: it has no effect with overlap: replace (overlap: queue)"),
+    ({"jitter_around": True}, "jitter_around: it has no effect without jitter (jitter: 30s)"),
+    ({"jitter_around": True, "jitter": "0s"}, "jitter_around: it has no effect without jitter (jitter: 30s)"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "told"), REFUSED, ids=str)
-def test_what_is_refused_says_where_what_and_what_would_be_right(given, told):
+def test_invalid_policy_names_field_problem_and_hint(given, told):
     with pytest.raises(InvalidSchedule) as refused:
         read_policy(given)
     assert str(refused.value) == told
@@ -343,7 +343,7 @@ def test_what_is_refused_says_where_what_and_what_would_be_right(given, told):
 
 @pytest.mark.parametrize("value", [2**80, "x" * 500, ["x" * 500], {"x": "y" * 500}, object()])
 @pytest.mark.parametrize("name", POLICIES)
-def test_whatever_is_refused_is_told_in_one_short_line(name, value):
+def test_policy_errors_are_one_short_line(name, value):
     with pytest.raises(InvalidSchedule) as refused:
         read_policy({name: value})
     assert refused.value.field.startswith(name)
@@ -367,7 +367,7 @@ RATES = st.builds(Rate, st.integers(1, 1000), st.sampled_from(["minute", "hour",
 
 @st.composite
 def policies(draw):
-    """Return a policy of which every field may be anything that says something."""
+    """Return a policy with any valid value in every field."""
     overlap = draw(st.sampled_from(["skip", "queue", "allow", "replace"]))
     jitter = draw(LENGTHS)
     found = Policy(

@@ -14,12 +14,12 @@ RUN = {"run": {"command": ["true"]}}
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"cron": "nope * * * *"}, "'nope' is no minute"),
-        ({"cron": "* * *  Nope *"}, "'Nope' is no month"),
+        ({"cron": "nope * * * *"}, "'nope' is not a minute"),
+        ({"cron": "* * *  Nope *"}, "'Nope' is not a month"),
         ({"cron": "0 9 * * mon-nope"}, "'nope' in 'mon-nope'"),
-        ({"cron": "* * * * mon#nope"}, "'mon#nope' is no weekday"),
-        ({"calendar": {"day_of_week": "nope"}}, "'nope' is no day of week"),
-        ({"calendar": {"month": ["jan", "nope"]}}, "'nope' is no month"),
+        ({"cron": "* * * * mon#nope"}, "'mon#nope' is not a weekday"),
+        ({"calendar": {"day_of_week": "nope"}}, "'nope' is not a day of week"),
+        ({"calendar": {"month": ["jan", "nope"]}}, "'nope' is not a month"),
         ({"every": "1h", "within": {"days": "mon-nope"}}, "'nope' in 'mon-nope'"),
     ],
 )
@@ -41,7 +41,7 @@ def test_a_refusal_quotes_what_was_typed(fields, told):
         (read_prompt, {"session": {"prompt": "a", "url": []}}, 'url: "http://127.0.0.1:3000"'),
     ],
 )
-def test_what_is_not_a_text_is_told_with_the_right_form(read, run, told):
+def test_value_that_is_not_a_string_gets_a_hint(read, run, told):
     target = read_schedule("a", {"every": "1h", "run": run}).target
     with pytest.raises(InvalidSchedule, match="is not a text") as refused:
         read(target)

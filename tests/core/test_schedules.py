@@ -1,4 +1,4 @@
-"""Schedules as fields: what is written is what is read, and what is refused says where and why."""
+"""Schedules as fields: round trips, and errors with their field and reason."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,6 @@ from onbeat import InvalidSchedule, after, cron, every, startup
 from onbeat.core.schedule import (
     LONGEST_DEFINITION,
     Schedule,
-    Target,
     check_id,
     check_schedule,
     definition,
@@ -20,6 +19,7 @@ from onbeat.core.schedule import (
     from_definition,
     read_schedule,
 )
+from onbeat.core.target import Target
 from onbeat.testing import a_schedule
 from tests.profiles import examples
 
@@ -84,7 +84,7 @@ class TestCondition:
     @pytest.mark.parametrize(
         ("when", "told"),
         [
-            ("./is-open", r"^when: './is-open' is no target"),
+            ("./is-open", r"^when: './is-open' is not a target"),
             (
                 {"commands": ["x"]},
                 r"^when.commands: no launcher has this name \(did you mean 'command'",
@@ -92,12 +92,12 @@ class TestCondition:
             ({"python": "is_open"}, r"^when.python: a condition .* \(module:function\)$"),
             (
                 {"command": ["x", "{{ date }}"]},
-                r"^when: a condition has no templates \(put them in",
+                r"^when: a condition cannot contain templates \(use them in",
             ),
             ({"command": ["x"], "enabled": 1}, r"^when.enabled: 1 is neither true nor false"),
         ],
     )
-    def test_what_cannot_be_asked_is_refused(self, when, told):
+    def test_condition_that_cannot_be_evaluated_is_refused(self, when, told):
         with pytest.raises(InvalidSchedule, match=told):
             a_schedule(when=when)
 
@@ -154,7 +154,7 @@ class TestTimedLike:
     def test_a_trigger_a_limit_and_jitter_do(self, other):
         assert not a_schedule().is_timed_like(a_schedule(**other))
 
-    def test_so_does_the_side_on_which_jitter_is(self):
+    def test_side_of_the_jitter_changes_the_timing(self):
         around = a_schedule(jitter="5s", jitter_around=True)
         assert not a_schedule(jitter="5s").is_timed_like(around)
 
@@ -172,7 +172,7 @@ class TestStartingDirectly:
             {"when": RUN}, {"run": {"command": ["x", "{{ date }}"]}}, {"run": {"http": "https://x"}},
         ],
     )  # fmt: skip
-    def test_one_that_waits_for_a_place_or_an_answer_is_not(self, given):
+    def test_schedule_with_a_group_or_condition_does_not_start_directly(self, given):
         assert not a_schedule(**given).starts_directly
 
 
@@ -274,7 +274,7 @@ class TestDefinition:
 
     @pytest.mark.parametrize("text", ["[]", "null", "5", '"every: 1h"'])
     def test_so_is_one_that_holds_no_fields(self, text):
-        with pytest.raises(InvalidSchedule, match="is no schedule"):
+        with pytest.raises(InvalidSchedule, match="is not a schedule"):
             from_definition("a", text)
 
     def test_what_the_store_keeps_is_checked_like_anything_else(self):
@@ -372,11 +372,11 @@ class TestIds:
             with pytest.raises(InvalidSchedule) as refused:
                 refuse(name)
             assert refused.value.field == "schedule_id"
-            assert refused.value.problem.endswith("is no id")
+            assert refused.value.problem.endswith("is not a valid id")
             assert refused.value.hint == "letters, digits and . _ / -, at most 200; no .. in a path"
 
     def test_a_schedule_made_in_python_is_checked_too(self):
-        with pytest.raises(InvalidSchedule, match="schedule_id: 'a//b' is no id"):
+        with pytest.raises(InvalidSchedule, match="schedule_id: 'a//b' is not a valid id"):
             check_schedule(Schedule("a//b", every("1h"), Target("command", RUN)))
 
 
@@ -397,33 +397,33 @@ REFUSED = [  # fields, then the field that is named, the problem and the hint
     ({"run": RUN}, "", "no trigger", "one of cron, calendar, every, at, daily,"),
     ({"max_runs": 0}, "max_runs", "0 is not a number of runs", "1 or more"),
     ({"exclude": ["company"]}, "exclude", "no calendar is called 'company'", "define it under"),
-    ({"calendars": ["12-25"]}, "calendars", "['12-25'] is no set of names", "{name: [...]}"),
-    ({"calendars": {"a": "12-25"}}, "calendars", "{'a': '12-25'} is no set of names", "{name:"),
+    ({"calendars": ["12-25"]}, "calendars", "['12-25'] is not a mapping of names to lists", "{name: [...]}"),
+    ({"calendars": {"a": "12-25"}}, "calendars", "{'a': '12-25'} is not a mapping of names to lists", "{name:"),
     ({"any": [{"every": "1h"}, {"evry": "2h"}], "run": RUN}, "any[1].evry", "no field has", "'every'"),
     # what to run
-    ({"run": None, "every": "1h"}, "run", "nothing is said about what to run", "such as run: {command:"),
-    ({"run": "./x", "every": "1h"}, "run", "'./x' is no target", "such as run: {command:"),
-    ({"run": ["./x"], "every": "1h"}, "run", "['./x'] is no target", "such as run: {command:"),
+    ({"run": None, "every": "1h"}, "run", "it is missing: what to run", "such as run: {command:"),
+    ({"run": "./x", "every": "1h"}, "run", "'./x' is not a target", "such as run: {command:"),
+    ({"run": ["./x"], "every": "1h"}, "run", "['./x'] is not a target", "such as run: {command:"),
     ({"run": {}, "every": "1h"}, "run", "no target", "one of command, python, http"),
     ({"run": {"shell": "x"}, "every": "1h"}, "run.shell", "no launcher has this name", "known: command, flock, flow, http, python"),
     ({"run": {"commands": ["x"]}, "every": "1h"}, "run.commands", "no launcher has this name", "did you mean 'command'?"),
     ({"run": RUN | {"python": "a:b"}, "every": "1h"}, "run", "2 targets", "one of command, python, http"),
-    ({"run": RUN | {"inputs": [1]}, "every": "1h"}, "run.inputs", "[1] is no set of names", "{limit: 100}"),
-    ({"run": RUN | {"inputs": {1: 2}}, "every": "1h"}, "run.inputs", "{1: 2} is no set of names", "{limit:"),
+    ({"run": RUN | {"inputs": [1]}, "every": "1h"}, "run.inputs", "[1] is not a mapping of names to values", "{limit: 100}"),
+    ({"run": RUN | {"inputs": {1: 2}}, "every": "1h"}, "run.inputs", "{1: 2} is not a mapping of names to values", "{limit:"),
     # policies, of which `test_policies` has more
     ({"grace": "0s"}, "grace", "'0s' is too short", "1s or more"),
     ({"retry": ["30s", 5]}, "retry[1]", "the number 5 has no unit", "5s, 5m"),
-    ({"retry": {"attempts": 0, "backoff": "30s"}}, "retry.attempts", "0 is no such number", "1 to 101"),
-    ({"max_active": 3}, "max_active", "it says nothing beside overlap: skip", "overlap: allow"),
+    ({"retry": {"attempts": 0, "backoff": "30s"}}, "retry.attempts", "0 is not a valid number", "1 to 101"),
+    ({"max_active": 3}, "max_active", "it has no effect with overlap: skip", "overlap: allow"),
     # the rest
-    ({"description": 5}, "description", "5 is no short text", "2000 characters at most"),
-    ({"description": "x" * 2001}, "description", "is no short text", "2000 characters at most"),
+    ({"description": 5}, "description", "5 is not a short text", "2000 characters at most"),
+    ({"description": "x" * 2001}, "description", "is not a short text", "2000 characters at most"),
     ({"run": {"command": ["x" * LONGEST_DEFINITION]}, "every": "1h"}, "", "the definition is too long", "256 KiB at most"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "field", "problem", "hint"), REFUSED)
-def test_what_is_refused_says_where_what_and_what_would_be_right(given, field, problem, hint):
+def test_invalid_schedule_names_field_problem_and_hint(given, field, problem, hint):
     with pytest.raises(InvalidSchedule) as refused:
         read_schedule("report", given if "run" in given else HOURLY | given)
     assert refused.value.field.startswith(field)
@@ -437,7 +437,7 @@ def test_what_is_refused_says_where_what_and_what_would_be_right(given, field, p
 
 @pytest.mark.parametrize("given", [None, 5, "every: 1h", ["every"], {1, 2}])
 def test_what_holds_no_fields_is_refused(given):
-    with pytest.raises(InvalidSchedule, match=r"is no schedule \(fields, such as every: 90m"):
+    with pytest.raises(InvalidSchedule, match=r"is not a schedule \(fields, such as every: 90m"):
         read_schedule("report", given)
 
 
@@ -458,7 +458,7 @@ def test_inputs_that_json_cannot_say_are_refused(value):
         a_schedule(run=RUN | {"inputs": {"x": value}})
     assert (refused.value.field, refused.value.problem) == (
         "run",
-        "it holds more than JSON can say",
+        "it contains values that JSON cannot represent",
     )
 
 
@@ -478,9 +478,9 @@ MOVED = {"daily": "03:00", "within": OFFICE | {"outside": "move"}}
     ],
 )  # fmt: skip
 def test_ticks_of_a_part_are_not_moved(given):
-    with pytest.raises(InvalidSchedule, match=r"^within.outside: ticks of a part") as refused:
+    with pytest.raises(InvalidSchedule, match=r"^within.outside: a part of a trigger") as refused:
         a_schedule(**given)
-    assert refused.value.hint == "put `within` around the whole schedule, or use outside: skip"
+    assert refused.value.hint == "set `within` on the whole schedule, or use outside: skip"
 
 
 def test_ticks_of_the_whole_are_and_those_of_a_part_may_be_left_out():
@@ -491,7 +491,7 @@ def test_ticks_of_the_whole_are_and_those_of_a_part_may_be_left_out():
 
 def test_a_schedule_made_in_python_is_refused_for_the_same_reasons():
     moved = cron("0 3 * * *", within=MOVED["within"])
-    with pytest.raises(InvalidSchedule, match=r"^within.outside: ticks of a part"):
+    with pytest.raises(InvalidSchedule, match=r"^within.outside: a part of a trigger"):
         check_schedule(Schedule("a", moved | every("1h"), Target("command", RUN)))
     probe = Target("python", {"python": "is_open"})
     with pytest.raises(InvalidSchedule, match=r"^when.python: a condition cannot be a registered"):
@@ -508,7 +508,7 @@ def test_single_times_are_told_from_others():
     assert not a_schedule().ticks_once
 
 
-def test_what_max_runs_ends_is_told_from_what_nothing_ends():
+def test_max_runs_is_part_of_the_definition():
     assert a_schedule(max_runs=1).trigger.counts_runs
     assert a_schedule(max_runs=1, exclude=["12-25"]).trigger.counts_runs
     assert not a_schedule(end_at="2099-01-01T00:00Z").trigger.counts_runs
@@ -531,10 +531,10 @@ def test_an_item_of_a_calendar_that_is_no_text_is_refused(item):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_numbers_that_json_cannot_say_are_refused(value):
-    with pytest.raises(InvalidSchedule, match="more than JSON can say"):
+    with pytest.raises(InvalidSchedule, match="values that JSON cannot represent"):
         a_schedule(run=RUN | {"inputs": {"x": value}})
 
 
 def test_names_that_are_one_in_json_are_refused():
-    with pytest.raises(InvalidSchedule, match="more than JSON can say"):
+    with pytest.raises(InvalidSchedule, match="values that JSON cannot represent"):
         a_schedule(run=RUN | {"inputs": {"x": {1: "a", "1": "b"}}})

@@ -13,8 +13,9 @@ from onbeat import InvalidSchedule
 from onbeat.app.launchers import check_target
 from onbeat.cli.schedules import FIRST_FILE
 from onbeat.core.policy import POLICIES, Policy
-from onbeat.core.schedule import TARGETS, definition, read_schedule
+from onbeat.core.schedule import definition, read_schedule
 from onbeat.core.schema import schedule_and_parts, schema_of_file, schema_of_schedule
+from onbeat.core.target import TARGETS
 from onbeat.core.triggers.codec import AROUND, KINDS
 from onbeat.launchers.http.target import METHODS
 from onbeat.sources.yaml_positions import read_yaml

@@ -1,4 +1,4 @@
-"""Where a search for the next tick gives up: the due row says where to look again.
+"""A search for the next tick that gives up: the due row is where to search on.
 
 A search that gave up has not ended. Its due row holds an instant that is no tick; planning that
 decides nothing and moves on, until the tick beyond is found or the trigger has really ended.
@@ -177,7 +177,7 @@ def test_however_soon_a_search_gives_up_every_tick_is_found(given, monkeypatch):
     assert looks, "it did give up"
 
 
-# -- parts whose search gives up
+# -- parts with a search that gives up
 
 TWO_CLOSED = [
     {"every": "6m", "within": "08:30-18:00"},

@@ -132,8 +132,8 @@ class TestNames:
 
     def test_every_name_and_no_other_has_a_value_and_is_in_the_docstring(self):
         values = some_values()
-        told = {f"last.{name}" for name in values.pop("last")} | values.keys()
-        assert told == NAMES.keys()
+        expected = {f"last.{name}" for name in values.pop("last")} | values.keys()
+        assert expected == NAMES.keys()
         assert all(name in templates.__doc__ for name in NAMES)
 
     def test_last_run_may_be_spelt_as_its_origin_spells_it(self):
@@ -154,8 +154,8 @@ class TestNames:
 
     def test_a_run_for_several_ticks_tells_the_first(self):
         text = "{{ tick_count }} since {{ first_run_at }}"
-        told = rendered(text, first_run_at=WINTER - 7200, tick_count=3)
-        assert told == "3 since 2026-01-29T15:00:00+01:00"
+        expected = rendered(text, first_run_at=WINTER - 7200, tick_count=3)
+        assert expected == "3 since 2026-01-29T15:00:00+01:00"
 
     @pytest.mark.parametrize(
         ("run_at", "expected"),
@@ -168,9 +168,9 @@ class TestNames:
     @given(zones_and_instants())
     def test_an_instant_is_the_one_it_was_made_of(self, where):
         timezone, t = where
-        told = some_values(run_at=t, timezone=timezone)["run_at"]
-        assume(len(told) == 25)  # local mean times have seconds in their offsets
-        assert parse_instant(told) == t
+        expected = some_values(run_at=t, timezone=timezone)["run_at"]
+        assume(len(expected) == 25)  # local mean times have seconds in their offsets
+        assert parse_instant(expected) == t
 
 
 class TestTexts:
@@ -262,7 +262,7 @@ class TestFilters:
     @pytest.mark.parametrize(
         "value", ["soon", "", "20260129", "2026-W05-4", "2026-02-30", "2026-01-29T25:00", "2026-01-29T17:00é", 5, True, None, ["2026-01-29"]]
     )  # fmt: skip
-    def test_what_is_no_date_is_left_alone(self, value):
+    def test_value_that_is_not_a_date_is_unchanged(self, value):
         assert filtered(value, "date('%Y')") == value
         assert filtered(value, "shift('1d')") == value
 
@@ -323,19 +323,19 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("text", "problem", "hint"),
         [
-            ("{{ dat }}", "no name is called 'dat'", "did you mean 'date'?"),
-            ("{{ runAt }}", "no name is called 'runAt'", "did you mean 'run_at'?"),
-            ("{{ last.reslt }}", "no name is called 'last.reslt'", "did you mean 'last.result'?"),
-            ("{{ last }}", "no name is called 'last'", "last"),
-            ("{{ last[0] }}", "no name is called 'last.0'", "last"),
+            ("{{ dat }}", "'dat' is not a known name", "did you mean 'date'?"),
+            ("{{ runAt }}", "'runAt' is not a known name", "did you mean 'run_at'?"),
+            ("{{ last.reslt }}", "'last.reslt' is not a known name", "did you mean 'last.result'?"),
+            ("{{ last }}", "'last' is not a known name", "last"),
+            ("{{ last[0] }}", "'last.0' is not a known name", "last"),
             ("{{ lastRun.x }}", "last_run has no parts", "last.result"),
             ("{{ last.status.x }}", "last.status has no parts", "last.result"),
             ("{{ date | uppr }}", "no filter is called 'uppr'", "did you mean 'upper'?"),
-            ("{{ date | date }}", "this is not how date is used", "date('%d.%m.%Y')"),
-            ("{{ date | upper(1) }}", "this is not how upper is used", "upper"),
-            ("{{ date | truncate('1') }}", "this is not how truncate is used", "truncate(100)"),
-            ("{{ date | truncate(true) }}", "this is not how truncate is used", "truncate(100)"),
-            ("{{ date | default(1, 2) }}", "this is not how default is used", "default('none')"),
+            ("{{ date | date }}", "the arguments of date are wrong", "date('%d.%m.%Y')"),
+            ("{{ date | upper(1) }}", "the arguments of upper are wrong", "upper"),
+            ("{{ date | truncate('1') }}", "the arguments of truncate are wrong", "truncate(100)"),
+            ("{{ date | truncate(true) }}", "the arguments of truncate are wrong", "truncate(100)"),
+            ("{{ date | default(1, 2) }}", "the arguments of default are wrong", "default('none')"),
             ("{{ date | date('%d.%Q') }}", "no part of a date is called '%Q'", "known: %Y %m"),
             ("{{ date | date('%') }}", "no part of a date is called '%'", "known: %Y %m"),
             ("{{ date | shift('1x') }}", "'1x' is not a duration", "such as 45s"),
@@ -344,20 +344,20 @@ class TestRefusals:
             ("{{ date", "'{{' without '}}'", "{{ name }}"),
             ("{{", "'{{' without '}}'", "{{ name }}"),
             ("{{ date }} {{ time }", "'{{' without '}}'", "{{ name }}"),
-            ("{{ date | default('}}') ", "is no expression", "{{ name }}"),
-            ("{{ }}", "'{{ }}' is no expression", "{{ name }}"),
-            ("{{ date time }}", "'{{ date time }}' is no expression", "{{ name }}"),
-            ("{{{ date }}}", "'{{{ date }}' is no expression", "{{ '{{' }} for the braces"),
-            ("{{.Names}}", "'{{.Names}}' is no expression", "{{ '{{' }} for the braces"),
-            ("{{ date | default(1.5) }}", "is no expression", "{{ name }}"),
-            ("{{ date | default(1,) }}", "is no expression", "{{ name }}"),
-            ("{{ date | default(date) }}", "is no expression", "{{ name }}"),
-            ("{{ last.result[9999999999999999] }}", "is no expression", "{{ name }}"),
-            ("{% for x in y %}", "there are no statements here, only {{ name }}", "{{ '{%' }}"),
-            ("{{ date }}{# no #}", "there are no statements here, only {{ name }}", "{{ '{#' }}"),
+            ("{{ date | default('}}') ", "is not an expression", "{{ name }}"),
+            ("{{ }}", "'{{ }}' is not an expression", "{{ name }}"),
+            ("{{ date time }}", "'{{ date time }}' is not an expression", "{{ name }}"),
+            ("{{{ date }}}", "'{{{ date }}' is not an expression", "{{ '{{' }} for the braces"),
+            ("{{.Names}}", "'{{.Names}}' is not an expression", "{{ '{{' }} for the braces"),
+            ("{{ date | default(1.5) }}", "is not an expression", "{{ name }}"),
+            ("{{ date | default(1,) }}", "is not an expression", "{{ name }}"),
+            ("{{ date | default(date) }}", "is not an expression", "{{ name }}"),
+            ("{{ last.result[9999999999999999] }}", "is not an expression", "{{ name }}"),
+            ("{% for x in y %}", "statements are not supported, only {{ name }}", "{{ '{%' }}"),
+            ("{{ date }}{# no #}", "statements are not supported, only {{ name }}", "{{ '{#' }}"),
         ],
     )  # fmt: skip
-    def test_what_is_wrong_is_told_with_what_would_be_right(self, text, problem, hint):
+    def test_invalid_template_is_refused_with_a_hint(self, text, problem, hint):
         refused = refusal(text)
         assert problem in refused.problem
         assert hint in refused.hint
@@ -484,9 +484,9 @@ class TestValues:
         }
 
     def test_a_text_that_is_one_expression_becomes_its_value_where_it_may(self):
-        told = render_all(TARGET, some_values(), native=True)
-        assert told["command"] == ["./report", "--day=2026-01-29", 12]
-        assert told["inputs"]["rows"] == [{"id": 7}, {"id": 8}]
+        expected = render_all(TARGET, some_values(), native=True)
+        assert expected["command"] == ["./report", "--day=2026-01-29", 12]
+        assert expected["inputs"]["rows"] == [{"id": 7}, {"id": 8}]
 
     @pytest.mark.parametrize(
         ("value", "field"),
@@ -499,7 +499,7 @@ class TestValues:
         ],
     )  # fmt: skip
     def test_the_first_wrong_text_is_refused_where_it_stands(self, value, field):
-        with pytest.raises(InvalidSchedule, match="no name is called 'x'") as refused:
+        with pytest.raises(InvalidSchedule, match="'x' is not a known name") as refused:
             check_templates(value)
         assert refused.value.field == field
 

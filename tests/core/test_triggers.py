@@ -71,7 +71,7 @@ class TestEvery:
     @pytest.mark.parametrize(
         "length", ["1d12h", "1mo1d", "0s", "", "soon", "-5m", "1.5h", 90, None]
     )
-    def test_what_is_no_step_of_a_grid_is_refused(self, length):
+    def test_invalid_step_is_refused(self, length):
         with pytest.raises(InvalidSchedule, match="every: "):
             every(length)
 
@@ -109,12 +109,12 @@ class TestAt:
 
     @pytest.mark.parametrize("text", ["2026-12-01", "2026-02-30T09:00", "2026-12-01T25:00", "tomorrow", "", None, 5,
                                       "2026-12-01T09:00+25:00", "0001-01-01T00:00Z", "2026-12-01T09:00:00,5"])  # fmt: skip
-    def test_what_is_no_time_is_refused(self, text):
+    def test_invalid_time_is_refused(self, text):
         with pytest.raises(InvalidSchedule, match="at: "):
             at(text)
 
     def test_no_time_at_all_is_refused(self):
-        with pytest.raises(InvalidSchedule, match="at: no time is given"):
+        with pytest.raises(InvalidSchedule, match="at: it contains no time"):
             at()
 
 
@@ -171,7 +171,7 @@ class TestCalendar:
             ({"day_of_month": 30, "month": 2, "year": 2030}, "calendar"),
         ],
     )
-    def test_what_is_no_calendar_is_refused(self, fields, where):
+    def test_invalid_calendar_is_refused(self, fields, where):
         with pytest.raises(InvalidSchedule) as refused:
             calendar(**fields)
         assert refused.value.field == where
@@ -188,7 +188,7 @@ class TestDaily:
     @pytest.mark.parametrize(
         "given", ["24:00", "17", "5pm", "17:60", "٣:00", "", 1020, None, "17:00:00:00"]
     )
-    def test_what_is_no_time_of_day_is_refused(self, given):
+    def test_invalid_time_of_day_is_refused(self, given):
         with pytest.raises(InvalidSchedule, match=r"daily: .* is not a time of day"):
             daily(given)
 
@@ -227,7 +227,7 @@ class TestByHand:
     def test_beside_another_it_adds_nothing_and_takes_nothing_away(self):
         assert ticks(cron("0 9 * * *") | Manual()) == ticks(cron("0 9 * * *"))
         assert ticks(cron("0 9 * * *") - Manual()) == ticks(cron("0 9 * * *"))
-        with pytest.raises(InvalidSchedule, match="no tick that all parts have"):
+        with pytest.raises(InvalidSchedule, match="the parts have no tick in common"):
             cron("0 9 * * *") & Manual()
 
 
@@ -251,9 +251,9 @@ class TestCombined:
             (cron("0 9 * * *"), cron("0 10 * * *")),
             (cron("*/2 * * * * *"), cron("1/2 * * * * *")),
         ):
-            with pytest.raises(InvalidSchedule, match="no tick that all parts have"):
+            with pytest.raises(InvalidSchedule, match="the parts have no tick in common"):
                 one & other
-            with pytest.raises(InvalidSchedule, match="nothing that is left"):
+            with pytest.raises(InvalidSchedule, match="no tick of the first part is left"):
                 one - (one | other)
 
     def test_dense_parts_are_counted_for_a_year_at_once(self):
@@ -346,9 +346,9 @@ def test_instants_may_be_numbers_or_datetimes_with_a_zone():
     with pytest.raises(TypeError, match="has no zone"):
         trigger.next_after(datetime(2026, 1, 1))  # noqa: DTZ001
     for wrong in ("2026-01-01", None, float("nan"), float("inf"), float("-inf"), []):
-        with pytest.raises(TypeError, match="is no instant"):
+        with pytest.raises(TypeError, match="is not an instant"):
             trigger.next_after(wrong)
-        with pytest.raises(TypeError, match="is no instant"):
+        with pytest.raises(TypeError, match="is not an instant"):
             every("5m").next_after(wrong)
 
 

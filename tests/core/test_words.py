@@ -1,4 +1,4 @@
-"""Triggers in words, and the notes about the nights on which clocks change."""
+"""Descriptions of triggers, and notes about clock changes."""
 
 import pytest
 
@@ -12,7 +12,7 @@ JANUARY = parse_instant("2026-01-01T00:00:00Z")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("0 9 * * MON-FRI", "at 09:00 on Monday to Friday, Europe/Berlin"),
         ("*/5 * * * *", "every 5 minutes, Europe/Berlin"),
@@ -38,12 +38,12 @@ JANUARY = parse_instant("2026-01-01T00:00:00Z")
         ("@weekly", "at 00:00 on Sunday, Europe/Berlin"),
     ],
 )  # fmt: skip
-def test_a_cron_reads_as_a_sentence(text, told):
-    assert describe(cron(text, tz="Europe/Berlin")) == told
+def test_a_cron_reads_as_a_sentence(text, expected):
+    assert describe(cron(text, tz="Europe/Berlin")) == expected
 
 
 @pytest.mark.parametrize(
-    ("trigger", "told"),
+    ("trigger", "expected"),
     [
         (every("90m"), "every 90 minutes"),
         (every("1d", tz="Europe/Berlin"), "every day at 00:00, Europe/Berlin"),
@@ -58,7 +58,7 @@ def test_a_cron_reads_as_a_sentence(text, told):
         (cron("5/15 * * * *"), "every 15 minutes, from minute 5, UTC"),
         (startup(), "right after each start of the scheduler"),
         (startup("30s"), "30s after each start of the scheduler"),
-        (Manual(), "only when it is started by hand"),
+        (Manual(), "only when started manually"),
         (after("success", "30m"), "30m after its last run succeeded"),
         (after("failure", schedule="load"), "right after a run of load failed"),
         (cron("0 9 * * *") | after("success", "24h"), "at 09:00 every day, UTC; or 24h after its last run succeeded"),
@@ -75,12 +75,12 @@ def test_a_cron_reads_as_a_sentence(text, told):
     ],
     ids=str,
 )  # fmt: skip
-def test_every_kind_reads_as_a_sentence(trigger, told):
-    assert describe(trigger) == told
+def test_every_kind_reads_as_a_sentence(trigger, expected):
+    assert describe(trigger) == expected
 
 
 @pytest.mark.parametrize(
-    ("trigger", "told"),
+    ("trigger", "expected"),
     [
         (
             cron("30 2 * * *", tz="Europe/Berlin"),
@@ -109,8 +109,8 @@ def test_every_kind_reads_as_a_sentence(trigger, told):
     ],
     ids=str,
 )  # fmt: skip
-def test_the_nights_of_the_coming_year_are_told(trigger, told):
-    assert night_notes(trigger, JANUARY, JANUARY + YEAR) == told
+def test_clock_changes_of_the_next_year_are_noted(trigger, expected):
+    assert night_notes(trigger, JANUARY, JANUARY + YEAR) == expected
 
 
 GAP = "2026-03-29: 02:30 does not exist in Europe/Berlin (clocks go from 02:00 to 03:00): "
@@ -118,24 +118,24 @@ FOLD = "2026-10-25: 02:30 happens twice in Europe/Berlin (clocks go from 03:00 t
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "expected"),
     [
         ({"exclude": ["2026-03-29"]}, [FOLD + "runs the first time only"]),
         ({"end_at": "2026-06-01T00:00"}, [GAP + "runs at 03:00:00+02:00 instead"]),
         ({"start_at": "2026-06-01T00:00"}, [FOLD + "runs the first time only"]),
         ({"max_runs": 100}, [GAP + "runs at 03:00:00+02:00 instead"]),
         ({"max_runs": 10}, []),
-        ({"within": "02:00-03:00"}, [GAP + "no tick, the hours being over then", FOLD + "runs the first time only"]),
+        ({"within": "02:00-03:00"}, [GAP + "no tick, since it is outside the hours then", FOLD + "runs the first time only"]),
         ({"within": {"days": "MON-FRI"}}, []),
     ],
     ids=str,
 )  # fmt: skip
-def test_a_night_is_told_only_if_the_trigger_has_it(limits, told):
+def test_clock_change_is_noted_only_if_it_affects_the_trigger(limits, expected):
     trigger = cron("30 2 * * *", tz="Europe/Berlin", **limits)
-    assert night_notes(trigger, JANUARY, JANUARY + YEAR) == told
+    assert night_notes(trigger, JANUARY, JANUARY + YEAR) == expected
 
 
-def test_a_night_is_told_only_if_the_combination_has_it():
+def test_clock_change_is_noted_only_if_it_affects_the_combination():
     nightly = cron("30 2 * * *", tz="Europe/Berlin")
     without = nightly - at("2026-03-29T01:00:00Z")
     assert night_notes(without, JANUARY, JANUARY + YEAR) == [FOLD + "runs the first time only"]
@@ -151,7 +151,7 @@ def test_many_runs_are_counted_not_listed():
     assert len(night_notes(dense, JANUARY, JANUARY + YEAR)) == 2
 
 
-def test_a_single_time_that_comes_twice_is_told():
+def test_repeated_single_time_is_noted():
     assert night_notes(at("2026-10-25T02:30", tz="Europe/Berlin"), JANUARY, JANUARY + YEAR) == [
         FOLD + "runs the first time only"
     ]
@@ -160,10 +160,10 @@ def test_a_single_time_that_comes_twice_is_told():
     )
 
 
-def test_a_skipped_day_is_told():
+def test_skipped_day_is_noted():
     december = parse_instant("2011-12-01T00:00:00Z")
     (note,) = night_notes(cron("0 9 * * *", tz="Pacific/Apia"), december, december + YEAR // 10)
     assert note.startswith(
         "2011-12-30: 09:00 does not exist in Pacific/Apia (clocks go from 2011-12-30 00:00 to 2011-12-31 00:00)"
     )
-    assert note.endswith("dropped, the change being longer than 3 hours")
+    assert note.endswith("dropped, since the change is longer than 3 hours")

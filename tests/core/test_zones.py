@@ -54,7 +54,7 @@ def test_a_wall_time_is_found_in_its_first_pass_or_in_its_gap():
     ],
     ids=["gap, then fold", "fold, then fold"],
 )  # fmt: skip
-def test_a_fixed_time_is_had_once_however_the_clock_goes_about(starts, offsets, fixed, wild):
+def test_fixed_time_ticks_once_through_clock_changes(starts, offsets, fixed, wild):
     """No zone has done this yet. Minutes of a day; the time is 12:45."""
     odd = Zone(
         "Odd/Place", [-(10**11), *(60 * t for t in starts)], [60 * o for o in offsets], rule=None
@@ -87,7 +87,7 @@ def test_a_fixed_time_is_had_once_however_the_clock_goes_about(starts, offsets, 
         "+01:00",
     ],
 )
-def test_a_zone_that_is_not_on_the_list_is_refused_at_once(name):
+def test_unknown_zone_is_refused(name):
     with pytest.raises(InvalidSchedule) as refused:
         daily("09:00", tz=name)
     assert cpu_seconds(lambda: daily("09:00", tz=name)) < LIMIT
@@ -96,7 +96,7 @@ def test_a_zone_that_is_not_on_the_list_is_refused_at_once(name):
 
 
 @pytest.mark.parametrize("name", [None, 5, ["UTC"], b"UTC"])
-def test_what_is_no_text_is_no_zone(name):
+def test_zone_that_is_not_a_string_is_refused(name):
     with pytest.raises(InvalidSchedule, match="timezone: no zone is called"):
         cron("0 9 * * *", tz=name)
 
@@ -110,12 +110,12 @@ def test_what_is_no_text_is_no_zone(name):
         ("Europe/Berlni", "Europe/Berlin"),
     ],
 )
-def test_a_near_miss_is_told_what_was_meant(written, meant):
+def test_misspelt_zone_gets_a_similar_name_as_hint(written, meant):
     with pytest.raises(InvalidSchedule, match=f"did you mean {meant}"):
         zone(written)
 
 
-def test_a_bare_offset_is_told_of_a_fixed_zone():
+def test_bare_offset_gets_a_fixed_zone_as_hint():
     for written in ("UTC+2", "+02:00", "GMT+02"):
         with pytest.raises(InvalidSchedule, match=r"Etc/GMT-2 for a fixed \+2:00"):
             zone(written)

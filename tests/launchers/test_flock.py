@@ -9,7 +9,8 @@ import pytest
 
 from onbeat import InvalidSchedule, Onbeat
 from onbeat.core.runs.run import Failed, Succeeded
-from onbeat.core.schedule import read_schedule, read_target
+from onbeat.core.schedule import read_schedule
+from onbeat.core.target import read_target
 from onbeat.errors import NotAllowed
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.ports.http import HttpResponse

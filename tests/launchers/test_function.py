@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from onbeat.core.runs.run import Failed, Succeeded
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers.python.launcher import FunctionLauncher
 from onbeat.ports.store import Attempt

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from onbeat.core.runs.run import Accepted, Busy, Failed, Gone, Succeeded
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers.http import sender, target
 from onbeat.launchers.http.launcher import HttpLauncher

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from onbeat.core.runs.run import Canceled, Failed, Succeeded
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers import command as process
 from onbeat.launchers.command import ProcessLauncher, end_leftovers, forget_output, output_path
@@ -620,7 +620,7 @@ def test_one_scan_serves_all_callers_that_waited_before_it(tmp_path, monkeypatch
 SCHEDULER = """
 import asyncio, os, sys
 from pathlib import Path
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.launchers.command import ProcessLauncher
 from onbeat.ports.store import Attempt
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from onbeat.core.runs.run import Accepted, Busy, Failed, Succeeded
-from onbeat.core.schedule import Target, read_target
+from onbeat.core.target import Target, read_target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.ports.http import HttpResponse

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from onbeat.core.runs.run import Failed, Succeeded
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers.http import target
 from onbeat.launchers.http.launcher import HttpLauncher

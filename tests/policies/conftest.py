@@ -1,4 +1,4 @@
-"""What tests of policies have."""
+"""Fixtures for the tests of policies."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from tests.policies.world import PolicyHarness
 
 @pytest.fixture
 def world(request):
-    """A world of its own; a test that says which launches commands with that."""
+    """A separate world; its launcher of commands is the parameter, if there is one."""
     commands = getattr(request, "param", None)
     return PolicyHarness(commands=commands and commands())

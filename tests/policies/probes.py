@@ -1,4 +1,4 @@
-"""Conditions that a schedule may ask, as `when: {python: "tests.policies.probes:holds"}`."""
+"""Conditions for schedules, used as `when: {python: "tests.policies.probes:holds"}`."""
 
 
 def holds(run):
@@ -9,12 +9,12 @@ def is_empty():
     return []
 
 
-async def says_no():
+async def returns_false():
     return False
 
 
 def breaks():
-    raise RuntimeError("nobody knows")
+    raise RuntimeError("unknown")
 
 
 def is_more_than(count, limit):

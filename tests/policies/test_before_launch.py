@@ -1,4 +1,4 @@
-"""What is done before a run is launched: its condition is asked, and its templates are rendered."""
+"""Before a launch: conditions are evaluated and templates are rendered."""
 
 import os
 import sys
@@ -35,11 +35,11 @@ async def outcome_of(world, when, *, policy=None, lengths=("1h",)):
     async with world.beat:
         await world.define(report=HOURLY | (policy or {}) | {"when": when})
         await world.passes(*lengths)
-        return await world.told("status reason")
+        return await world.columns("status reason")
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "expected"),
     [
         (["true"], ("SUCCESS", None)),
         (["false"], ("SKIPPED", "condition")),
@@ -49,30 +49,30 @@ async def outcome_of(world, when, *, policy=None, lengths=("1h",)):
     ids=str,
 )
 @awaited
-async def test_a_program_says_by_its_exit_code_whether_a_run_starts(real, argv, told):
-    assert await outcome_of(real, {"command": argv}) == [told]
+async def test_exit_code_of_a_condition_decides_whether_a_run_starts(real, argv, expected):
+    assert await outcome_of(real, {"command": argv}) == [expected]
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [
         ({"python": f"{PROBES}:holds"}, ("SUCCESS", None)),
         ({"python": f"{PROBES}:is_empty"}, ("SKIPPED", "condition")),
-        ({"python": f"{PROBES}:says_no"}, ("SKIPPED", "condition")),
+        ({"python": f"{PROBES}:returns_false"}, ("SKIPPED", "condition")),
         ({"python": f"{PROBES}:is_more_than", "inputs": {"count": 2, "limit": 1}}, ("SUCCESS", None)),
         ({"python": f"{PROBES}:is_more_than", "inputs": {"count": 1, "limit": 1}}, ("SKIPPED", "condition")),
     ],
     ids=str,
 )  # fmt: skip
 @awaited
-async def test_a_function_says_by_what_it_returns_whether_a_run_starts(fields, told):
+async def test_result_of_a_condition_function_decides_whether_a_run_starts(fields, expected):
     world = PolicyHarness()
-    assert await outcome_of(world, fields) == [told]
-    assert world.started() == (["report"] if told[0] == "SUCCESS" else [])
+    assert await outcome_of(world, fields) == [expected]
+    assert world.started() == (["report"] if expected[0] == "SUCCESS" else [])
 
 
 @awaited
-async def test_a_program_that_is_not_there_fails_the_attempt_and_it_is_asked_again(real, tmp_path):
+async def test_missing_condition_program_fails_the_attempt_and_is_retried(real, tmp_path):
     probe = tmp_path / "probe"
     async with real.beat:
         await real.define(
@@ -87,7 +87,7 @@ async def test_a_program_that_is_not_there_fails_the_attempt_and_it_is_asked_aga
         probe.write_text("#!/bin/sh\n")
         os.chmod(probe, 0o700)  # noqa: PTH101 - in one step with the line above
         await real.passes("1m")
-        assert await real.told("status attempt") == [("SUCCESS", 3)]
+        assert await real.columns("status attempt") == [("SUCCESS", 3)]
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ async def test_a_program_that_is_not_there_fails_the_attempt_and_it_is_asked_aga
     ids=str,
 )
 @awaited
-async def test_a_condition_that_nobody_could_tell_is_a_failure_and_no_skip(real, when):
+async def test_condition_without_an_answer_fails_the_run(real, when):
     policy = {"run": {"python": f"{PROBES}:holds"}}
     assert await outcome_of(real, when, policy=policy) == [("FAILED", "launch_failed")]
 
 
 @awaited
-async def test_a_condition_is_asked_for_each_run_and_each_attempt(real, tmp_path):
+async def test_condition_is_evaluated_for_each_run_and_attempt(real, tmp_path):
     asked = tmp_path / "asked"
     when = {"command": ["sh", "-c", f"echo $ONBEAT_ATTEMPT >> {asked}"]}
     policy = {"run": {"command": ["false"]}, "retry": ["1m"]}
@@ -117,7 +117,7 @@ async def test_a_condition_is_asked_for_each_run_and_each_attempt(real, tmp_path
 
 
 @awaited
-async def test_what_is_skipped_for_its_condition_lets_the_next_in_the_queue_start(real, tmp_path):
+async def test_run_skipped_by_its_condition_releases_the_queue(real, tmp_path):
     async with real.beat:
         await real.define(
             report=HOURLY | {
@@ -126,37 +126,37 @@ async def test_what_is_skipped_for_its_condition_lets_the_next_in_the_queue_star
             }
         )  # fmt: skip
         await real.passes("3h")
-        while "ENQUEUED" in await real.told("status"):
+        while "ENQUEUED" in await real.columns("status"):
             await real.beat.settle()
-        assert await real.told("status reason") == [("SKIPPED", "condition")] * 3
+        assert await real.columns("status reason") == [("SKIPPED", "condition")] * 3
         (tmp_path / "there").touch()
         await real.passes("1h")
-        assert (await real.told("status"))[3:] == ["SUCCESS"]
+        assert (await real.columns("status"))[3:] == ["SUCCESS"]
 
 
 @awaited
-async def test_a_run_by_hand_has_to_meet_the_condition_too(real):
+async def test_manual_run_must_meet_the_condition(real):
     async with real.beat:
         await real.define(report=HOURLY | {"when": {"command": ["false"]}})
         await real.beat.start("report")
         await real.beat.settle()
-        assert await real.told("status reason") == [("SKIPPED", "condition")]
+        assert await real.columns("status reason") == [("SKIPPED", "condition")]
 
 
 @pytest.mark.parametrize(
-    ("when", "told"),
+    ("when", "expected"),
     [
-        ({"python": "holds"}, "when.python: a condition cannot be a registered function: any node may have to ask it (module:function)"),
-        ({"command": ["test", "{{ date }}"]}, "when: a condition has no templates (put them in `run`)"),
+        ({"python": "holds"}, "when.python: a condition cannot be a registered function: any node must be able to evaluate it (module:function)"),
+        ({"command": ["test", "{{ date }}"]}, "when: a condition cannot contain templates (use them in `run`)"),
         ({"komand": ["true"]}, "when.komand: no launcher has this name (did you mean 'command'?)"),
     ],
     ids=str,
 )  # fmt: skip
-def test_a_condition_that_could_not_be_asked_is_refused(when, told):
+def test_condition_that_cannot_be_evaluated_is_refused(when, expected):
     fields = HOURLY | {"run": {"command": ["true"]}, "when": when}
     with pytest.raises(InvalidSchedule) as refused:
         read_schedule("report", fields)
-    assert str(refused.value) == told
+    assert str(refused.value) == expected
 
 
 # -- templates
@@ -191,8 +191,8 @@ async def test_the_last_run_is_when_the_previous_one_ended(world, name):
 
 
 @awaited
-async def test_what_the_last_run_gave_is_there_for_the_next(world):
-    world.tell("report", Succeeded({"rows": 41}), Succeeded({"rows": 42}), Succeeded())
+async def test_result_of_the_last_run_is_available_to_the_next(world):
+    world.answer_with("report", Succeeded({"rows": 41}), Succeeded({"rows": 42}), Succeeded())
     run = {"command": ["say", "{{ last.result.rows }}"], "inputs": {"rows": "{{ last.result.rows }}"}}  # fmt: skip
     await world.define(report=HOURLY | {"run": run})
     await world.passes("1h", "1h", "1h")
@@ -207,7 +207,7 @@ async def test_what_the_last_run_gave_is_there_for_the_next(world):
 
 @awaited
 async def test_a_retry_is_rendered_as_the_first_attempt_was(world):
-    world.tell("report", Failed("no"), Succeeded(7), Succeeded())
+    world.answer_with("report", Failed("no"), Succeeded(7), Succeeded())
     run = {"command": ["say", "{{ last.result | default('none') }} {{ due_at }} {{ key }}"]}
     fields = {"every": "12h", "run": run, "retry": ["1h"]}
     await world.define(report=fields)
@@ -224,7 +224,7 @@ async def test_a_retry_is_rendered_as_the_first_attempt_was(world):
 
 @awaited
 async def test_an_edit_does_not_change_what_a_run_was_rendered_to(world):
-    world.tell("report", Failed("no"), Succeeded())
+    world.answer_with("report", Failed("no"), Succeeded())
     fields = {"every": "12h", "retry": ["1h"]}
     await world.define(report=fields | {"run": {"command": ["say", "old {{ date }}"]}})
     await world.passes("12h")
@@ -236,7 +236,7 @@ async def test_an_edit_does_not_change_what_a_run_was_rendered_to(world):
 
 
 @awaited
-async def test_inputs_that_are_given_by_hand_are_taken_as_they_are(world):
+async def test_inputs_of_a_manual_run_are_not_rendered(world):
     run = {"command": ["say"], "inputs": {"day": "{{ date }}", "text": "{{ schedule_id }}"}}
     await world.define(report=HOURLY | {"run": run})
     await world.beat.start("report", text="{{ date }}")
@@ -246,25 +246,25 @@ async def test_inputs_that_are_given_by_hand_are_taken_as_they_are(world):
 
 
 @awaited
-async def test_what_has_no_templates_keeps_nothing_rendered(world):
+async def test_target_without_templates_stores_nothing_rendered(world):
     await world.define(report=HOURLY)
     await world.passes("1h")
-    assert await world.told("rendered") == [None]
+    assert await world.columns("rendered") == [None]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
-        ("{{ dat }}", "run.command[1]: no name is called 'dat' (did you mean 'date'?)"),
+        ("{{ dat }}", "run.command[1]: 'dat' is not a known name (did you mean 'date'?)"),
         ("{{ date", "run.command[1]: '{{' without '}}' ({{ name }} or {{ name | filter }}; {{ '{{' }} for the braces themselves)"),
-        ("{% if date %}", "run.command[1]: there are no statements here, only {{ name }} ({{ '{%' }} for the characters themselves)"),
+        ("{% if date %}", "run.command[1]: statements are not supported, only {{ name }} ({{ '{%' }} for the characters themselves)"),
     ],
     ids=str,
 )  # fmt: skip
-def test_a_wrong_template_is_refused_where_it_stands(text, told):
+def test_invalid_template_is_refused_with_its_field(text, expected):
     with pytest.raises(InvalidSchedule) as refused:
         read_schedule("report", HOURLY | {"run": {"command": ["say", text]}})
-    assert str(refused.value) == told
+    assert str(refused.value) == expected
 
 
 @awaited
@@ -274,4 +274,4 @@ async def test_a_program_gets_what_was_rendered(real):
     async with real.beat:
         await real.define(report=HOURLY | {"run": run})
         await real.passes(HOUR)
-        assert await real.told("log_tail") == ["report 01.01.2026\n"]
+        assert await real.columns("log_tail") == ["report 01.01.2026\n"]

@@ -1,11 +1,11 @@
-"""Ticks that follow: the end of a run, of another schedule or of their own, and a start."""
+"""Ticks that follow the end of a run of this or another schedule, or a start."""
 
 import pytest
 
 from onbeat import InvalidSchedule, every, startup
 from onbeat.core.runs.run import Busy, Failed, Succeeded
 from onbeat.testing import ManualClock
-from tests.policies.world import GOES_ON, HOUR, MINUTE, PolicyHarness, at, awaited
+from tests.policies.world import ACCEPTED, HOUR, MINUTE, PolicyHarness, at, awaited
 
 HOURLY = {"every": "1h"}
 BROKEN = Failed("no", retryable=False)
@@ -22,7 +22,7 @@ def after(outcome="success", schedule="a", **given):
 @pytest.mark.parametrize("awaits", ["success", "failure", "completion"])
 @awaited
 async def test_a_schedule_runs_when_another_has_ended_as_it_awaits(world, ends, awaits):
-    world.tell("a", Succeeded() if ends == "success" else BROKEN)
+    world.answer_with("a", Succeeded() if ends == "success" else BROKEN)
     await world.define(a=HOURLY, b=after(awaits))
     assert (await world.schedule("b")).next_run_at is None
     await world.passes("1h", "1m")
@@ -34,7 +34,7 @@ async def test_one_follows_another_along_a_chain(world):
     await world.define(a=HOURLY, b=after(), c=after(schedule="b"), d=after(schedule="c"))
     await world.passes("1h")
     assert world.started() == ["a", "b", "c", "d"]
-    assert await world.told("status") == ["SUCCESS"] * 4
+    assert await world.columns("status") == ["SUCCESS"] * 4
 
 
 @awaited
@@ -42,18 +42,18 @@ async def test_why_names_the_ticks_around_one_that_follows_runs(world):
     await world.define(a=HOURLY, b=after(delay="10m"))
     for _ in range(4):
         await world.passes("1h")
-    first, second, third = (await world.told("run_at", "b"))[:3]
-    told = await world.beat.why("b", second)
-    assert (told.previous, told.following) == (first, third)
-    told = await world.beat.why("b", second + 60)
-    assert (told.kind, told.previous, told.following) == ("no_tick", second, third)
+    first, second, third = (await world.columns("run_at", "b"))[:3]
+    answer = await world.beat.why("b", second)
+    assert (answer.previous, answer.following) == (first, third)
+    answer = await world.beat.why("b", second + 60)
+    assert (answer.kind, answer.previous, answer.following) == ("no_tick", second, third)
     waits = (await world.schedule("b")).next_run_at
     assert (await world.beat.why("b", third)).following == waits
 
 
 @awaited
 async def test_a_delay_counts_from_the_end_of_the_run(world):
-    world.tell("a", GOES_ON)
+    world.answer_with("a", ACCEPTED)
     await world.define(a=HOURLY | {"timeout": "12h", "overlap": "allow"}, b=after(delay="30m"))
     await world.is_now("13:10")
     (run,) = await world.runs()
@@ -66,11 +66,11 @@ async def test_a_delay_counts_from_the_end_of_the_run(world):
 
 
 @awaited
-async def test_what_ends_before_the_tick_is_decided_joins_it(world):
+async def test_end_before_the_tick_is_decided_joins_it(world):
     await world.define(a=HOURLY, b=after(delay="150m"))
     for _ in range(7):
         await world.passes("30m")
-    assert await world.told("run_at tick_count", "b") == [(await first_end(world) + 9000, 3)]
+    assert await world.columns("run_at tick_count", "b") == [(await first_end(world) + 9000, 3)]
     for _ in range(6):
         await world.passes("30m")
     first, second = await world.runs("b")
@@ -84,7 +84,7 @@ async def first_end(world):
 
 @awaited
 async def test_only_the_last_attempt_is_the_end_of_a_run(world):
-    world.tell("a", Failed("no"), Failed("no"), Succeeded())
+    world.answer_with("a", Failed("no"), Failed("no"), Succeeded())
     await world.define(
         a=HOURLY | {"retry": ["1m", "1m"]}, b=after("failure"), c=after("success"), d=after("completion")
     )  # fmt: skip
@@ -95,27 +95,27 @@ async def test_only_the_last_attempt_is_the_end_of_a_run(world):
 
 
 @awaited
-async def test_of_what_is_canceled_nothing_follows(world):
-    world.tell("a", GOES_ON)
+async def test_canceled_run_is_not_followed(world):
+    world.answer_with("a", ACCEPTED)
     await world.define(a=HOURLY | {"timeout": "12h"}, b=after("completion"), c=after("failure"))
     await world.passes("1h")
     (run,) = await world.runs()
     await world.beat.cancel(run.run_id)
     await world.passes("30m")
-    assert await world.told("schedule_id status") == [("a", "CANCELED")]
+    assert await world.columns("schedule_id status") == [("a", "CANCELED")]
     assert (await world.schedule("b")).next_run_at is None
 
 
 @awaited
-async def test_of_what_is_skipped_nothing_follows(world):
+async def test_skipped_run_is_not_followed(world):
     await world.define(a=HOURLY | {"enabled": False}, b=after("completion"))
     await world.passes("1h", "30m")
-    assert await world.told("schedule_id status") == [("a", "SKIPPED")]
+    assert await world.columns("schedule_id status") == [("a", "SKIPPED")]
 
 
 @awaited
 async def test_a_target_that_was_only_busy_has_not_ended(world):
-    world.tell("a", Busy("later", 10 * MINUTE), Succeeded())
+    world.answer_with("a", Busy("later", 10 * MINUTE), Succeeded())
     await world.define(a=HOURLY, b=after("completion"))
     await world.passes("1h", "5m")
     assert world.started() == ["a"]
@@ -124,7 +124,7 @@ async def test_a_target_that_was_only_busy_has_not_ended(world):
 
 
 @awaited
-async def test_a_run_by_hand_is_followed_as_well(world):
+async def test_manual_run_is_followed(world):
     await world.define(a={"cron": "0 0 1 1 *"}, b=after())
     await world.beat.start("a")
     await world.passes("1m", "1m")
@@ -132,17 +132,17 @@ async def test_a_run_by_hand_is_followed_as_well(world):
 
 
 @awaited
-async def test_one_that_is_paused_does_not_follow_and_says_so_when_it_goes_on(world):
+async def test_paused_schedule_does_not_follow_and_records_it_when_resumed(world):
     await world.define(a=HOURLY, b=after())
     await world.beat.pause("b")
     await world.passes("1h", "1m")
-    assert await world.told("status", "b") == []
+    assert await world.columns("status", "b") == []
     await world.beat.resume("b")
     await world.passes("1m")
-    assert await world.told("status reason", "b") == [("SKIPPED", "paused")]
+    assert await world.columns("status reason", "b") == [("SKIPPED", "paused")]
     await world.is_now("14:01")
     await world.passes("1m")
-    assert (await world.told("status", "b"))[1:] == ["SUCCESS"]
+    assert (await world.columns("status", "b"))[1:] == ["SUCCESS"]
 
 
 @awaited
@@ -154,19 +154,19 @@ async def test_a_schedule_may_follow_another_and_the_clock(world):
 
 
 @awaited
-async def test_two_that_follow_each_other_are_refused(world):
+async def test_schedules_that_follow_each_other_are_refused(world):
     await world.define(a=HOURLY, b=after())
     with pytest.raises(InvalidSchedule) as refused:
         await world.define(a=after(schedule="b"))
     assert str(refused.value) == (
-        "after.schedule: a follows b follows a: that has no beginning (remove one of these)"
+        "after.schedule: a follows b follows a: this is a cycle (remove one of these)"
     )
     assert (await world.schedule("a")).revision == 1
 
 
 @awaited
-async def test_a_longer_circle_is_refused_however_it_is_defined(world):
-    with pytest.raises(InvalidSchedule, match="that has no beginning"):
+async def test_longer_cycle_is_refused(world):
+    with pytest.raises(InvalidSchedule, match="this is a cycle"):
         await world.define(
             a={"any": [HOURLY, after(schedule="c")]}, b=after(), c=after(schedule="b")
         )
@@ -174,7 +174,7 @@ async def test_a_longer_circle_is_refused_however_it_is_defined(world):
 
 
 @awaited
-async def test_what_nothing_is_called_cannot_be_followed(world):
+async def test_unknown_schedule_cannot_be_followed(world):
     with pytest.raises(InvalidSchedule) as refused:
         await world.define(b=after())
     assert str(refused.value) == (
@@ -191,7 +191,7 @@ async def test_both_can_be_defined_in_one_call_in_any_order(world):
 
 
 @awaited
-async def test_one_that_follows_something_else_now_follows_that_only(world):
+async def test_edited_follower_follows_only_its_new_schedule(world):
     await world.define(a=HOURLY, x={"cron": "30 13 * * *"}, b=after())
     await world.define(b=after(schedule="x"))
     for time in ("13:00", "13:10", "13:30", "13:40"):
@@ -204,7 +204,7 @@ async def test_one_that_follows_something_else_now_follows_that_only(world):
 
 @awaited
 async def test_a_schedule_can_run_so_long_after_its_last_success(world):
-    world.tell("sync", GOES_ON)
+    world.answer_with("sync", ACCEPTED)
     await world.define(sync={"any": [{"at": "2026-01-01T13:00"}, {"after": {"success": "30m"}}], "timeout": "12h"})  # fmt: skip
     await world.is_now("13:07")
     for ended, then in (("13:07", "13:37"), ("13:50", "14:20")):
@@ -218,7 +218,7 @@ async def test_a_schedule_can_run_so_long_after_its_last_success(world):
 
 @awaited
 async def test_after_a_failure_nothing_follows_its_own_success(world):
-    world.tell("sync", BROKEN)
+    world.answer_with("sync", BROKEN)
     await world.define(sync={"any": [{"at": "2026-01-01T13:00"}, {"after": {"success": "30m"}}]})
     await world.is_now("13:00")
     assert (await world.schedule("sync")).next_run_at is None
@@ -249,16 +249,16 @@ async def test_a_start_is_followed_once_also_the_very_first_of_a_program_that_de
 
 
 @awaited
-async def test_without_a_delay_it_starts_within_a_second(file):
+async def test_follower_without_a_delay_starts_within_a_second(file):
     world = PolicyHarness(file)
     world.beat.schedule(startup(), name="warm-up")(lambda: None)
     async with world.beat:
         await world.passes("1s")
-        assert await world.told("status") == ["SUCCESS"]
+        assert await world.columns("status") == ["SUCCESS"]
 
 
 @awaited
-async def test_what_is_defined_after_the_start_waits_for_the_next(file):
+async def test_schedule_defined_after_a_start_waits_for_the_next_start(file):
     world = PolicyHarness(file)
     async with world.beat:
         await world.define(report={"startup": "30s"})
@@ -267,7 +267,7 @@ async def test_what_is_defined_after_the_start_waits_for_the_next(file):
     again = PolicyHarness(file, clock=world.clock)
     async with again.beat:
         await again.passes("1m")
-        assert await again.told("status") == ["SUCCESS"]
+        assert await again.columns("status") == ["SUCCESS"]
 
 
 @awaited
@@ -291,7 +291,7 @@ async def test_a_start_is_used_up_even_if_its_tick_is_skipped(file):
         await world.passes("2m")
         await world.define(report={"startup": "1m"})
         await world.passes("1h")
-        assert await world.told("status reason") == [("SKIPPED", "disabled")]
+        assert await world.columns("status reason") == [("SKIPPED", "disabled")]
 
 
 @awaited
@@ -303,4 +303,4 @@ async def test_a_paused_one_does_not_follow_a_start(file):
     world = PolicyHarness(file, clock=first.clock)
     async with world.beat:
         await world.passes("2m", "2h", "1h")
-        assert await world.told("status reason") == [("SKIPPED", "paused")]
+        assert await world.columns("status reason") == [("SKIPPED", "paused")]

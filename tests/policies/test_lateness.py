@@ -1,4 +1,4 @@
-"""Ticks that are not started when they are planned: missed ones, and those with a jitter."""
+"""Ticks that start later than planned: missed ticks and ticks with jitter."""
 
 import pytest
 
@@ -25,7 +25,7 @@ async def missed(file, **policy):
 
 
 @awaited
-async def test_under_none_what_was_missed_is_one_row_and_nothing_runs(file):
+async def test_catchup_none_records_missed_ticks_in_one_row(file):
     world = await missed(file, catchup="none")
     async with world.beat:
         await world.beat.settle()
@@ -39,26 +39,26 @@ async def test_under_none_what_was_missed_is_one_row_and_nothing_runs(file):
 
 
 @awaited
-async def test_under_once_the_latest_runs_and_stands_for_the_rest(file):
+async def test_catchup_once_runs_the_latest_tick_for_all(file):
     world = await missed(file)
     async with world.beat:
         await world.beat.settle()
-        assert await world.told("status triggered_by tick_count") == [("SUCCESS", "catchup", 5)]
+        assert await world.columns("status triggered_by tick_count") == [("SUCCESS", "catchup", 5)]
         assert world.started("report") == ["17:00"]
 
 
 @awaited
-async def test_under_all_each_runs_at_once_in_order(file):
+async def test_catchup_all_runs_each_tick_in_order(file):
     world = await missed(file, catchup="all", overlap="queue")
     async with world.beat:
         await world.beat.settle()
         assert world.started("report") == ["13:00", "14:00", "15:00", "16:00", "17:00"]
-        assert set(await world.told("status triggered_by tick_count")) == {("SUCCESS", "catchup", 1)}  # fmt: skip
-        assert set(await world.told("started_at")) == {world.clock.now()}
+        assert set(await world.columns("status triggered_by tick_count")) == {("SUCCESS", "catchup", 1)}  # fmt: skip
+        assert set(await world.columns("started_at")) == {world.clock.now()}
 
 
 @awaited
-async def test_under_spread_they_start_evenly_over_the_next_minute_under_their_own_keys(file):
+async def test_catchup_spread_starts_ticks_evenly_over_a_minute(file):
     world = await missed(file, catchup="spread")
     async with world.beat:
         began = world.clock.now()
@@ -74,7 +74,7 @@ async def test_under_spread_they_start_evenly_over_the_next_minute_under_their_o
 
 
 @awaited
-async def test_they_are_spread_no_further_than_to_the_next_tick(file):
+async def test_spreading_ends_at_the_next_tick(file):
     world = await missed(file, catchup="spread")
     world.clock.advance("1770s")  # that is in 30 seconds
     async with world.beat:
@@ -88,7 +88,7 @@ async def test_they_are_spread_no_further_than_to_the_next_tick(file):
 
 
 @awaited
-async def test_what_is_older_than_the_window_is_missed_and_the_rest_caught_up(file):
+async def test_ticks_older_than_the_window_are_missed_and_the_rest_caught_up(file):
     world = await missed(file, catchup="all", catchup_window="2h30m")
     async with world.beat:
         await world.beat.settle()
@@ -101,9 +101,9 @@ async def test_what_is_older_than_the_window_is_missed_and_the_rest_caught_up(fi
 async def test_a_tick_within_its_grace_is_on_time(world):
     await world.define(report=HOURLY | {"grace": "10m", "catchup": "none"})
     await world.passes("70m")
-    assert await world.told("status triggered_by") == [("SUCCESS", "timer")]
+    assert await world.columns("status triggered_by") == [("SUCCESS", "timer")]
     await world.passes(HOUR + 1)
-    assert (await world.told("status reason"))[1] == ("SKIPPED", "missed")
+    assert (await world.columns("status reason"))[1] == ("SKIPPED", "missed")
 
 
 # -- jitter
@@ -125,7 +125,7 @@ def offsets(runs):
 
 
 @awaited
-async def test_jitter_only_delays_and_is_the_tick_s_own(world):
+async def test_jitter_only_delays_and_is_stable_for_a_tick(world):
     await world.define(report=HOURLY | {"jitter": "10m"})
     found = await through(world, 12)
     assert all(0 <= offset < 10 * MINUTE for offset in offsets(found))

@@ -1,4 +1,4 @@
-"""An hour of minutely ticks whose runs last five seconds: every tick starts, whoever tells of ends."""
+"""An hour of minutely ticks whose runs last five seconds: every tick starts, whoever reports the outcome."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ class Lasting(RecordingLauncher):
 
 async def until(reached):
     async with asyncio.timeout(5):
-        while not await reached():  # noqa: ASYNC110 - the store tells nobody
+        while not await reached():  # noqa: ASYNC110 - the store does not notify
             await asyncio.sleep(0)
 
 
@@ -64,7 +64,7 @@ async def started(world, n):
 
 
 async def succeeded(world, n):
-    return (await world.told("status")).count("SUCCESS") == n
+    return (await world.columns("status")).count("SUCCESS") == n
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue"])
@@ -72,13 +72,13 @@ async def succeeded(world, n):
 async def test_59_of_59_start_if_their_target_accepts_and_reports_them(overlap):
     world = PolicyHarness()
     async with world.beat:
-        world.tell("job", Accepted())
+        world.answer_with("job", Accepted())
         await world.define(job=MINUTELY | {"overlap": overlap})
         for n in range(1, 60):
             await world.is_now(f"12:{n:02}:00")
             await world.is_now(f"12:{n:02}:05")
             await world.beat.report(world.targets.attempts[-1].run_id, Succeeded())
-        rows = await world.told("status reason")
+        rows = await world.columns("status reason")
     assert len(world.targets.attempts) == 59
     assert rows == [("SUCCESS", None)] * 59
 
@@ -92,11 +92,11 @@ async def test_target_that_accepts_and_stays_silent_blocks_ticks_until_its_deadl
 ):
     world = PolicyHarness()
     async with world.beat:
-        world.tell("job", Accepted())
+        world.answer_with("job", Accepted())
         await world.define(job=MINUTELY | {"overlap": overlap, "timeout": "30m"})
         for n in range(1, 60):
             await world.is_now(f"12:{n:02}:00")
-        rows = await world.told("run_at status reason blocked_by")
+        rows = await world.columns("run_at status reason blocked_by")
     first, second = (attempt.run_id for attempt in world.targets.attempts)
     assert [row[1:3] for row in rows if row[1] == "FAILED"] == [("FAILED", "timeout")]
     assert [row[1:3] for row in rows if row[1] == "STARTED"] == [("STARTED", None)]

@@ -1,4 +1,4 @@
-"""What a clock that is turned cannot show: things that run, and are ended."""
+"""What needs a real clock: programs that run and are canceled."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from onbeat.testing import ManualClock
 from tests.policies.world import SOON, awaited
 from tests.waiting import forever
 
-NEVER = {"cron": "0 0 1 1 *"}  # it is started by hand
+NEVER = {"cron": "0 0 1 1 *"}  # started manually only
 TREE = """
 import os, signal, subprocess, sys, time
 child = "import time; print(flush=True); time.sleep(60)"
@@ -50,7 +50,7 @@ async def until_all(beat, *expected):
 
 
 def lives(pid):
-    """A zombie does not: whether somebody reaps it is not our business."""
+    """A zombie does not count as alive."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
@@ -88,7 +88,7 @@ async def test_a_command_that_is_canceled_is_gone_with_all_that_it_started(tmp_p
 
 
 @awaited
-async def test_one_that_does_not_end_when_it_is_asked_to_is_killed_after_its_grace(tmp_path):
+async def test_command_that_ignores_its_cancellation_is_killed_after_cancel_grace(tmp_path):
     async with a_tree(tmp_path, DEAF, cancel_grace="300ms") as (beat, run_id, tree):
         began = time.monotonic()
         await beat.cancel(run_id)
@@ -106,7 +106,7 @@ async def test_a_command_that_lasts_longer_than_its_timeout_is_killed(tmp_path):
 
 
 @awaited
-async def test_asking_twice_ends_it_once(tmp_path):
+async def test_second_cancellation_changes_nothing(tmp_path):
     async with a_tree(tmp_path) as (beat, run_id, _):
         first = await beat.cancel(run_id)
         again = await beat.cancel(run_id)
@@ -115,16 +115,16 @@ async def test_asking_twice_ends_it_once(tmp_path):
 
 
 @awaited
-async def test_an_async_function_is_asked_to_end_when_a_newer_tick_replaces_it():
-    beat, told = Onbeat("sqlite://"), []
+async def test_async_function_is_canceled_when_a_newer_tick_replaces_it():
+    beat, events = Onbeat("sqlite://"), []
 
     async def work(run):
-        told.append(("began", run.iteration))
+        events.append(("began", run.iteration))
         try:
             if run.iteration == 1:
                 await forever()
         except asyncio.CancelledError:
-            told.append(("asked", run.iteration))
+            events.append(("asked", run.iteration))
             raise
 
     beat.schedule(every("1s"), name="work", overlap="replace")(work)
@@ -136,21 +136,21 @@ async def test_an_async_function_is_asked_to_end_when_a_newer_tick_replaces_it()
 
         first, second, *_ = await until(is_replaced)
     assert (first.status, first.reason) == ("CANCELED", "superseded")
-    assert told[:3] == [("began", 1), ("asked", 1), ("began", 2)]
+    assert events[:3] == [("began", 1), ("asked", 1), ("began", 2)]
     assert second.run_at == first.run_at + 1
     assert first.finished_at <= second.started_at
 
 
 @awaited
-async def test_an_async_function_that_is_canceled_hears_of_it_and_can_clean_up():
-    beat, told = Onbeat("sqlite://"), []
+async def test_canceled_async_function_can_clean_up():
+    beat, events = Onbeat("sqlite://"), []
 
     async def work():
         try:
             await forever()
         finally:
             await asyncio.sleep(0.01)
-            told.append("cleaned up")
+            events.append("cleaned up")
 
     beat.register("work", work)
     async with beat:
@@ -159,7 +159,7 @@ async def test_an_async_function_that_is_canceled_hears_of_it_and_can_clean_up()
         await until_all(beat, ("STARTED", None))
         await beat.cancel(run.run_id)
         (run,) = await until_all(beat, ("CANCELED", "canceled"))
-    assert (told, run.error) == (["cleaned up"], "ended because cancellation was requested")
+    assert (events, run.error) == (["cleaned up"], "ended because cancellation was requested")
 
 
 @awaited
@@ -178,7 +178,7 @@ async def test_an_async_function_that_lasts_longer_than_its_timeout_is_ended():
 
 
 @awaited
-async def test_a_run_that_another_program_asks_to_end_ends_within_a_second(tmp_path):
+async def test_run_canceled_by_another_program_ends_within_a_second(tmp_path):
     database = f"sqlite:///{tmp_path}/onbeat.db"
     async with Onbeat(database) as beat:
         run = {"command": ["sleep", "60"]}
@@ -195,7 +195,7 @@ async def test_a_run_that_another_program_asks_to_end_ends_within_a_second(tmp_p
 
 
 class Server:
-    """An HTTP server that answers as told, and keeps the headers that it was sent."""
+    """An HTTP server with prepared answers that records the received headers."""
 
     def __init__(self, *answers):
         self.answers, self.headers = list(answers), []
@@ -220,7 +220,7 @@ class Server:
 
 
 @awaited
-async def test_a_server_accepts_a_run_is_busy_or_gone_and_tells_of_the_end_by_its_key():
+async def test_server_accepts_a_run_and_reports_its_outcome_by_key():
     clock = ManualClock("2026-01-01T12:00:00Z")
     answers = [(503, {"Retry-After": "600"}), (202, {}), (410, {})]
     async with Server(*answers) as server, Onbeat("sqlite://", clock=clock) as beat:
@@ -237,6 +237,6 @@ async def test_a_server_accepts_a_run_is_busy_or_gone_and_tells_of_the_end_by_it
         assert await passes("10m") == [("STARTED", None)]
         busy, accepted = (headers["Idempotency-Key"] for headers in server.headers)
         assert busy == accepted
-        told = await beat.report(accepted, Succeeded({"sent": 3}))
-        assert (told.status, told.external_id, told.deferrals) == ("SUCCESS", "order-7", 1)
+        events = await beat.report(accepted, Succeeded({"sent": 3}))
+        assert (events.status, events.external_id, events.deferrals) == ("SUCCESS", "order-7", 1)
         assert await passes("50m") == [("SUCCESS", None), ("FAILED", "invalid_target")]

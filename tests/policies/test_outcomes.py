@@ -1,4 +1,4 @@
-"""What follows what a target answers: retries, what it accepted, when it is busy, and when it is gone."""
+"""What follows the outcome of a target: retries, accepted runs, busy and missing targets."""
 
 import pytest
 
@@ -21,7 +21,7 @@ async def the_run(world):
 
 @awaited
 async def test_a_list_of_delays_says_when_each_further_attempt_is(world):
-    world.tell("report", NO, NO, Succeeded({"rows": 3}))
+    world.answer_with("report", NO, NO, Succeeded({"rows": 3}))
     await world.define(report=HOURLY | {"retry": ["30s", "2m"]})
     await world.passes("1h")
     run = await the_run(world)
@@ -40,7 +40,7 @@ async def test_a_list_of_delays_says_when_each_further_attempt_is(world):
 
 @awaited
 async def test_with_a_backoff_each_wait_is_twice_the_last_and_at_most_the_longest(world):
-    world.tell("report", NO)
+    world.answer_with("report", NO)
     policy = {"retry": {"attempts": 5, "backoff": "1m", "max": "3m"}, "every": "12h"}
     await world.define(report=policy)
     await world.passes("12h")
@@ -54,7 +54,7 @@ async def test_with_a_backoff_each_wait_is_twice_the_last_and_at_most_the_longes
 
 @awaited
 async def test_a_wait_may_vary_by_its_jitter_and_only_be_longer(world):
-    world.tell("report", NO)
+    world.answer_with("report", NO)
     policy = {"retry": {"attempts": 9, "backoff": "1m", "max": "1m", "jitter": "30s"}}
     await world.define(report=policy | {"every": "12h"})
     await world.passes("12h")
@@ -67,8 +67,8 @@ async def test_a_wait_may_vary_by_its_jitter_and_only_be_longer(world):
 
 
 @awaited
-async def test_what_no_attempt_could_help_is_not_tried_again(world):
-    world.tell("report", Failed("exit code 3", "exit", retryable=False, exit_code=3))
+async def test_non_retryable_failure_is_not_retried(world):
+    world.answer_with("report", Failed("exit code 3", "exit", retryable=False, exit_code=3))
     await world.define(report=HOURLY | {"retry": ["1m"]})
     await world.passes("1h", "1m")
     run = await the_run(world)
@@ -77,7 +77,7 @@ async def test_what_no_attempt_could_help_is_not_tried_again(world):
 
 @awaited
 async def test_a_run_that_waits_for_its_retry_can_be_canceled(world):
-    world.tell("report", NO)
+    world.answer_with("report", NO)
     await world.define(report=HOURLY | {"retry": ["10m"]})
     await world.passes("1h")
     canceled = await world.beat.cancel((await the_run(world)).run_id)
@@ -93,47 +93,47 @@ async def test_a_run_that_waits_for_its_retry_can_be_canceled(world):
 
 @pytest.mark.parametrize("by", ["run_id", "key"])
 @awaited
-async def test_what_was_accepted_is_going_until_its_target_tells_of_its_end(world, by):
-    world.tell("report", Accepted("order-7"))
+async def test_accepted_run_is_in_flight_until_its_target_reports(world, by):
+    world.answer_with("report", Accepted("order-7"))
     await world.define(report=POST)
     await world.passes("1h", "30m")
     run = await the_run(world)
     assert (run.status, run.external_id, run.leased_by) == ("STARTED", "order-7", None)
     assert run.key == world.targets.attempts[0].key
-    told = await world.beat.report(getattr(run, by), Succeeded({"rows": 3}))
-    assert (told.status, told.result, told.external_id) == ("SUCCESS", {"rows": 3}, "order-7")
+    answer = await world.beat.report(getattr(run, by), Succeeded({"rows": 3}))
+    assert (answer.status, answer.result, answer.external_id) == ("SUCCESS", {"rows": 3}, "order-7")
     row = await world.schedule("report")
     assert row.last_success_at == world.clock.now()
 
 
 @awaited
 async def test_a_failure_that_is_reported_is_tried_again_if_that_may_help(world):
-    world.tell("report", Accepted())
+    world.answer_with("report", Accepted())
     await world.define(report=POST | {"retry": ["1m", "1m"]})
     await world.passes("1h")
     run = await the_run(world)
-    told = await world.beat.report(run.run_id, Failed("half of it"))
-    assert (told.status, told.error, told.due_at) == (
+    answer = await world.beat.report(run.run_id, Failed("half of it"))
+    assert (answer.status, answer.error, answer.due_at) == (
         "ENQUEUED", "half of it", world.clock.now() + MINUTE,
     )  # fmt: skip
     await world.passes("1m")
-    told = await world.beat.report(run.key, Failed("none of it", retryable=False))
-    assert (told.status, told.reason, told.attempt) == ("FAILED", "error", 2)
+    answer = await world.beat.report(run.key, Failed("none of it", retryable=False))
+    assert (answer.status, answer.reason, answer.attempt) == ("FAILED", "error", 2)
 
 
 @awaited
-async def test_a_run_by_hand_is_reported_by_its_key_too(world):
-    world.tell("report", Accepted())
+async def test_manual_run_is_reported_by_its_key(world):
+    world.answer_with("report", Accepted())
     await world.define(report=POST)
     run = await world.beat.start("report", request_id="order-7")
     await world.beat.settle()
-    told = await world.beat.report(run.key, Succeeded())
-    assert (told.run_id, told.status) == (run.run_id, "SUCCESS")
+    answer = await world.beat.report(run.key, Succeeded())
+    assert (answer.run_id, answer.status) == (run.run_id, "SUCCESS")
 
 
 @awaited
 async def test_the_same_report_again_changes_nothing_and_another_is_refused(world):
-    world.tell("report", Accepted())
+    world.answer_with("report", Accepted())
     await world.define(report=POST)
     await world.passes("1h")
     run = await the_run(world)
@@ -146,7 +146,7 @@ async def test_the_same_report_again_changes_nothing_and_another_is_refused(worl
 
 
 @awaited
-async def test_a_report_of_nothing_is_refused(world):
+async def test_empty_report_is_refused(world):
     for which in (7, "no-key"):
         with pytest.raises(NoSuchRun):
             await world.beat.report(which, Succeeded())
@@ -154,25 +154,25 @@ async def test_a_report_of_nothing_is_refused(world):
 
 @awaited
 async def test_accepted_run_that_is_never_reported_fails_at_its_deadline(world):
-    world.tell("report", Accepted(), Succeeded())
+    world.answer_with("report", Accepted(), Succeeded())
     await world.define(report={"every": "50m"})
     await world.passes("50m")
     run = await the_run(world)
     assert run.deadline_at == world.clock.now() + HOUR
     await world.passes(50 * MINUTE)
-    assert await world.told("status reason") == [("STARTED", None), ("SKIPPED", "overlap")]
+    assert await world.columns("status reason") == [("STARTED", None), ("SKIPPED", "overlap")]
     await world.passes(10 * MINUTE - 1)
-    assert (await world.told("status"))[0] == "STARTED"
+    assert (await world.columns("status"))[0] == "STARTED"
     await world.passes(1)
     error = "its target accepted it and reported no outcome by its deadline: it may still run"
-    assert (await world.told("status reason error"))[0] == ("FAILED", "timeout", error)
+    assert (await world.columns("status reason error"))[0] == ("FAILED", "timeout", error)
     await world.passes(40 * MINUTE)
-    assert await world.told("status") == ["FAILED", "SKIPPED", "SUCCESS"]
+    assert await world.columns("status") == ["FAILED", "SKIPPED", "SUCCESS"]
 
 
 @awaited
 async def test_report_that_comes_after_the_deadline_is_refused_with_what_to_raise(world):
-    world.tell("report", Accepted())
+    world.answer_with("report", Accepted())
     await world.define(report=POST | {"every": "1d"})
     await world.passes("1d", "1h")
     run = await the_run(world)
@@ -190,7 +190,7 @@ async def test_report_that_comes_after_the_deadline_is_refused_with_what_to_rais
 async def test_accepted_run_has_an_hour_unless_its_schedule_has_a_timeout(
     world, policy, awaited_for
 ):
-    world.tell("report", Accepted())
+    world.answer_with("report", Accepted())
     await world.define(report={"every": "12h"} | policy)
     await world.passes("12h", awaited_for - 1)
     assert (await the_run(world)).status == "STARTED"
@@ -199,8 +199,8 @@ async def test_accepted_run_has_an_hour_unless_its_schedule_has_a_timeout(
 
 
 @awaited
-async def test_an_accepted_run_can_be_canceled_and_says_that_its_target_does_not_know(world):
-    world.tell("report", Accepted())
+async def test_accepted_run_can_be_canceled_without_notifying_its_target(world):
+    world.answer_with("report", Accepted())
     await world.define(report=HOURLY)
     await world.passes("1h")
     run = await world.beat.cancel((await the_run(world)).run_id, note="not needed")
@@ -214,9 +214,9 @@ async def test_an_accepted_run_can_be_canceled_and_says_that_its_target_does_not
 
 
 @awaited
-async def test_a_target_that_is_busy_is_asked_again_and_that_uses_up_no_retry(world):
+async def test_busy_target_is_tried_again_without_using_a_retry(world):
     busy = Busy("too many sessions", 10 * MINUTE)
-    world.tell("report", busy, busy, NO, busy, Succeeded())
+    world.answer_with("report", busy, busy, NO, busy, Succeeded())
     await world.define(report={"every": "12h", "retry": ["1m"]})
     await world.passes("12h")
     run = await the_run(world)
@@ -231,15 +231,15 @@ async def test_a_target_that_is_busy_is_asked_again_and_that_uses_up_no_retry(wo
 
 @awaited
 async def test_a_target_that_stays_busy_until_the_next_tick_never_ran(world):
-    world.tell("report", Busy("later", 2 * HOUR), Succeeded())
+    world.answer_with("report", Busy("later", 2 * HOUR), Succeeded())
     await world.define(report=HOURLY)
     await world.passes("1h", "1h")
-    assert await world.told("status") == ["SKIPPED", "SUCCESS"]
+    assert await world.columns("status") == ["SKIPPED", "SUCCESS"]
 
 
 @awaited
 async def test_a_target_that_stays_busy_beyond_the_deadline_to_start_says_so(world):
-    world.tell("report", Busy("later", 10 * MINUTE))
+    world.answer_with("report", Busy("later", 10 * MINUTE))
     await world.define(report={"every": "12h", "start_deadline": "25m"})
     await world.passes("12h", "10m", "10m", "5m")
     run = await the_run(world)
@@ -250,7 +250,7 @@ async def test_a_target_that_stays_busy_beyond_the_deadline_to_start_says_so(wor
 
 @awaited
 async def test_while_a_target_is_busy_nothing_has_failed(world):
-    world.tell("report", Busy("later", 10 * MINUTE))
+    world.answer_with("report", Busy("later", 10 * MINUTE))
     await world.define(report={"every": "12h", "pause_after": 1})
     await world.passes("12h", "10m", "10m")
     row = await world.schedule("report")
@@ -262,7 +262,7 @@ async def test_while_a_target_is_busy_nothing_has_failed(world):
 
 @awaited
 async def test_a_target_that_is_gone_is_invalid_and_not_tried_again(world):
-    world.tell("report", Gone("no such session"))
+    world.answer_with("report", Gone("no such session"))
     await world.define(report=HOURLY | {"retry": ["1m"]})
     await world.passes("1h", "1m")
     run = await the_run(world)

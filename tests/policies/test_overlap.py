@@ -1,4 +1,4 @@
-"""What becomes of a tick while a run of its schedule is going: skip, queue, allow and replace."""
+"""The overlap policies: skip, queue, allow and replace."""
 
 import asyncio
 
@@ -6,13 +6,13 @@ import pytest
 
 from onbeat import InvalidSchedule, every
 from onbeat.core.runs.run import Failed, Succeeded
-from tests.policies.world import GOES_ON, SOON, at, awaited
+from tests.policies.world import ACCEPTED, SOON, at, awaited
 
 LONG = {"every": "1h", "timeout": "12h"}  # what was accepted is in flight for as long as that
 
 
 async def ends(world, place, outcome=Succeeded()):  # noqa: B008 - it is frozen
-    """Have the target of the run in that place tell of its end."""
+    """Report the outcome of the run at that index."""
     run = (await world.runs())[place]
     await world.beat.report(run.run_id, outcome)
     await world.beat.settle()
@@ -23,7 +23,7 @@ async def ends(world, place, outcome=Succeeded()):  # noqa: B008 - it is frozen
 
 @awaited
 async def test_a_tick_is_skipped_while_a_run_is_going_and_its_row_names_that_run(world):
-    world.tell("report", GOES_ON)
+    world.answer_with("report", ACCEPTED)
     await world.define(report=LONG)
     await world.passes("1h", "1h")
     first, second = await world.runs()
@@ -35,37 +35,40 @@ async def test_a_tick_is_skipped_while_a_run_is_going_and_its_row_names_that_run
 
 @awaited
 async def test_the_tick_after_the_end_of_a_run_starts(world):
-    world.tell("report", GOES_ON, Succeeded())
+    world.answer_with("report", ACCEPTED, Succeeded())
     await world.define(report=LONG)
     await world.passes("1h")
     await ends(world, 0)
     await world.passes("1h")
-    assert await world.told("status") == ["SUCCESS", "SUCCESS"]
+    assert await world.columns("status") == ["SUCCESS", "SUCCESS"]
 
 
 @awaited
-async def test_a_run_by_hand_starts_beside_one_that_is_going(world):
-    world.tell("report", GOES_ON)
+async def test_manual_run_starts_beside_a_running_one(world):
+    world.answer_with("report", ACCEPTED)
     await world.define(report=LONG)
     await world.passes("1h")
     await world.beat.start("report")
     await world.beat.settle()
-    assert await world.told("triggered_by status") == [("timer", "STARTED"), ("manual", "STARTED")]
+    assert await world.columns("triggered_by status") == [
+        ("timer", "STARTED"),
+        ("manual", "STARTED"),
+    ]
 
 
 @awaited
 async def test_a_fresh_tick_ends_a_run_that_waits_for_its_retry(world):
-    world.tell("report", Failed("no"), Succeeded())
+    world.answer_with("report", Failed("no"), Succeeded())
     await world.define(report={"every": "1h", "retry": ["90m"]})
     await world.passes("1h", "1h", "1h")
-    assert await world.told("status reason attempt") == [
+    assert await world.columns("status reason attempt") == [
         ("FAILED", "superseded", 1), ("SUCCESS", None, 1), ("SUCCESS", None, 1),
     ]  # fmt: skip
 
 
 @awaited
 async def test_retry_that_a_fresh_tick_drops_did_not_run_until_then(world):
-    world.tell("report", Failed("no"), Succeeded())
+    world.answer_with("report", Failed("no"), Succeeded())
     await world.define(report={"every": "1h", "retry": ["90m"]})
     await world.passes("1h", "1h")
     latest, dropped = await world.beat.runs("report")
@@ -77,33 +80,33 @@ async def test_retry_that_a_fresh_tick_drops_did_not_run_until_then(world):
 
 
 @awaited
-async def test_under_allow_every_tick_starts_whatever_is_going(world):
-    world.tell("report", GOES_ON)
+async def test_overlap_allow_starts_every_tick(world):
+    world.answer_with("report", ACCEPTED)
     await world.define(report=LONG | {"overlap": "allow"})
     await world.passes("1h", "1h", "1h")
-    assert await world.told("status") == ["STARTED"] * 3
+    assert await world.columns("status") == ["STARTED"] * 3
 
 
 @awaited
-async def test_no_more_are_going_than_max_active(world):
-    world.tell("report", GOES_ON)
+async def test_runs_in_flight_never_exceed_max_active(world):
+    world.answer_with("report", ACCEPTED)
     await world.define(report=LONG | {"overlap": "allow", "max_active": 2})
     await world.passes("1h", "1h", "1h")
-    assert await world.told("status reason") == [
+    assert await world.columns("status reason") == [
         ("STARTED", None), ("STARTED", None), ("SKIPPED", "overlap"),
     ]  # fmt: skip
     await ends(world, 0)
     await world.passes("1h")
-    assert await world.told("status") == ["SUCCESS", "STARTED", "SKIPPED", "STARTED"]
+    assert await world.columns("status") == ["SUCCESS", "STARTED", "SKIPPED", "STARTED"]
 
 
 @awaited
 async def test_a_retry_that_would_be_one_too_many_is_superseded(world):
-    world.tell("report", Failed("no"), GOES_ON)
+    world.answer_with("report", Failed("no"), ACCEPTED)
     policy = {"overlap": "allow", "max_active": 1, "retry": ["90m"]}
     await world.define(report=LONG | policy)
     await world.passes("1h", "1h", "30m")
-    assert await world.told("status reason") == [("FAILED", "superseded"), ("STARTED", None)]
+    assert await world.columns("status reason") == [("FAILED", "superseded"), ("STARTED", None)]
 
 
 # -- queue
@@ -111,25 +114,25 @@ async def test_a_retry_that_would_be_one_too_many_is_superseded(world):
 
 @awaited
 async def test_queued_ticks_start_one_after_another_in_order(world):
-    world.tell("report", GOES_ON)
+    world.answer_with("report", ACCEPTED)
     await world.define(report=LONG | {"overlap": "queue"})
     await world.passes("1h", "1h", "1h")
     first, second, third = await world.runs()
     assert [run.status for run in (first, second, third)] == ["STARTED", "ENQUEUED", "ENQUEUED"]
     assert (second.blocked_by, third.blocked_by) == (first.run_id, first.run_id)
     await ends(world, 0, Failed("no", retryable=False))
-    assert await world.told("status") == ["FAILED", "STARTED", "ENQUEUED"]
+    assert await world.columns("status") == ["FAILED", "STARTED", "ENQUEUED"]
     await ends(world, 1)
-    assert await world.told("status") == ["FAILED", "SUCCESS", "STARTED"]
+    assert await world.columns("status") == ["FAILED", "SUCCESS", "STARTED"]
     assert world.started("report") == ["13:00", "14:00", "15:00"]
 
 
 @awaited
-async def test_one_more_than_the_queue_holds_is_skipped(world):
-    world.tell("report", GOES_ON)
+async def test_tick_beyond_the_queue_limit_is_skipped(world):
+    world.answer_with("report", ACCEPTED)
     await world.define(report=LONG | {"overlap": "queue", "queue_limit": 1})
     await world.passes("1h", "1h", "1h")
-    assert await world.told("status reason") == [
+    assert await world.columns("status reason") == [
         ("STARTED", None), ("ENQUEUED", None), ("SKIPPED", "queue_full"),
     ]  # fmt: skip
     await ends(world, 0)
@@ -138,11 +141,11 @@ async def test_one_more_than_the_queue_holds_is_skipped(world):
 
 @awaited
 async def test_a_queue_that_keeps_the_latest_drops_the_one_that_has_waited_longest(world):
-    world.tell("report", GOES_ON)
+    world.answer_with("report", ACCEPTED)
     policy = {"overlap": "queue", "queue_limit": 2, "queue_keep": "latest"}
     await world.define(report=LONG | policy)
     await world.passes("1h", "1h", "1h", "1h")
-    assert await world.told("status reason") == [
+    assert await world.columns("status reason") == [
         ("STARTED", None), ("SKIPPED", "queue_full"), ("ENQUEUED", None), ("ENQUEUED", None),
     ]  # fmt: skip
     await ends(world, 0)
@@ -151,7 +154,7 @@ async def test_a_queue_that_keeps_the_latest_drops_the_one_that_has_waited_longe
 
 @awaited
 async def test_a_run_that_waits_in_the_queue_can_be_canceled_and_the_next_takes_its_turn(world):
-    world.tell("report", GOES_ON)
+    world.answer_with("report", ACCEPTED)
     await world.define(report=LONG | {"overlap": "queue"})
     await world.passes("1h", "1h", "1h")
     _, second, _ = await world.runs()
@@ -165,8 +168,8 @@ async def test_a_run_that_waits_in_the_queue_can_be_canceled_and_the_next_takes_
 
 
 @awaited
-async def test_a_fresh_tick_takes_the_place_of_a_run_that_goes_on_elsewhere(world):
-    world.tell("report", GOES_ON)
+async def test_new_tick_replaces_a_detached_run(world):
+    world.answer_with("report", ACCEPTED)
     await world.define(report=LONG | {"overlap": "replace"})
     await world.passes("1h", "1h")
     first, second = await world.runs()
@@ -175,7 +178,7 @@ async def test_a_fresh_tick_takes_the_place_of_a_run_that_goes_on_elsewhere(worl
 
 
 class Held:
-    """A launcher of what goes on until it is over; or, if it is asked to end, until it is let go."""
+    """A launcher of attempts that run until they end, or after a cancellation until released."""
 
     def __init__(self):
         self.begun, self.asked = [], []
@@ -218,11 +221,11 @@ async def test_the_newest_tick_waits_for_the_end_of_what_it_replaces_and_older_o
     held = world.targets
 
     async def come_to(*expected, begun, asked=()):
-        """Wait for runs that are so, and for what was then begun and asked to end."""
+        """Wait for runs in these states, and for the attempts begun and canceled by then."""
         world.beat.wake()
         async with asyncio.timeout(SOON / 4):
             while (  # noqa: ASYNC110 - it is the engine's doing
-                await world.told("status reason") != list(expected)
+                await world.columns("status reason") != list(expected)
                 or held.begun != begun.split()
                 or held.asked != list(asked)
             ):
@@ -251,7 +254,7 @@ async def test_the_newest_tick_waits_for_the_end_of_what_it_replaces_and_older_o
 async def test_a_run_that_ends_by_itself_is_not_replaced(world):
     await world.define(report=LONG | {"overlap": "replace"})
     await world.passes("1h", "1h")
-    assert await world.told("status") == ["SUCCESS", "SUCCESS"]
+    assert await world.columns("status") == ["SUCCESS", "SUCCESS"]
 
 
 NOT_TO_BE_ENDED = (
@@ -260,7 +263,7 @@ NOT_TO_BE_ENDED = (
 )
 
 
-def test_what_cannot_be_ended_cannot_be_replaced(world):
+def test_target_that_cannot_be_canceled_cannot_be_replaced(world):
     async def main():
         async with world.beat:
             await world.define(report=LONG | {"overlap": "replace", "run": {"python": "plain"}})
@@ -271,7 +274,7 @@ def test_what_cannot_be_ended_cannot_be_replaced(world):
     assert str(refused.value) == f"report.{NOT_TO_BE_ENDED}"
 
 
-def test_nor_if_it_was_decorated(world):
+def test_decorated_function_that_cannot_be_canceled_cannot_be_replaced(world):
     async def main():
         world.beat.schedule(every("1h"), name="report", overlap="replace")(lambda: None)
         async with world.beat:

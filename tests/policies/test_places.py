@@ -5,21 +5,21 @@ import pytest
 from onbeat import InvalidSchedule
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import RunIsOver
-from tests.policies.world import GOES_ON, HOUR, MINUTE, awaited
+from tests.policies.world import ACCEPTED, HOUR, MINUTE, awaited
 
 HOURLY = {"every": "1h", "timeout": "12h"}
 IN_GROUP = HOURLY | {"group": "one-at-a-time"}
 
 
 async def ends(world, schedule_id, outcome=Succeeded()):  # noqa: B008 - it is frozen
-    """Have the target of a schedule's started run tell of its end."""
+    """Report the outcome of the started run of a schedule."""
     (run,) = [run for run in await world.runs(schedule_id) if run.status == "STARTED"]
     await world.beat.report(run.run_id, outcome)
     await world.beat.settle()
 
 
 async def statuses(world):
-    return dict(await world.told("schedule_id status"))
+    return dict(await world.columns("schedule_id status"))
 
 
 # -- groups
@@ -27,8 +27,8 @@ async def statuses(world):
 
 @awaited
 async def test_two_schedules_share_the_one_place_of_their_group(world):
-    world.tell("a", GOES_ON)
-    world.tell("b", GOES_ON)
+    world.answer_with("a", ACCEPTED)
+    world.answer_with("b", ACCEPTED)
     await world.define(a=IN_GROUP, b=IN_GROUP, other=HOURLY)
     await world.passes("1h")
     assert await statuses(world) == {"a": "STARTED", "b": "ENQUEUED", "other": "SUCCESS"}
@@ -41,7 +41,7 @@ async def test_two_schedules_share_the_one_place_of_their_group(world):
 @awaited
 async def test_a_group_that_is_given_another_place_starts_one_more_at_once(world):
     for name in "abc":
-        world.tell(name, GOES_ON)
+        world.answer_with(name, ACCEPTED)
     await world.define(a=IN_GROUP, b=IN_GROUP, c=IN_GROUP)
     await world.passes("1h")
     assert await world.beat.service.set_group("one-at-a-time", places=2)
@@ -52,8 +52,8 @@ async def test_a_group_that_is_given_another_place_starts_one_more_at_once(world
 
 @awaited
 async def test_a_group_that_loses_a_place_ends_nothing_and_starts_nothing(world):
-    world.tell("a", GOES_ON)
-    world.tell("b", GOES_ON)
+    world.answer_with("a", ACCEPTED)
+    world.answer_with("b", ACCEPTED)
     await world.define(a=IN_GROUP, b=IN_GROUP, c=IN_GROUP | {"start_deadline": "12h"})
     await world.beat.service.set_group("one-at-a-time", places=2)
     await world.passes("1h")
@@ -65,8 +65,8 @@ async def test_a_group_that_loses_a_place_ends_nothing_and_starts_nothing(world)
 
 
 @awaited
-async def test_a_run_by_hand_waits_for_a_place_as_well(world):
-    world.tell("a", GOES_ON)
+async def test_manual_run_waits_for_a_place(world):
+    world.answer_with("a", ACCEPTED)
     await world.define(a=IN_GROUP, b={"cron": "0 0 1 1 *", "group": "one-at-a-time"})
     await world.passes("1h")
     run = await world.beat.start("b")
@@ -78,7 +78,7 @@ async def test_a_run_by_hand_waits_for_a_place_as_well(world):
 
 @awaited
 async def test_a_run_that_waits_for_its_retry_takes_no_place(world):
-    world.tell("a", Failed("no"), Succeeded())
+    world.answer_with("a", Failed("no"), Succeeded())
     await world.define(a=IN_GROUP | {"retry": ["10m"], "priority": 1}, b=IN_GROUP)
     await world.passes("1h")
     assert await statuses(world) == {"a": "ENQUEUED", "b": "SUCCESS"}
@@ -88,7 +88,7 @@ async def test_a_run_that_waits_for_its_retry_takes_no_place(world):
 
 @awaited
 async def test_a_run_that_is_canceled_while_it_waits_for_a_place_never_starts(world):
-    world.tell("a", GOES_ON)
+    world.answer_with("a", ACCEPTED)
     await world.define(a=IN_GROUP, b=IN_GROUP)
     await world.passes("1h")
     (waits,) = await world.runs("b")
@@ -99,7 +99,7 @@ async def test_a_run_that_is_canceled_while_it_waits_for_a_place_never_starts(wo
 
 @awaited
 async def test_canceling_what_has_the_place_gives_it_to_the_next(world):
-    world.tell("a", GOES_ON)
+    world.answer_with("a", ACCEPTED)
     await world.define(a=IN_GROUP, b=IN_GROUP)
     await world.passes("1h")
     (has_it,) = await world.runs("a")
@@ -111,7 +111,7 @@ async def test_canceling_what_has_the_place_gives_it_to_the_next(world):
 
 
 @pytest.mark.parametrize(
-    ("name", "places", "told"),
+    ("name", "places", "expected"),
     [
         ("no name", 1, "group: 'no name' is not a name of a group (letters, digits and . _ / -, at most 100)"),
         ("one", 0, "places: 0 is out of bounds (1 to 10000)"),
@@ -119,18 +119,18 @@ async def test_canceling_what_has_the_place_gives_it_to_the_next(world):
     ],
 )  # fmt: skip
 @awaited
-async def test_what_is_no_group_is_refused(world, name, places, told):
+async def test_invalid_group_is_refused(world, name, places, expected):
     with pytest.raises(InvalidSchedule) as refused:
         await world.beat.service.set_group(name, places=places)
-    assert str(refused.value) == told
+    assert str(refused.value) == expected
 
 
 # -- priority
 
 
 @awaited
-async def test_of_those_that_wait_the_one_with_the_highest_priority_is_first(world):
-    world.tell("first", GOES_ON)
+async def test_waiting_run_with_the_highest_priority_starts_first(world):
+    world.answer_with("first", ACCEPTED)
     await world.define(
         first={"cron": "0 13 * * *", "group": "one-at-a-time", "timeout": "12h"},
         low={"cron": "10 13 * * *", "group": "one-at-a-time", "priority": -5},
@@ -151,43 +151,43 @@ async def test_of_those_that_wait_the_one_with_the_highest_priority_is_first(wor
 
 @awaited
 async def test_a_run_that_does_not_start_in_time_is_skipped_for_its_deadline(world):
-    world.tell("report", GOES_ON)
+    world.answer_with("report", ACCEPTED)
     await world.define(report=HOURLY | {"overlap": "queue", "start_deadline": "90m"})
     await world.passes("1h", "1h")
     first, waits = await world.runs()
     assert waits.deadline_at == waits.due_at + 90 * MINUTE
     await world.passes(90 * MINUTE - 1)
-    assert (await world.told("status"))[1] == "ENQUEUED"
+    assert (await world.columns("status"))[1] == "ENQUEUED"
     await world.passes(1)
-    assert (await world.told("status reason"))[1] == ("SKIPPED", "deadline")
+    assert (await world.columns("status reason"))[1] == ("SKIPPED", "deadline")
     await world.beat.report(first.run_id, Succeeded())
     await world.beat.settle()
     assert world.started("report") == ["13:00", "15:00"]
 
 
 @awaited
-async def test_one_that_waited_for_a_full_group_says_so(world):
-    world.tell("a", GOES_ON)
+async def test_run_that_waited_for_a_full_group_has_its_reason(world):
+    world.answer_with("a", ACCEPTED)
     await world.define(a=IN_GROUP | {"priority": 1}, b=IN_GROUP | {"start_deadline": "10m"})
     await world.passes("1h", "10m")
-    assert await world.told("status reason", "b") == [("SKIPPED", "group_full")]
+    assert await world.columns("status reason", "b") == [("SKIPPED", "group_full")]
     assert world.started() == ["a"]
 
 
 @awaited
-async def test_one_that_starts_in_time_has_no_deadline_any_more(world):
-    world.tell("report", GOES_ON)
+async def test_run_that_starts_in_time_has_no_deadline_any_more(world):
+    world.answer_with("report", ACCEPTED)
     await world.define(report=HOURLY | {"start_deadline": "1m"})
     await world.passes("1h", "30m")
-    assert await world.told("status reason") == [("STARTED", None)]
+    assert await world.columns("status reason") == [("STARTED", None)]
 
 
 @awaited
 async def test_a_retry_has_the_time_to_start_anew(world):
-    world.tell("report", Failed("no"), Succeeded())
+    world.answer_with("report", Failed("no"), Succeeded())
     await world.define(report=HOURLY | {"start_deadline": "1m", "retry": ["10m"]})
     await world.passes("1h", "10m")
-    assert await world.told("status attempt") == [("SUCCESS", 2)]
+    assert await world.columns("status attempt") == [("SUCCESS", 2)]
 
 
 # -- rate
@@ -198,7 +198,7 @@ async def test_no_more_runs_start_in_any_hour_than_the_rate_allows(world):
     await world.define(report={"every": "20m", "rate": "2/hour"})
     for _ in range(6):
         await world.passes("20m")
-    assert await world.told("status reason") == [
+    assert await world.columns("status reason") == [
         ("SUCCESS", None), ("SUCCESS", None), ("SKIPPED", "rate"),
         ("SUCCESS", None), ("SUCCESS", None), ("SKIPPED", "rate"),
     ]  # fmt: skip
@@ -217,20 +217,20 @@ async def test_a_rate_of_a_day_is_of_any_24_hours_and_not_of_a_date(world):
 
 
 @awaited
-async def test_a_run_by_hand_is_not_counted_and_not_held_up_by_the_rate(world):
+async def test_manual_run_is_not_limited_by_the_rate(world):
     await world.define(report={"every": "20m", "rate": "1/hour"})
     await world.beat.start("report")
     await world.passes("20m")
     await world.beat.start("report")
     await world.passes("20m")
-    assert await world.told("triggered_by status") == [
+    assert await world.columns("triggered_by status") == [
         ("manual", "SUCCESS"), ("timer", "SUCCESS"), ("manual", "SUCCESS"), ("timer", "SKIPPED"),
     ]  # fmt: skip
 
 
 @awaited
 async def test_attempts_are_not_counted_only_runs_are(world):
-    world.tell("report", Failed("no"), Succeeded())
+    world.answer_with("report", Failed("no"), Succeeded())
     await world.define(report={"every": "20m", "rate": "2/hour", "retry": ["1m"]})
     await world.passes("20m", "1m", "19m", "20m")
-    assert await world.told("status") == ["SUCCESS", "SUCCESS", "SKIPPED"]
+    assert await world.columns("status") == ["SUCCESS", "SUCCESS", "SKIPPED"]

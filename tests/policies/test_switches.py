@@ -4,7 +4,7 @@ import pytest
 
 from onbeat import InvalidSchedule
 from onbeat.core.runs.run import Accepted, Failed, Succeeded
-from tests.policies.world import GOES_ON, HOUR, MINUTE, at, awaited
+from tests.policies.world import ACCEPTED, HOUR, MINUTE, at, awaited
 
 HOURLY = {"every": "1h"}
 BROKEN = Failed("no", retryable=False)
@@ -38,7 +38,7 @@ async def test_a_pause_in_which_nothing_was_due_leaves_no_row(world):
     await world.define(report=HOURLY)
     await world.beat.pause("report", until=world.clock.now() + 30 * MINUTE)
     await world.passes("30m", "30m")
-    assert await world.told("status") == ["SUCCESS"]
+    assert await world.columns("status") == ["SUCCESS"]
 
 
 @awaited
@@ -53,32 +53,36 @@ async def test_a_pause_can_be_made_longer_or_without_end(world):
     assert await world.beat.pause("report")
     await world.passes("24h")
     assert (await world.schedule("report")).paused
-    assert await world.told("status") == []
+    assert await world.columns("status") == []
 
 
 @awaited
-async def test_one_that_is_resumed_early_does_not_pause_again_nor_resume_twice(world):
+async def test_schedule_resumed_early_is_not_resumed_twice(world):
     await world.define(report=HOURLY)
     await world.beat.pause("report", until=world.clock.now() + 2 * HOUR)
     await world.is_now("13:10")
     assert await world.beat.resume("report")
     for time in ("14:00", "15:00"):
         await world.is_now(time)
-    assert await world.told("status tick_count") == [("SKIPPED", 1), ("SUCCESS", 1), ("SUCCESS", 1)]
+    assert await world.columns("status tick_count") == [
+        ("SKIPPED", 1),
+        ("SUCCESS", 1),
+        ("SUCCESS", 1),
+    ]
 
 
 @awaited
-async def test_what_the_pause_left_out_runs_once_if_that_is_asked_for(world):
+async def test_resume_with_catchup_runs_the_ticks_of_a_pause_once(world):
     await world.define(report=HOURLY)
     await world.beat.pause("report", until=world.clock.now() + 12 * HOUR)
     await world.is_now("15:10")
     await world.beat.resume("report", catchup=True)
     await world.beat.settle()
-    assert await world.told("status triggered_by tick_count") == [("SUCCESS", "catchup", 3)]
+    assert await world.columns("status triggered_by tick_count") == [("SUCCESS", "catchup", 3)]
 
 
 @awaited
-async def test_a_pause_that_would_be_over_already_is_refused(world):
+async def test_pause_with_a_past_end_is_refused(world):
     await world.define(report=HOURLY)
     with pytest.raises(InvalidSchedule) as refused:
         await world.beat.pause("report", until=world.clock.now())
@@ -89,31 +93,31 @@ async def test_a_pause_that_would_be_over_already_is_refused(world):
 
 
 @awaited
-async def test_what_has_started_finishes_while_it_is_paused(world):
-    world.tell("report", GOES_ON)
+async def test_started_run_finishes_during_a_pause(world):
+    world.answer_with("report", ACCEPTED)
     await world.define(report=HOURLY | {"timeout": "12h"})
     await world.passes("1h")
     await world.beat.pause("report")
     (run,) = await world.runs()
     await world.beat.report(run.run_id, Succeeded())
-    assert await world.told("status") == ["SUCCESS"]
+    assert await world.columns("status") == ["SUCCESS"]
 
 
 @awaited
-async def test_a_run_by_hand_starts_while_it_is_paused(world):
+async def test_manual_run_starts_during_a_pause(world):
     await world.define(report=HOURLY)
     await world.beat.pause("report")
     await world.beat.start("report")
     await world.beat.settle()
-    assert await world.told("status triggered_by") == [("SUCCESS", "manual")]
+    assert await world.columns("status triggered_by") == [("SUCCESS", "manual")]
 
 
 # -- pause_after
 
 
 @awaited
-async def test_so_many_failures_in_a_row_pause_a_schedule_and_it_says_why(world):
-    world.tell("report", BROKEN, BROKEN, Succeeded(), BROKEN)
+async def test_pause_after_pauses_a_schedule_with_a_note(world):
+    world.answer_with("report", BROKEN, BROKEN, Succeeded(), BROKEN)
     await world.define(report=HOURLY | {"pause_after": 3})
     await world.passes("1h", "1h", "1h")
     succeeded = world.clock.now()
@@ -128,8 +132,8 @@ async def test_so_many_failures_in_a_row_pause_a_schedule_and_it_says_why(world)
 
 
 @awaited
-async def test_resuming_counts_anew(world):
-    world.tell("report", BROKEN)
+async def test_resuming_resets_the_count_of_failures(world):
+    world.answer_with("report", BROKEN)
     await world.define(report=HOURLY | {"pause_after": 2})
     await world.passes("1h", "1h")
     assert await world.beat.resume("report")
@@ -138,22 +142,22 @@ async def test_resuming_counts_anew(world):
     assert not (await world.schedule("report")).paused
     await world.passes("1h")
     assert (await world.schedule("report")).paused
-    assert await world.told("status") == ["FAILED"] * 4
+    assert await world.columns("status") == ["FAILED"] * 4
 
 
 @awaited
-async def test_attempts_that_are_tried_again_are_no_failures_of_their_run(world):
-    world.tell("report", Failed("no"), Failed("no"), Succeeded())
+async def test_retried_attempts_do_not_count_as_failures(world):
+    world.answer_with("report", Failed("no"), Failed("no"), Succeeded())
     await world.define(report=HOURLY | {"pause_after": 1, "retry": ["1m", "1m"]})
     await world.passes("1h", "1m", "1m")
-    assert await world.told("status attempt") == [("SUCCESS", 3)]
+    assert await world.columns("status attempt") == [("SUCCESS", 3)]
     assert not (await world.schedule("report")).paused
 
 
 @pytest.mark.parametrize("outcome", [Accepted(), Failed("no", "timeout", retryable=False)], ids=["unheard of", "failed"])  # fmt: skip
 @awaited
-async def test_one_failure_is_enough_if_that_is_asked_for(world, outcome):
-    world.tell("report", outcome)
+async def test_pause_after_one_failure(world, outcome):
+    world.answer_with("report", outcome)
     await world.define(report=HOURLY | {"pause_after": 1})
     await world.passes("1h", "59m", "1m")
     row = await world.schedule("report")
@@ -162,7 +166,7 @@ async def test_one_failure_is_enough_if_that_is_asked_for(world, outcome):
 
 @awaited
 async def test_canceled_and_skipped_runs_neither_count_nor_make_up_for_a_failure(world):
-    world.tell("report", BROKEN, GOES_ON, BROKEN)
+    world.answer_with("report", BROKEN, ACCEPTED, BROKEN)
     await world.define(report=HOURLY | {"pause_after": 2, "timeout": "12h"})
     await world.passes("1h", "1h")
     _, detached = await world.runs()
@@ -170,7 +174,7 @@ async def test_canceled_and_skipped_runs_neither_count_nor_make_up_for_a_failure
     await world.beat.cancel(detached.run_id)
     assert not (await world.schedule("report")).paused
     await world.passes("1h")
-    assert await world.told("status") == ["FAILED", "CANCELED", "SKIPPED", "FAILED"]
+    assert await world.columns("status") == ["FAILED", "CANCELED", "SKIPPED", "FAILED"]
     assert (await world.schedule("report")).paused
 
 
@@ -178,26 +182,26 @@ async def test_canceled_and_skipped_runs_neither_count_nor_make_up_for_a_failure
 
 
 @awaited
-async def test_ticks_of_a_schedule_that_is_disabled_say_so(world):
+async def test_ticks_of_a_disabled_schedule_have_the_reason_disabled(world):
     await world.define(report=HOURLY | {"enabled": False})
     await world.passes("1h")
-    assert await world.told("status reason") == [("SKIPPED", "disabled")]
+    assert await world.columns("status reason") == [("SKIPPED", "disabled")]
     row = await world.schedule("report")
     assert (row.last_missed_at, row.last_miss_reason) == (world.clock.now(), "disabled")
 
 
 @awaited
-async def test_ticks_whose_target_is_disabled_say_so(world):
+async def test_ticks_of_a_disabled_target_have_the_reason_disabled_target(world):
     await world.define(report=HOURLY | {"run": {"command": ["true"], "enabled": False}})
     await world.passes("1h")
-    assert await world.told("status reason") == [("SKIPPED", "disabled_target")]
+    assert await world.columns("status reason") == [("SKIPPED", "disabled_target")]
     row = await world.schedule("report")
     assert (row.last_missed_at, row.last_miss_reason) == (world.clock.now(), "disabled_target")
     assert world.started() == []
 
 
 @awaited
-async def test_a_schedule_that_is_enabled_again_goes_on_from_there(world):
+async def test_reenabled_schedule_continues_with_the_next_tick(world):
     await world.define(report=HOURLY | {"enabled": False})
     await world.passes("3h")
     await world.define(report=HOURLY)
@@ -208,33 +212,33 @@ async def test_a_schedule_that_is_enabled_again_goes_on_from_there(world):
 
 
 @awaited
-async def test_a_schedule_that_is_disabled_can_be_started_by_hand_and_a_target_cannot(world):
+async def test_disabled_schedule_can_be_started_manually_but_not_a_disabled_target(world):
     await world.define(
         report=HOURLY | {"enabled": False},
         other=HOURLY | {"run": {"command": ["true"], "enabled": False}},
     )
     await world.beat.start("report")
     await world.beat.settle()
-    assert await world.told("status", "report") == ["SUCCESS"]
+    assert await world.columns("status", "report") == ["SUCCESS"]
     with pytest.raises(InvalidSchedule) as refused:
         await world.beat.start("other")
     assert str(refused.value) == "run.enabled: the target is disabled (enabled: true)"
 
 
-# -- by hand only
+# -- manual only
 
 
 @awaited
-async def test_what_has_no_trigger_but_a_hand_runs_when_it_is_started_and_never_by_itself(world):
+async def test_manual_schedule_runs_only_when_started(world):
     await world.define(rebuild={"manual": True})
     await world.passes("400d")
     assert (await world.schedule("rebuild")).next_run_at is None
-    assert await world.told("status") == []
+    assert await world.columns("status") == []
     await world.beat.start("rebuild", request_id="once")
     await world.beat.start("rebuild", request_id="once")
     await world.passes("1h")
-    assert await world.told("status") == ["SUCCESS"]
-    told = await world.beat.why("rebuild", world.clock.now() // 1000)
-    assert (told.kind, told.headline) == ("no_tick", "it is not a tick")
-    assert told.sentences == ["it has no ticks: it runs only when it is started"]
-    assert (told.previous, told.following) == (None, None)
+    assert await world.columns("status") == ["SUCCESS"]
+    answer = await world.beat.why("rebuild", world.clock.now() // 1000)
+    assert (answer.kind, answer.headline) == ("no_tick", "it is not a tick")
+    assert answer.sentences == ["it has no ticks: its trigger is manual"]
+    assert (answer.previous, answer.following) == (None, None)

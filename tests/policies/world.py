@@ -1,4 +1,4 @@
-"""A scheduler as a program has it, with a clock that tests turn and targets that answer as told."""
+"""A scheduler in a program, with a clock set by tests and targets with prepared answers."""
 
 import asyncio
 import functools
@@ -11,18 +11,18 @@ from onbeat.testing import ManualClock, RecordingLauncher
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 SOON = 20  # seconds: far more than anything here takes
-GOES_ON = Accepted()  # the target has it, and does not tell of its end by itself
+ACCEPTED = Accepted()  # the target does not report the outcome by itself
 
 
 class Targets(RecordingLauncher):
-    """Starts nothing; what each schedule's target answers is told beforehand."""
+    """A launcher that starts nothing and returns prepared outcomes for each schedule."""
 
     def __init__(self):
         super().__init__(self._answer)
         self._answers = {}
 
-    def tell(self, schedule_id, *outcomes):
-        """Have a target answer with these, one attempt after another, and with the last ever after."""
+    def answer_with(self, schedule_id, *outcomes):
+        """Prepare the outcomes of a target, one for each attempt; the last one is repeated."""
         self._answers[schedule_id] = list(outcomes)
 
     def _answer(self, attempt):
@@ -31,7 +31,7 @@ class Targets(RecordingLauncher):
 
 
 class PolicyHarness:
-    """What a test has. It is noon on the first of January, 2026, in UTC."""
+    """The world of a test. It is noon on the first of January, 2026, in UTC."""
 
     def __init__(self, database="sqlite://", *, clock=None, commands=None):
         self.clock = clock or ManualClock("2026-01-01T12:00:00Z")
@@ -39,8 +39,8 @@ class PolicyHarness:
         launchers = {"command": self.targets, "http": self.targets}
         self.beat = Onbeat(database, clock=self.clock, launchers=launchers)
 
-    def tell(self, schedule_id, *outcomes):
-        self.targets.tell(schedule_id, *outcomes)
+    def answer_with(self, schedule_id, *outcomes):
+        self.targets.answer_with(schedule_id, *outcomes)
 
     async def define(self, **schedules):
         """Define schedules: `report={"every": "1h"}`, of a command unless they say otherwise."""
@@ -48,9 +48,9 @@ class PolicyHarness:
         return await self.beat.define(*found)
 
     async def passes(self, *lengths):
-        """Let time pass, and everything happen that is due by then."""
+        """Let time pass, and run everything that is due by then."""
         for length in lengths:
-            await self.beat.settle()  # time that passes in the middle of a look makes a run late
+            await self.beat.settle()  # time that passes during a planning pass makes a run late
             self.clock.advance(length)
             await self.beat.settle()
 
@@ -60,22 +60,22 @@ class PolicyHarness:
         await self.passes(then - self.clock.now())
 
     async def runs(self, schedule_id=None):
-        """Return the runs there are, the first first."""
+        """Return all runs, the oldest first."""
         return (await self.beat.runs(schedule_id, limit=10_000))[::-1]
 
-    async def told(self, names, schedule_id=None):
-        """Return these columns of runs, the first first: `told("status reason")`."""
-        columns = names.split()
+    async def columns(self, names, schedule_id=None):
+        """Return these columns of all runs, the oldest first: `columns("status reason")`."""
+        selected = names.split()
         found = [
-            tuple(getattr(row, name) for name in columns) for row in await self.runs(schedule_id)
+            tuple(getattr(row, name) for name in selected) for row in await self.runs(schedule_id)
         ]
-        return [value for (value,) in found] if len(columns) == 1 else found
+        return [value for (value,) in found] if len(selected) == 1 else found
 
     async def schedule(self, schedule_id):
         return await self.beat.service.schedule(schedule_id)
 
     def started(self, schedule_id=None):
-        """Return which schedules' targets were started, or when that one's was meant to be."""
+        """Return the schedules of all attempts, or the ticks of the attempts of one schedule."""
         attempts = self.targets.attempts
         if schedule_id is None:
             return [attempt.schedule_id for attempt in attempts]
@@ -90,7 +90,7 @@ def at(run_at):
 
 
 def awaited(test):
-    """Run a test that is a coroutine; if it has a world, in that."""
+    """Run a coroutine test; a test with a world runs inside it."""
 
     @functools.wraps(test)
     def run(**given):

@@ -100,7 +100,7 @@ def test_invalid_file_is_refused_with_field_and_reason(defined, text, problem):
         ("schedules: {b: {every: 5m, tz: Asia/Tokyo}}", r"schedules.b.tz: no field has this name \(did you mean 'timezone'\?\)"),
         ("schedules: {b: {every: 5m, until: never}}", r"schedules.b.until: no field has this name"),
         ("schedules: {b: {corn: 0 9 * * *}}", r"did you mean 'cron'\?"),
-        ("schedules: {b: {cron: 60 * * * *}}", r"schedules.b.cron.minute: '60' is no minute"),
+        ("schedules: {b: {cron: 60 * * * *}}", r"schedules.b.cron.minute: '60' is not a minute"),
     ],
 )  # fmt: skip
 def test_invalid_schedule_is_refused_with_field_and_reason(defined, text, problem):
@@ -213,7 +213,7 @@ def test_all_mistakes_of_a_file_are_reported_together_with_their_lines(mistakes)
         ["32", "schedules.parts.end_at"],
         ["33", "schedules.together.queue_limit"],
     ]
-    assert lines[4] == "onbeat.yaml:8: schedules.report.cron.minute: '60' is no minute (0 to 59)"
+    assert lines[4] == "onbeat.yaml:8: schedules.report.cron.minute: '60' is not a minute (0 to 59)"
     assert "did you mean 'schedules'?" in lines[3]
 
 
@@ -229,7 +229,7 @@ def test_mistakes_neither_hide_others_nor_cause_follow_up_errors(mistakes):
         "onbeat.yaml:1: timezone: no zone is called 'Nowhere' (an IANA name such as Europe/Berlin)",
         "onbeat.yaml:2: calendars.company.exclude: no calendar is called 'never' (define it under `calendars`)",
         "onbeat.yaml:4: schedules.a.timezone: no zone is called 'Asia/Tokio' (did you mean Asia/Tokyo, Asia/Tomsk?)",
-        "onbeat.yaml:6: schedules.c.overlap: no way is called 'allw' (did you mean 'allow'?)",
+        "onbeat.yaml:6: schedules.c.overlap: 'allw' is not a valid value (did you mean 'allow'?)",
     ]  # fmt: skip
 
 

@@ -16,7 +16,8 @@ import pytest
 from onbeat.core.decide.plan import MOST_ON_TIME, due_at
 from onbeat.core.policy import Policy
 from onbeat.core.runs.run import Accepted, Canceled, Failed, Succeeded, run_key
-from onbeat.core.schedule import Schedule, Target, from_definition
+from onbeat.core.schedule import Schedule, from_definition
+from onbeat.core.target import Target
 from onbeat.core.time.instants import parse_instant
 from onbeat.core.triggers.past import NO_PAST
 from onbeat.errors import NoSuchSchedule, StoreHeld

@@ -98,7 +98,7 @@ class TestTicksOwed:
         assert found.reason == "edited"
         assert found.sentences[0] == (
             "the schedule was edited at 2026-01-01T15:30:00.000Z (revision 1 to 2) while 3 ticks were "
-            "owed; nothing of the past is started by an edit"
+            "owed; an edit does not start past ticks"
         )
 
 
@@ -230,13 +230,13 @@ class TestEditsWhileNoNodeIsUp:
         (words,) = foreseen_words(said)
         assert words == (
             "starts 1 tick (2026-01-01T13:00:00Z) if a node is up by 2026-01-01T13:01:00.000Z, "
-            "as revision 1 says"
+            "by revision 1"
         )
 
     async def test_why_names_the_limit_and_what_ended_the_run(self, world):
         await self.edited(world)
         waits = explain(await world.store.facts("report", at("13:00"))).sentences
-        assert "it is given up if it has not started by 2026-01-01T13:01:00.000Z" in waits
+        assert "it is dropped if it has not started by 2026-01-01T13:01:00.000Z" in waits
         assert (
             "an edit at 2026-01-01T13:00:20.000Z decided it while no node was up: "
             "its grace ends then"
@@ -244,8 +244,8 @@ class TestEditsWhileNoNodeIsUp:
         await self.up(world, "1h")
         found = explain(await world.store.facts("report", at("13:00")))
         assert found.sentences[0] == (
-            "an edit at 2026-01-01T13:00:20.000Z decided it as on time by revision 1 while no "
-            "node was up; its grace ended at 2026-01-01T13:01:00.000Z before it had started"
+            "an edit at 2026-01-01T13:00:20.000Z decided it as on time under revision 1 while "
+            "no node was up; it had not started when its grace ended at 2026-01-01T13:01:00.000Z"
         )
         assert not any("waited" in each for each in found.sentences)
 
@@ -451,13 +451,12 @@ class TestUpdateWaiting:
         await world.define(run=NEW)
         kept = explain(await world.store.facts("report", at("13:00")))
         assert kept.sentences[-1] == (
-            "it starts as revision 1 says; the schedule is at 2 "
-            "(apply with --update-waiting moves it)"
+            "it starts by revision 1; the schedule is at revision 2 (apply --update-waiting moves it)"
         )
         await world.define(run=NEW, update_waiting=True)
         moved = explain(await world.store.facts("report", at("13:00")))
         assert moved.sentences[-1] == (
-            "it was decided under an earlier revision, and moved to revision 2"
+            "it was decided under an earlier revision and moved to revision 2"
         )
 
 

@@ -263,7 +263,7 @@ class TestAccepted:
 
     async def test_run_held_by_a_node_cannot_be_reported(self, world):
         attempt = await world.going()
-        with pytest.raises(RunIsHeld, match="which tells of its end"):
+        with pytest.raises(RunIsHeld, match="which reports its outcome"):
             await world.store.report(attempt.run_id, Succeeded())
         assert (await world.row()).status == "STARTED"
 
@@ -767,7 +767,7 @@ class TestWhy:
         await world.define(overlap="queue", cron="30 * * * *")
         found = explain(await world.store.facts("report", at("14:00")))
         assert (found.kind, found.reason) == ("skipped", "overlap")
-        assert "overlap is skip" in found.sentences[0]
+        assert "(overlap skip)" in found.sentences[0]
 
     async def test_an_instant_by_the_definition_that_held_then(self, world):
         await world.define()
@@ -799,7 +799,7 @@ class TestWhy:
         attempt = await world.start_one()
         found = explain(await world.store.facts("b", None))
         assert found.kind == "waiting"
-        told = f"it waits for a place in group gpu, which has 1: run {attempt.run_id} of a"
+        told = f"it waits for a place in group gpu (1 place, used by run {attempt.run_id} of a)"
         assert found.sentences == [told]
 
 

@@ -257,7 +257,7 @@ class TestEnding:
 def test_report_after_the_deadline_is_409_with_what_to_raise():
     found = as_problem(RunIsOver(7, "FAILED", is_late=True))
     assert (found.status, found.problem) == (
-        409, "run 7 is FAILED since its deadline, and the report is noted with its error: nothing was changed",
+        409, "run 7 is FAILED since its deadline, and the report was added to its error: nothing was changed",
     )  # fmt: skip
     assert (
         found.hint

@@ -1,1 +1,1 @@
-"""An independent reader of `why`: messy weeks in five systems, and what their rows and events say."""
+"""An independent check of `why`: messy weeks in five systems, read from rows and events."""

@@ -1,6 +1,6 @@
-"""The facts in each sentence of `why`, compared with what a reader of rows and events finds.
+"""The facts in each sentence of `why`, compared with rows and events.
 
-A sentence that no pattern knows is a disagreement, and so is one whose facts are others.
+A sentence without a pattern is a disagreement, and so is a sentence with wrong facts.
 """
 
 import re
@@ -17,12 +17,12 @@ T = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 S = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 W = r"(?:tick|\w+ start) of "
 PATTERNS = []
-UNLAUNCHED = "asked to end before it was launched"  # the error that is stored with such a run
+UNLAUNCHED = "canceled before it was launched"  # the error that is stored with such a run
 NOT_LAUNCHED = re.compile(r"not launched|without being launched|before it was launched")
 
 
-def says(pattern):
-    """Have a function check the sentences of a pattern, in which T and S are instants."""
+def sentence(pattern):
+    """Register a function that checks the sentences of a pattern. T and S are instants."""
     for name, text in (("<T>", T), ("<S>", S), ("<W>", W)):
         pattern = pattern.replace(name, text)
 
@@ -33,8 +33,8 @@ def says(pattern):
     return keep
 
 
-class Asked:
-    """One answer, with what the reader knows of it."""
+class Answer:
+    """One answer of `why`, with the facts of the reader."""
 
     def __init__(self, reader, week, why):
         self.reader, self.week, self.why = reader, week, why
@@ -59,7 +59,7 @@ class Asked:
 
 
 class Checker:
-    """Counts what was asked and said, and lists what is not so."""
+    """Counts the checked instants and sentences, and lists what is wrong."""
 
     def __init__(self):
         self.instants = self.sentences = 0
@@ -68,52 +68,52 @@ class Checker:
 
     def check(self, reader, week, why):
         self.instants += 1
-        asked = Asked(reader, week, why)
+        answer = Answer(reader, week, why)
         self.kinds[why["kind"], why["reason"]] += 1
-        for problem in self._answer(asked):
-            self._say(asked, problem)
-        told = list(why["sentences"]) + ([why["instead"]] if why["instead"] else [])
-        for sentence in told:
+        for problem in self._answer(answer):
+            self._say(answer, problem)
+        texts = list(why["sentences"]) + ([why["instead"]] if why["instead"] else [])
+        for sentence in texts:
             self.sentences += 1
-            self._sentence(asked, sentence)
-        launched = [s for s in told if s.startswith("it ran from")]
-        if launched and any(NOT_LAUNCHED.search(s) for s in told):
-            self._say(asked, "it was not launched, and ran")
+            self._sentence(answer, sentence)
+        launched = [s for s in texts if s.startswith("it ran from")]
+        if launched and any(NOT_LAUNCHED.search(s) for s in texts):
+            self._say(answer, "it was not launched, and ran")
 
-    def _say(self, asked, problem):
-        when = f"{asked.schedule_id} {asked.why['at']} ({asked.why['headline']})"
+    def _say(self, answer, problem):
+        when = f"{answer.schedule_id} {answer.why['at']} ({answer.why['headline']})"
         self.wrong.append(f"{when}: {problem}")
 
-    def _sentence(self, asked, sentence):
+    def _sentence(self, answer, sentence):
         found = [(p, m, f) for p, f in PATTERNS if (m := p.fullmatch(sentence))]
         if not found:
-            self._say(asked, f"unknown sentence {sentence!r}")
+            self._say(answer, f"unknown sentence {sentence!r}")
             return
         pattern, match, function = found[0]
         self.used[pattern.pattern] += 1
         try:
-            holds = function(asked, *match.groups())
+            holds = function(answer, *match.groups())
         except (LookupError, TypeError, ValueError, AttributeError) as missing:
             holds, sentence = False, f"{sentence} [{type(missing).__name__}: {missing}]"
         if not holds:
-            self._say(asked, f"not so: {sentence!r}")
+            self._say(answer, f"not so: {sentence!r}")
 
-    def _answer(self, asked):
+    def _answer(self, answer):
         """Yield what is wrong with the fields of an answer."""
-        why, story, kind = asked.why, asked.story, asked.why["kind"]
-        yield from self._neighbours(asked)
+        why, story, kind = answer.why, answer.story, answer.why["kind"]
+        yield from self._neighbours(answer)
         if (None if story is None else story.run_id) != why["run_id"]:
             yield f"it is run {story and story.run_id}, not {why['run_id']}"
             return
         if story is None:
-            yield from self._without_row(asked)
+            yield from self._without_row(answer)
             return
-        row = asked.row
+        row = answer.row
         if story.status != row["status"] or (story.is_over and story.reason != row["reason"]):
             yield f"its events say {story.status} ({story.reason}), its row {row['status']} ({row['reason']})"
         if story.triggered_by != row["triggered_by"] or why["triggered_by"] != row["triggered_by"]:
             yield f"it is by {story.triggered_by}, and {why['triggered_by']} is said"
-        is_other = row["first_run_at"] is not None and asked.at != row["run_at"]
+        is_other = row["first_run_at"] is not None and answer.at != row["run_at"]
         expected = {"ENQUEUED": "waiting", "STARTED": "running", "SKIPPED": "skipped"}.get(
             story.status
         )
@@ -128,43 +128,43 @@ class Checker:
             headline = story.status + (f" ({story.reason})" if story.reason else "")
             if why["headline"] != headline:
                 yield f"the headline would be {headline}"
-        yield from self._attempts(asked)
+        yield from self._attempts(answer)
 
-    def _neighbours(self, asked):
+    def _neighbours(self, answer):
         """Yield what is wrong with the ticks before and after, where one definition has both."""
-        changes = [at // 1000 for at, *_ in asked.reader.definitions[asked.schedule_id]]
-        definition = asked.reader.definition_at(asked.schedule_id, asked.at)
+        changes = [at // 1000 for at, *_ in answer.reader.definitions[answer.schedule_id]]
+        definition = answer.reader.definition_at(answer.schedule_id, answer.at)
         is_sample = self.instants % 8 == 0 and definition is not None
         if not is_sample or not {"cron", "calendar"} & definition.keys():
             return
-        if any(abs(at - asked.at) < NEAR for at in changes):
+        if any(abs(at - answer.at) < NEAR for at in changes):
             return
-        minute = asked.at - asked.at % 60
+        minute = answer.at - answer.at % 60
         for name, around in (
-            ("previous", range(minute - 60 * (asked.at == minute), asked.at - NEAR, -60)),
-            ("next", range(minute + 60, asked.at + NEAR, 60)),
+            ("previous", range(minute - 60 * (answer.at == minute), answer.at - NEAR, -60)),
+            ("next", range(minute + 60, answer.at + NEAR, 60)),
         ):
             right = next((t for t in around if is_tick(definition, t)), None)
-            said = asked.why[name] and instant(asked.why[name])
+            said = answer.why[name] and instant(answer.why[name])
             if right is not None and said != right:
                 yield f"the {name} tick is {right}, not {said}"
 
-    def _attempts(self, asked):
+    def _attempts(self, answer):
         found = [
             (a["attempt"], a["started_at"] and milliseconds(a["started_at"]),
              a["ended_at"] and milliseconds(a["ended_at"]), a["reason"])
-            for a in asked.why["attempts"]
+            for a in answer.why["attempts"]
         ]  # fmt: skip
-        right = [(a.number, a.started_at, a.ended_at, a.reason) for a in asked.story.attempts]
+        right = [(a.number, a.started_at, a.ended_at, a.reason) for a in answer.story.attempts]
         if found != right[-len(found) :] or (len(right) <= 20 and len(found) != len(right)):
             yield f"the attempts are {right}, not {found}"
 
-    def _without_row(self, asked):
-        why, definition = asked.why, asked.reader.definition_at(asked.schedule_id, asked.at)
-        ticks = None if definition is None else is_tick(definition, asked.at)
+    def _without_row(self, answer):
+        why, definition = answer.why, answer.reader.definition_at(answer.schedule_id, answer.at)
+        ticks = None if definition is None else is_tick(definition, answer.at)
         kind = why["kind"]
         if kind == "not_there":
-            yield from _of_nothing(asked)
+            yield from _absence(answer)
         if definition is None and kind != "not_there":
             yield f"there was no definition, and it is said to be {kind}"
         if ticks is False and kind not in ("no_tick", "not_there"):
@@ -172,23 +172,23 @@ class Checker:
         if ticks and kind == "no_tick":
             yield "it is a tick, and it is said to be none"
         if kind in ("to_come", "undecided"):
-            decided = asked.reader.decided_until[asked.schedule_id]
-            if not ticks or asked.at <= decided:
+            decided = answer.reader.decided_until[answer.schedule_id]
+            if not ticks or answer.at <= decided:
                 yield f"it is not to come: the ticks up to {decided} are decided"
 
 
-def _of_nothing(asked):
+def _absence(answer):
     """Yield what is wrong with the headline of an instant at which there was no schedule."""
-    found = asked.reader.definitions[asked.schedule_id]
-    before = [each for each in found if each[0] // 1000 < asked.at]
-    after = [each for each in found if each[0] // 1000 >= asked.at]
+    found = answer.reader.definitions[answer.schedule_id]
+    before = [each for each in found if each[0] // 1000 < answer.at]
+    after = [each for each in found if each[0] // 1000 >= answer.at]
     if before:
         right = f"the schedule was deleted at {_second(before[-1][0])}"
         right += f" and defined again at {_second(after[0][0])}" if after else ""
     else:
-        # One that is kept elsewhere before it is defined here begins where it was.
-        right = f"the schedule exists since {_second(found[0][0])[:-1]}"
-    if not asked.why["headline"].startswith(right):
+        # A schedule that another system had before begins at that time.
+        right = f"the schedule has existed since {_second(found[0][0])[:-1]}"
+    if not answer.why["headline"].startswith(right):
         yield f"the headline would be {right}"
 
 
@@ -197,7 +197,7 @@ def _second(ms):
 
 
 def span(text):
-    """Return the lengths that a text such as `3 h 20 min` stands for: from, and below."""
+    """Return the range of lengths of a text such as `3 h 20 min`: from, and below."""
     units = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
     parts = re.findall(r"(\d+) (ms|s|min|h|d)", text)
     low = sum(int(n) * units[unit] for n, unit in parts)
@@ -214,592 +214,608 @@ def is_span(text, ms):
 # -- overlap
 
 
-@says(r"run (\d+) \(<W>(<S>)\) was running since (<T>), and overlap is (.+)")
-def running(asked, run_id, tick, since, overlap):
-    other = asked.blocker
-    going = other.during(asked.story.decided_at)
+@sentence(r"run (\d+) \(<W>(<S>)\) had been running since (<T>) \(overlap (.+)\)")
+def running(answer, run_id, tick, since, overlap):
+    other = answer.blocker
+    going = other.during(answer.story.decided_at)
     same = (other.run_id, other.row["run_at"]) == (int(run_id), instant(tick))
-    return same and going.started_at == milliseconds(since) and overlap == policy(asked)
+    return same and going.started_at == milliseconds(since) and overlap == policy(answer)
 
 
-@says(
-    r"run (\d+) \(<W>(<S>)\) was (?:waiting to start|lost with its node, and not found again yet), and overlap is (.+)"
+@sentence(
+    r"run (\d+) \(<W>(<S>)\) (?:was waiting to start|had lost its node and was not reattached yet) \(overlap (.+)\)"
 )
-def not_running(asked, run_id, tick, overlap):
-    other = asked.blocker
+def not_running(answer, run_id, tick, overlap):
+    other = answer.blocker
     same = (other.run_id, other.row["run_at"]) == (int(run_id), instant(tick))
-    return same and other.during(asked.story.decided_at) is None and overlap == policy(asked)
+    return same and other.during(answer.story.decided_at) is None and overlap == policy(answer)
 
 
-@says(r"another run, which is not kept any more, was in flight, and overlap is (.+)")
-def gone(asked, overlap):
-    return asked.blocker is None and overlap == policy(asked)
+@sentence(r"another run, which has been pruned since, was in flight \(overlap (.+)\)")
+def gone(answer, overlap):
+    return answer.blocker is None and overlap == policy(answer)
 
 
-def policy(asked):
-    overlap, most = asked.of("overlap", "skip"), asked.of("max_active", None)
-    return f"allow with max_active {most}" if overlap == "allow" and most else overlap
+def policy(answer):
+    overlap, most = answer.of("overlap", "skip"), answer.of("max_active", None)
+    return f"allow, max_active {most}" if overlap == "allow" and most else overlap
 
 
-@says(r"run (\d+) ended at (<T>)( without starting)?: (\w+)(?: \((\w+)\))?")
-def blocker_ended(asked, run_id, at, without, *ended):
-    other = asked.blocker
+@sentence(r"run (\d+) ended at (<T>)( without starting)?: (\w+)(?: \((\w+)\))?")
+def blocker_ended(answer, run_id, at, without, *ended):
+    other = answer.blocker
     what = (other.run_id, other.decided_at, other.status, other.reason)
     return what == (int(run_id), milliseconds(at), *ended) and bool(without) == (not other.attempts)
 
 
-@says(r"run (\d+) is still running")
-def blocker_runs(asked, run_id):
-    return (asked.blocker.run_id, asked.blocker.status) == (int(run_id), "STARTED")
+@sentence(r"run (\d+) is still running")
+def blocker_runs(answer, run_id):
+    return (answer.blocker.run_id, answer.blocker.status) == (int(run_id), "STARTED")
 
 
-@says(
-    r"run (\d+) is accepted by its target, and in flight until it is reported, or until (<T>) \(onbeat cancel (\d+) frees the schedule at once\)"
+@sentence(
+    r"run (\d+) was accepted by its target and is in flight until its report, or until (<T>) \(onbeat cancel (\d+) frees the schedule now\)"
 )
-def blocker_is_accepted(asked, run_id, until, canceled):
-    other = asked.blocker
+def blocker_is_accepted(answer, run_id, until, canceled):
+    other = answer.blocker
     what = (other.run_id, other.status, other.accepted_until)
     return what == (int(run_id), "STARTED", milliseconds(until)) and run_id == canceled
 
 
-@says(r"run (\d+) has not started yet: ask why of (<S>)")
-def blocker_waits(asked, run_id, tick):
-    other = asked.blocker
+@sentence(r"run (\d+) has not started yet \(see why at (<S>)\)")
+def blocker_waits(answer, run_id, tick):
+    other = answer.blocker
     what = (other.run_id, other.status, other.row["run_at"])
     return what == (int(run_id), "ENQUEUED", instant(tick))
 
 
-@says(r"with overlap=queue it would have started (?:at|after those before it, from) (<T>)(?: on)?")
-def would_have_started(asked, at):
-    return asked.blocker.decided_at == milliseconds(at)
-
-
-@says(r"with overlap=queue it would have waited until its start_deadline was over, at (<T>)")
-def would_have_waited(asked, at):
-    over = asked.row["due_at"] + length(asked.of("start_deadline", "0s"))
-    return over == milliseconds(at) and over <= asked.blocker.decided_at
-
-
-@says(
-    r"with overlap=queue it would (?:start when that one ends|have had its turn|have waited for that run)"
+@sentence(
+    r"with overlap=queue it would have started (?:at|after the ticks before it, from) (<T>)(?: on)?"
 )
-def would_wait(asked):
-    return asked.story.reason in ("overlap", "superseded")
+def would_have_started(answer, at):
+    return answer.blocker.decided_at == milliseconds(at)
 
 
-@says(r"without max_active it would have started at once")
-def without_most(asked):
-    return asked.story.reason == "overlap" and asked.of("max_active", None) is not None
+@sentence(r"with overlap=queue it would have waited until its start_deadline, (<T>)")
+def would_have_waited(answer, at):
+    over = answer.row["due_at"] + length(answer.of("start_deadline", "0s"))
+    return over == milliseconds(at) and over <= answer.blocker.decided_at
+
+
+@sentence(
+    r"with overlap=queue it would (?:start when that run ends|have started in its turn|have waited for that run)"
+)
+def would_wait(answer):
+    return answer.story.reason in ("overlap", "superseded")
+
+
+@sentence(r"without max_active it would have started immediately")
+def without_most(answer):
+    return answer.story.reason == "overlap" and answer.of("max_active", None) is not None
 
 
 # -- queues, groups, rates, deadlines
 
 
-@says(
+@sentence(
     r"the queue was full \(queue_limit (\d+), queue_keep (first|latest)\)(?:: the tick of (<S>) took its place)?"
 )
-def queue_full(asked, limit, keep, newer):
-    same = (asked.of("queue_limit", 100), asked.of("queue_keep", "first")) == (int(limit), keep)
-    return same and (newer is None or instant(newer) in asked.story.newer)
+def queue_full(answer, limit, keep, newer):
+    same = (answer.of("queue_limit", 100), answer.of("queue_keep", "first")) == (int(limit), keep)
+    return same and (newer is None or instant(newer) in answer.story.newer)
 
 
-@says(r"with queue_keep=\w+ .+")
-def other_queue(asked):
-    return asked.story.reason == "queue_full"
+@sentence(r"with queue_keep=\w+ .+")
+def other_queue(answer):
+    return answer.story.reason == "queue_full"
 
 
-@says(r"group (\S+) had no free place until its start_deadline ended at (<T>)")
-def group_full(asked, group, at):
-    same = (asked.of("group", None), asked.row["deadline_at"]) == (group, milliseconds(at))
-    return same and asked.story.decided_at >= asked.row["deadline_at"]
+@sentence(r"no place in group (\S+) was free by its start_deadline, (<T>)")
+def group_full(answer, group, at):
+    same = (answer.of("group", None), answer.row["deadline_at"]) == (group, milliseconds(at))
+    return same and answer.story.decided_at >= answer.row["deadline_at"]
 
 
-@says(
-    r"an edit at (<T>) decided it as on time by revision (\d+) while no node was up; "
-    r"its grace ended at (<T>) before it had started"
+@sentence(
+    r"an edit at (<T>) decided it as on time under revision (\d+) while no node was up; "
+    r"it had not started when its grace ended at (<T>)"
 )
-def unstarted(asked, edited, revision, ended):
+def unstarted(answer, edited, revision, ended):
     at, over = milliseconds(edited), milliseconds(ended)
-    same = is_by_edit(asked, at) and over == asked.row["deadline_at"] <= asked.story.decided_at
-    around = length(asked.of("jitter", "0s")) if asked.of("jitter_around", False) else 0
-    grace = asked.row["due_at"] + length(asked.of("grace", "60s")) + around == over
-    return same and grace and asked.row["revision"] == int(revision) and not asked.reader.up_at(at)
+    same = is_by_edit(answer, at) and over == answer.row["deadline_at"] <= answer.story.decided_at
+    around = length(answer.of("jitter", "0s")) if answer.of("jitter_around", False) else 0
+    grace = answer.row["due_at"] + length(answer.of("grace", "60s")) + around == over
+    return (
+        same and grace and answer.row["revision"] == int(revision) and not answer.reader.up_at(at)
+    )
 
 
-@says(r"an edit at (<T>) decided it while no node was up: its grace ends then")
-def limited(asked, edited):
-    return is_by_edit(asked, milliseconds(edited)) and not asked.reader.up_at(milliseconds(edited))
+@sentence(r"an edit at (<T>) decided it while no node was up: its grace ends then")
+def limited(answer, edited):
+    return is_by_edit(answer, milliseconds(edited)) and not answer.reader.up_at(
+        milliseconds(edited)
+    )
 
 
-def is_by_edit(asked, at):
+def is_by_edit(answer, at):
     """Return whether a run was made by an edit at this instant."""
-    edits = [begins for begins, *_ in asked.reader.definitions[asked.schedule_id]]
-    return asked.row["created_at"] == at and at in edits
+    edits = [begins for begins, *_ in answer.reader.definitions[answer.schedule_id]]
+    return answer.row["created_at"] == at and at in edits
 
 
-@says(r"it had not started when its start_deadline ended at (<T>)")
-def deadline(asked, at):
-    return asked.row["deadline_at"] == milliseconds(at) <= asked.story.decided_at
+@sentence(r"it had not started by its start_deadline, (<T>)")
+def deadline(answer, at):
+    return answer.row["deadline_at"] == milliseconds(at) <= answer.story.decided_at
 
 
-@says(r"without a start_deadline it would have waited on")
-def no_deadline(asked):
-    return asked.row["deadline_at"] is not None and asked.story.was_waiting
+@sentence(r"without a start_deadline it would have kept waiting")
+def no_deadline(answer):
+    return answer.row["deadline_at"] is not None and answer.story.was_waiting
 
 
-@says(r"the rate of (\S+) was used up at (<T>)")
-def rate(asked, given, at):
-    return asked.of("rate", None) == given and asked.story.decided_at == milliseconds(at)
+@sentence(r"the rate of (\S+) was used up at (<T>)")
+def rate(answer, given, at):
+    return answer.of("rate", None) == given and answer.story.decided_at == milliseconds(at)
 
 
-@says(r"its condition \(when\) did not hold at (<T>)")
-def condition(asked, at):
-    return "when" in asked.definition and asked.story.decided_at == milliseconds(at)
+@sentence(r"its condition \(when\) did not hold at (<T>)")
+def condition(answer, at):
+    return "when" in answer.definition and answer.story.decided_at == milliseconds(at)
 
 
 # -- missed, caught up
 
 
-@says(r"missed: no node was up from (<T>) to (<T>) \(grace (.+?), catchup (.+)\)")
-def outage(asked, since, until, grace, catchup):
-    began, ended, how = asked.reader.outage_around(asked.due)
+@sentence(r"missed: no node was up from (<T>) to (<T>) \(grace (.+?), catchup (.+)\)")
+def outage(answer, since, until, grace, catchup):
+    began, ended, how = answer.reader.outage_around(answer.due)
     if how == "lost":
-        began = next(at for at in reversed(asked.week.crashes) if at <= asked.due)
+        began = next(at for at in reversed(answer.week.crashes) if at <= answer.due)
         begins = began <= milliseconds(since) <= began + LEASE
     else:
         begins = began == milliseconds(since)
-    same = begins and ended == milliseconds(until) <= asked.story.decided_at
-    same = same and ended > asked.due + length(asked.of("grace", "60s"))
-    return same and is_missed(asked, grace, catchup)
+    same = begins and ended == milliseconds(until) <= answer.story.decided_at
+    same = same and ended > answer.due + length(answer.of("grace", "60s"))
+    return same and is_missed(answer, grace, catchup)
 
 
-@says(r"missed: it was decided at (<T>), (.+) after it was due \(grace (.+?), catchup (.+)\)")
-def decided_late(asked, at, late, grace, catchup):
-    same = asked.story.decided_at == milliseconds(at) and is_span(
-        late, milliseconds(at) - asked.due
+@sentence(r"missed: it was decided at (<T>), (.+) after it was due \(grace (.+?), catchup (.+)\)")
+def decided_late(answer, at, late, grace, catchup):
+    same = answer.story.decided_at == milliseconds(at) and is_span(
+        late, milliseconds(at) - answer.due
     )
-    back = asked.reader.outage_around(asked.due)[1]
-    was_up = asked.reader.up_at(asked.due) or back <= asked.due + length(asked.of("grace", "60s"))
-    return same and was_up and is_missed(asked, grace, catchup)
+    back = answer.reader.outage_around(answer.due)[1]
+    was_up = answer.reader.up_at(answer.due) or back <= answer.due + length(
+        answer.of("grace", "60s")
+    )
+    return same and was_up and is_missed(answer, grace, catchup)
 
 
-@says(r"missed: it was (.+) past when the schedule was defined at (<T>) \(grace (.+)\)")
-def defined_late(asked, late, at, grace):
-    behind, allowed = milliseconds(at) - asked.due, length(asked.of("grace", "60s"))
-    same = asked.story.is_defined and asked.story.decided_at == milliseconds(at)
+@sentence(r"missed: the schedule was defined at (<T>), (.+) after it was due \(grace (.+)\)")
+def defined_late(answer, at, late, grace):
+    behind, allowed = milliseconds(at) - answer.due, length(answer.of("grace", "60s"))
+    same = answer.story.is_defined and answer.story.decided_at == milliseconds(at)
     return same and is_span(late, behind) and is_span(grace, allowed) and behind > allowed
 
 
-def is_missed(asked, grace, catchup):
-    """Return whether a tick was beyond its grace, and the policy says what is said."""
-    lateness, kind = length(asked.of("grace", "60s")), asked.of("catchup", "once")
-    late = asked.story.decided_at - asked.due
-    if asked.of("jitter", None) is None and late <= lateness:
+def is_missed(answer, grace, catchup):
+    """Return whether a tick was beyond its grace, and whether the policy is quoted correctly."""
+    lateness, kind = length(answer.of("grace", "60s")), answer.of("catchup", "once")
+    late = answer.story.decided_at - answer.due
+    if answer.of("jitter", None) is None and late <= lateness:
         return False
     if not is_span(grace, lateness):
         return False
     if kind == "none":
         return catchup == "none"
-    window = length(asked.of("catchup_window", "24h"))
+    window = length(answer.of("catchup_window", "24h"))
     said, _, its = catchup.partition(", catchup_window ")
     return said == kind and is_span(its, window) and late > window
 
 
-@says(r"times before the definition are not caught up")
-def not_caught_up(asked):
-    return asked.story.is_defined
+@sentence(r"times before the definition are not caught up")
+def not_caught_up(answer):
+    return answer.story.is_defined
 
 
-@says(r"with a grace of at least (\d+) s it would have started then")
-def longer_grace(asked, seconds):
-    late = asked.story.decided_at - asked.due
-    return asked.story.is_defined and late <= int(seconds) * 1000 < late + 1000
+@sentence(r"with a grace of at least (\d+) s it would have started")
+def longer_grace(answer, seconds):
+    late = answer.story.decided_at - answer.due
+    return answer.story.is_defined and late <= int(seconds) * 1000 < late + 1000
 
 
-@says(r"with catchup=once the latest due tick would have run, and stood for it")
-def once(asked):
-    late = asked.story.decided_at - asked.due
-    return asked.of("catchup", "once") == "none" and late <= length(
-        asked.of("catchup_window", "24h")
+@sentence(r"with catchup=once the latest due tick would have run and covered it")
+def once(answer):
+    late = answer.story.decided_at - answer.due
+    return answer.of("catchup", "once") == "none" and late <= length(
+        answer.of("catchup_window", "24h")
     )
 
 
-@says(r"with (?:catchup=once and )?a catchup_window of at least (\d+) s .+")
-def longer_window(asked, seconds):
-    late = asked.story.decided_at - asked.due
-    return length(asked.of("catchup_window", "24h")) < late <= int(seconds) * 1000 < late + 1000
+@sentence(r"with (?:catchup=once and )?a catchup_window of at least (\d+) s .+")
+def longer_window(answer, seconds):
+    late = answer.story.decided_at - answer.due
+    return length(answer.of("catchup_window", "24h")) < late <= int(seconds) * 1000 < late + 1000
 
 
-@says(
-    r"(\d+) due ticks were decided together at (<T>): run (\d+) \(tick of (<S>)\) stands for them"
+@sentence(
+    r"(\d+) due ticks were decided together at (<T>): run (\d+) \(tick of (<S>)\) covers them"
 )
-def coalesced(asked, count, at, run_id, tick):
-    row = asked.row
+def coalesced(answer, count, at, run_id, tick):
+    row = answer.row
     same = (row["tick_count"], row["run_id"], row["run_at"]) == (
         int(count),
         int(run_id),
         instant(tick),
     )
-    return same and asked.story.made_at == milliseconds(at)
+    return same and answer.story.made_at == milliseconds(at)
 
 
-@says(r"with catchup=all it would have had a run of its own")
-def all_of_them(asked):
-    return asked.of("catchup", "once") == "once" and not asked.story.is_resumed
+@sentence(r"with catchup=all it would have had a separate run")
+def all_of_them(answer):
+    return answer.of("catchup", "once") == "once" and not answer.story.is_resumed
 
 
-@says(r"it was caught up: it was decided at (<T>), (.+) late")
-def caught_up(asked, at, late):
-    same = asked.story.triggered_by == "catchup" and asked.story.made_at == milliseconds(at)
-    is_late = asked.row["created_at"] - asked.row["due_at"]
-    return same and not asked.story.is_resumed and is_span(late, is_late)
+@sentence(r"it was caught up: it was decided at (<T>), (.+) late")
+def caught_up(answer, at, late):
+    same = answer.story.triggered_by == "catchup" and answer.story.made_at == milliseconds(at)
+    is_late = answer.row["created_at"] - answer.row["due_at"]
+    return same and not answer.story.is_resumed and is_span(late, is_late)
 
 
-@says(r"it was caught up when its schedule was resumed")
-def resumed(asked):
-    return asked.story.triggered_by == "catchup" and asked.story.is_resumed
+@sentence(r"it was caught up when its schedule was resumed")
+def resumed(answer):
+    return answer.story.triggered_by == "catchup" and answer.story.is_resumed
 
 
-@says(r"one row stands for (\d+) ticks, from (<S>) to (<S>)")
-def stands_for(asked, count, first, last):
-    row = asked.row
+@sentence(r"one row covers (\d+) ticks, from (<S>) to (<S>)")
+def stands_for(answer, count, first, last):
+    row = answer.row
     what = (row["tick_count"], row["first_run_at"], row["run_at"])
-    return what == (int(count), instant(first), instant(last)) and row["first_run_at"] <= asked.at
+    return what == (int(count), instant(first), instant(last)) and row["first_run_at"] <= answer.at
 
 
-@says(r"it follows (\d+) events")
-def follows(asked, count):
-    return asked.row["tick_count"] == int(count)
+@sentence(r"it follows (\d+) events")
+def follows(answer, count):
+    return answer.row["tick_count"] == int(count)
 
 
 # -- edits
 
 
-@says(
-    r"it starts as revision (\d+) says; the schedule is at (\d+) \(apply with --update-waiting moves it\)"
+@sentence(
+    r"it starts by revision (\d+); the schedule is at revision (\d+) \(apply --update-waiting moves it\)"
 )
-def of_revision(asked, own, current):
-    revisions = [each[1] for each in asked.reader.definitions[asked.schedule_id] if each[1]]
-    return (asked.row["revision"], max(revisions)) == (int(own), int(current))
+def of_revision(answer, own, current):
+    revisions = [each[1] for each in answer.reader.definitions[answer.schedule_id] if each[1]]
+    return (answer.row["revision"], max(revisions)) == (int(own), int(current))
 
 
-@says(r"it was decided under an earlier revision, and moved to revision (\d+)")
-def moved_to(asked, revision):
-    edits = asked.reader.definitions[asked.schedule_id]
+@sentence(r"it was decided under an earlier revision and moved to revision (\d+)")
+def moved_to(answer, revision):
+    edits = answer.reader.definitions[answer.schedule_id]
     began = next(begins for begins, number, *_ in edits if number == int(revision))
-    return asked.row["revision"] == int(revision) and asked.story.made_at < began
+    return answer.row["revision"] == int(revision) and answer.story.made_at < began
 
 
 # -- pauses, the gate, switches
 
 
-@says(r"the gate was closed from (<T>) to (<T>)")
-def gate(asked, since, until):
-    return [milliseconds(since), milliseconds(until)] in asked.reader.gates
+@sentence(r"the gate was closed from (<T>) to (<T>)")
+def gate(answer, since, until):
+    return [milliseconds(since), milliseconds(until)] in answer.reader.gates
 
 
-@says(r"the schedule was paused from (<T>) to (<T>)(?:, by (\S+?))?(?: \((.+)\))?")
-def paused(asked, since, until, by, note):
-    pause = asked.reader.pause_over(asked.schedule_id, milliseconds(since))
+@sentence(r"the schedule was paused from (<T>) to (<T>)(?:, by (\S+?))?(?: \((.+)\))?")
+def paused(answer, since, until, by, note):
+    pause = answer.reader.pause_over(answer.schedule_id, milliseconds(since))
     is_over = pause.until is not None and milliseconds(until) == pause.until
     return (
         (pause.by, pause.note) == (by or "", note or "")
         and is_over
-        and milliseconds(since) <= asked.story.decided_at
+        and milliseconds(since) <= answer.story.decided_at
     )
 
 
-@says(
+@sentence(
     r"the (gate was closed|schedule was paused) since (<T>)(?:, by (\S+?))?(?: \((.+)\))?, "
     r"when an edit at (<T>) decided it"
 )
-def decided_by_an_edit(asked, what, since, by, *told):
-    note, at = told
-    edits = [begins for begins, *_ in asked.reader.definitions[asked.schedule_id]]
-    if asked.story.decided_at != milliseconds(at) or milliseconds(at) not in edits:
+def decided_by_an_edit(answer, what, since, by, *texts):
+    note, at = texts
+    edits = [begins for begins, *_ in answer.reader.definitions[answer.schedule_id]]
+    if answer.story.decided_at != milliseconds(at) or milliseconds(at) not in edits:
         return False
     if what == "gate was closed":
-        closed = [each for each in asked.reader.gates if each[0] == milliseconds(since)]
+        closed = [each for each in answer.reader.gates if each[0] == milliseconds(since)]
         return closed[0][1] is None or closed[0][1] > milliseconds(at)
-    pause = asked.reader.pause_over(asked.schedule_id, milliseconds(since))
+    pause = answer.reader.pause_over(answer.schedule_id, milliseconds(since))
     is_over = pause.until is not None and pause.until <= milliseconds(at)
     return (pause.by, pause.note) == (by or "", note or "") and not is_over
 
 
-@says(
-    r"the schedule was edited at (<T>) \(revision (\d+) to (\d+)\) while (?:(\d+) ticks were|1 tick was) owed; nothing of the past is started by an edit"
+@sentence(
+    r"the schedule was edited at (<T>) \(revision (\d+) to (\d+)\) while (?:(\d+) ticks were|1 tick was) owed; an edit does not start past ticks"
 )
-def edited(asked, at, before, after, count):
+def edited(answer, at, before, after, count):
     found = [
-        (begins, revision) for begins, revision, *_ in asked.reader.definitions[asked.schedule_id]
+        (begins, revision) for begins, revision, *_ in answer.reader.definitions[answer.schedule_id]
     ]
     place = found.index((milliseconds(at), int(after)))
-    same = found[place - 1][1] == int(before) and asked.story.decided_at == milliseconds(at)
-    return same and asked.row["tick_count"] == int(count or 1) and asked.story.reason == "edited"
+    same = found[place - 1][1] == int(before) and answer.story.decided_at == milliseconds(at)
+    return same and answer.row["tick_count"] == int(count or 1) and answer.story.reason == "edited"
 
 
-@says(r"the schedule was disabled \(enabled: false\)")
-def disabled(asked):
-    return asked.of("enabled", True) is False
+@sentence(r"the schedule was disabled \(enabled: false\)")
+def disabled(answer):
+    return answer.of("enabled", True) is False
 
 
-@says(r"what it starts was disabled \(run.enabled: false\)")
-def disabled_target(asked):
-    return asked.definition["run"].get("enabled") is False
+@sentence(r"what it starts was disabled \(run.enabled: false\)")
+def disabled_target(answer):
+    return answer.definition["run"].get("enabled") is False
 
 
-@says(r"the schedule is paused since (<T>)(?:, by (\S+?))?(?: \((.+)\))?")
-def is_paused(asked, since, by, note):
-    pause = asked.reader.pause_over(asked.schedule_id, milliseconds(since))
+@sentence(r"the schedule has been paused since (<T>)(?:, by (\S+?))?(?: \((.+)\))?")
+def is_paused(answer, since, by, note):
+    pause = answer.reader.pause_over(answer.schedule_id, milliseconds(since))
     return pause.until is None and (pause.by, pause.note) == (by or "", note or "")
 
 
-# -- what became of it
+# -- outcomes
 
 
-@says(r"a newer tick(?:, (<S>),)? took its place")
-def superseded(asked, newer):
-    story = asked.story
+@sentence(r"it was replaced by a newer tick(?:, (<S>))?")
+def superseded(answer, newer):
+    story = answer.story
     if story.status == "CANCELED":
         return story.end_asked_at is not None
-    return newer is None or (instant(newer) in story.newer and instant(newer) > asked.row["run_at"])
+    return newer is None or (
+        instant(newer) in story.newer and instant(newer) > answer.row["run_at"]
+    )
 
 
-@says(
-    r"(it was canceled|it exceeded its time|it is lost|a signal ended the program|it failed|it was not launched|its target could not take it|its target cannot be started): (.*)"
+@sentence(
+    r"(it was canceled|it timed out|it was lost|the program was ended by a signal|it failed|it could not be launched|its target was busy|its target cannot be started): (.*)"
 )
-def error(asked, what, text):
+def error(answer, what, text):
     reasons = {
-        "it was canceled": "canceled", "it exceeded its time": "timeout", "it is lost": "lost",
-        "a signal ended the program": "signal", "it failed": "error",
-        "it was not launched": "launch_failed", "its target could not take it": "busy",
+        "it was canceled": "canceled", "it timed out": "timeout", "it was lost": "lost",
+        "the program was ended by a signal": "signal", "it failed": "error",
+        "it could not be launched": "launch_failed", "its target was busy": "busy",
         "its target cannot be started": "invalid_target",
     }  # fmt: skip
-    told = (asked.story.error or asked.row["error"] or "the reason is not known").splitlines()[0]
-    return asked.story.reason == reasons[what] and told == text
+    texts = (answer.story.error or answer.row["error"] or "details are not known").splitlines()[0]
+    return answer.story.reason == reasons[what] and texts == text
 
 
-@says(r"it was canceled before it was launched")
-def canceled_unlaunched(asked):
-    error = asked.story.error or asked.row["error"]
-    return asked.story.reason == "canceled" and error == UNLAUNCHED
+@sentence(r"it was canceled before it was launched")
+def canceled_unlaunched(answer):
+    error = answer.story.error or answer.row["error"]
+    return answer.story.reason == "canceled" and error == UNLAUNCHED
 
 
-@says(r"the program ended with exit code (\d+)")
-def exit_code(asked, code):
-    return asked.story.reason == "exit" and asked.row["exit_code"] == int(code)
+@sentence(r"the program ended with exit code (\d+)")
+def exit_code(answer, code):
+    return answer.story.reason == "exit" and answer.row["exit_code"] == int(code)
 
 
-@says(r"with retry=\[30s\] it would have been tried again")
-def with_retry(asked):
-    return "retry" not in asked.definition and asked.story.reason in ("exit", "timeout")
+@sentence(r"with retry=\[30s\] it would have been tried again")
+def with_retry(answer):
+    return "retry" not in answer.definition and answer.story.reason in ("exit", "timeout")
 
 
-@says(r"with (\w+) among retry.on it would have been tried again")
-def with_reason(asked, reason):
-    given = asked.definition["retry"]
-    return asked.story.reason == reason and reason not in given["on"]
+@sentence(r"with (\w+) in retry.on it would have been tried again")
+def with_reason(answer, reason):
+    given = answer.definition["retry"]
+    return answer.story.reason == reason and reason not in given["on"]
 
 
-@says(r"with a longer timeout its report would have been waited for")
-def longer_timeout(asked):
-    until = asked.story.accepted_until
-    return asked.story.reason == "timeout" and until is not None and until <= asked.story.decided_at
+@sentence(r"with a longer timeout it would have stayed in flight until its report")
+def longer_timeout(answer):
+    until = answer.story.accepted_until
+    return (
+        answer.story.reason == "timeout" and until is not None and until <= answer.story.decided_at
+    )
 
 
-@says(r"with on_lost=retry it would have been started again, under the same key")
-def with_on_lost(asked):
-    return asked.of("on_lost", "fail") == "fail" and asked.story.reason == "lost"
+@sentence(r"with on_lost=retry it would have been started again, under the same key")
+def with_on_lost(answer):
+    return answer.of("on_lost", "fail") == "fail" and answer.story.reason == "lost"
 
 
 # -- attempts
 
 
-@says(r"it (?:ran from|was made at) (<T>)(?: to |, and ended at )(<T>)")
-def ran(asked, since, until):
-    (only,) = asked.story.attempts
+@sentence(r"(?:it ran from|the attempt was made at) (<T>)(?: to | and ended at )(<T>)")
+def ran(answer, since, until):
+    (only,) = answer.story.attempts
     return (only.started_at, only.ended_at) == (milliseconds(since), milliseconds(until))
 
 
-@says(r"(?:it|attempt (\d+)) was announced at (<T>), and ended at (<T>) without being launched")
-def unlaunched(asked, number, since, until):
-    found = attempt(asked, number)
-    what = (found.started_at, found.ended_at, found.error or asked.story.error)
+@sentence(r"(?:it|attempt (\d+)) was announced at (<T>) and ended at (<T>) without being launched")
+def unlaunched(answer, number, since, until):
+    found = attempt(answer, number)
+    what = (found.started_at, found.ended_at, found.error or answer.story.error)
     return what == (milliseconds(since), milliseconds(until), UNLAUNCHED)
 
 
-@says(r"(?:it|attempt (\d+)) was announced at (<T>), and recorded as lost at (<T>)")
-def lost(asked, number, since, until):
-    found = attempt(asked, number)
+@sentence(r"(?:it|attempt (\d+)) was announced at (<T>) and recorded as lost at (<T>)(?:: .+)?")
+def lost(answer, number, since, until):
+    found = attempt(answer, number)
     what = (found.started_at, found.ended_at, found.reason)
     return what == (milliseconds(since), milliseconds(until), "lost")
 
 
-@says(r"attempt (\d+) (?:ran from|was made at) (<T>)(?: to |, and ended at )(<T>): (.+)")
-def attempted(asked, number, since, until, outcome):
-    found = attempt(asked, number)
+@sentence(r"attempt (\d+) (?:ran from|was made at) (<T>)(?: to | and ended at )(<T>): (.+)")
+def attempted(answer, number, since, until, outcome):
+    found = attempt(answer, number)
     same = (found.started_at, found.ended_at) == (milliseconds(since), milliseconds(until))
     words = {
         None: "it succeeded", "exit": "exit code ", "canceled": "canceled", "superseded": "superseded",
-        "launch_failed": f"it was not launched: {found.error}",
-        "busy": f"its target could not take it: {found.error}",
+        "launch_failed": f"it could not be launched: {found.error}",
+        "busy": f"its target was busy: {found.error}",
     }  # fmt: skip
     return same and outcome.startswith(words.get(found.reason, f"{found.reason}"))
 
 
-@says(r"attempts (\d+) to (\d+) were made from (<T>) to (<T>): its target could not take it: (.+)")
-def attempted_often(asked, first, last, since, *told):
-    until, error = told
-    found = [each for each in asked.story.attempts if int(first) <= each.number <= int(last)]
+@sentence(r"attempts (\d+) to (\d+) were made from (<T>) to (<T>): its target was busy: (.+)")
+def attempted_often(answer, first, last, since, *texts):
+    until, error = texts
+    found = [each for each in answer.story.attempts if int(first) <= each.number <= int(last)]
     what = (found[0].started_at, found[-1].ended_at)
     same = {(each.reason, each.error) for each in found} == {("busy", error)}
     return same and what == (milliseconds(since), milliseconds(until))
 
 
-def attempt(asked, number):
+def attempt(answer, number):
     number = 1 if number is None else int(number)
-    return next(each for each in asked.story.attempts if each.number == number)
+    return next(each for each in answer.story.attempts if each.number == number)
 
 
-@says(r"(\d+) attempts before that are not listed")
-def left_out(asked, count):
-    return 0 < int(count) < asked.row["attempt"]
+@sentence(r"(\d+) earlier attempts? (?:is|are) not listed")
+def left_out(answer, count):
+    return 0 < int(count) < answer.row["attempt"]
 
 
-@says(r"attempt (\d+), since (<T>)")
-def going(asked, number, since):
-    last = asked.story.attempts[-1]
+@sentence(r"attempt (\d+) has been running since (<T>)")
+def going(answer, number, since):
+    last = answer.story.attempts[-1]
     return (last.number, last.started_at, last.ended_at) == (int(number), milliseconds(since), None)
 
 
-@says(r"attempt (\d+) was due at (<T>), and was dropped at (<T>)")
-def dropped(asked, number, due, at):
-    last = asked.story.attempts[-1]
-    what = (last.number + 1, asked.story.due_at, asked.story.decided_at)
-    return asked.story.was_waiting and what == (int(number), milliseconds(due), milliseconds(at))
+@sentence(r"attempt (\d+) was due at (<T>) and was dropped at (<T>)")
+def dropped(answer, number, due, at):
+    last = answer.story.attempts[-1]
+    what = (last.number + 1, answer.story.due_at, answer.story.decided_at)
+    return answer.story.was_waiting and what == (int(number), milliseconds(due), milliseconds(at))
 
 
-@says(r"it was ended at (<T>), before it started")
-def before(asked, at):
-    return asked.story.was_waiting and asked.story.decided_at == milliseconds(at)
+@sentence(r"it was ended at (<T>) before it started")
+def before(answer, at):
+    return answer.story.was_waiting and answer.story.decided_at == milliseconds(at)
 
 
-@says(r"it was ended at (<T>): until then it waited in the queue behind run (\d+)")
-def queued(asked, at, run_id):
-    same = asked.story.was_waiting and asked.story.decided_at == milliseconds(at)
-    return same and asked.story.waits_behind == int(run_id)
+@sentence(r"it was ended at (<T>) while it waited in the queue behind run (\d+)")
+def queued(answer, at, run_id):
+    same = answer.story.was_waiting and answer.story.decided_at == milliseconds(at)
+    return same and answer.story.waits_behind == int(run_id)
 
 
-@says(
-    r"it was ended at (<T>): until then it waited for a node that offers (\S+), and none was up(?: \(.+\))?"
+@sentence(
+    r"it was ended at (<T>) while it waited for a node that offers (\S+); no such node was up(?: \(.+\))?"
 )
-def no_node(asked, at, needs):
-    same = asked.story.was_waiting and asked.story.decided_at == milliseconds(at)
-    return same and asked.row["needs"] == needs and needs not in asked.week.offers()
+def no_node(answer, at, needs):
+    same = answer.story.was_waiting and answer.story.decided_at == milliseconds(at)
+    return same and answer.row["needs"] == needs and needs not in answer.week.offers()
 
 
-@says(
-    r"it was ended at (<T>): until then it waited for (a place in its group|a free place on a node|the end of a pause|its time to start, .+)"
+@sentence(
+    r"it was ended at (<T>) while it waited for (a place in its group|a free place on a node|the end of a pause|its due time, .+)"
 )
-def waited(asked, at, what):
-    same = asked.story.was_waiting and asked.story.decided_at == milliseconds(at)
-    if what.startswith("its time"):
-        return same and asked.row["due_at"] > asked.story.decided_at
-    return same and (not what.startswith("a place") or asked.of("group", None) is not None)
+def waited(answer, at, what):
+    same = answer.story.was_waiting and answer.story.decided_at == milliseconds(at)
+    if what.startswith("its due time"):
+        return same and answer.row["due_at"] > answer.story.decided_at
+    return same and (not what.startswith("a place") or answer.of("group", None) is not None)
 
 
 # -- causes
 
 
-@says(r"it was backfilled(?: by (\S+))?")
-def backfilled(asked, by):
-    return asked.story.triggered_by == "backfill" and asked.story.by == (by or "")
+@sentence(r"it was backfilled(?: by (\S+))?")
+def backfilled(answer, by):
+    return answer.story.triggered_by == "backfill" and answer.story.by == (by or "")
 
 
-@says(r"it was started manually(?: by (\S+))? at (<T>)")
-def manual(asked, by, at):
-    story = asked.story
+@sentence(r"it was started manually(?: by (\S+))? at (<T>)")
+def manual(answer, by, at):
+    story = answer.story
     return (story.triggered_by, story.by, story.made_at) == ("manual", by or "", milliseconds(at))
 
 
-@says(r"artifact (\S+) \((\w+)\) triggered it at (<T>)")
-def artifact(asked, name, kind, at):
-    what = (asked.story.triggered_by, asked.row["request_id"], asked.story.made_at)
+@sentence(r"artifact (\S+) \((\w+)\) triggered it at (<T>)")
+def artifact(answer, name, kind, at):
+    what = (answer.story.triggered_by, answer.row["request_id"], answer.story.made_at)
     return what == ("artifact", name, milliseconds(at)) and kind == "LogEntry"
 
 
-@says(r"it was overdue since (\S+) when its folder was adopted: (<T>)")
-def overdue(asked, since, at):
-    due = asked.week.script.first - 3 * 3600
-    is_right = instant(since[:19] + "Z") == due and asked.story.made_at == milliseconds(at)
-    return is_right and asked.story.triggered_by == "overdue"
+@sentence(r"it had been overdue since (\S+) when its folder was adopted at (<T>)")
+def overdue(answer, since, at):
+    due = answer.week.script.first - 3 * 3600
+    is_right = instant(since[:19] + "Z") == due and answer.story.made_at == milliseconds(at)
+    return is_right and answer.story.triggered_by == "overdue"
 
 
-@says(r"nextRun in last-run.json was set to (\S+)")
-def next_run(asked, at):
-    late = asked.story.made_at - instant(at[:19] + "Z") * 1000
-    return asked.story.triggered_by == "next_run" and late >= 0
+@sentence(r"nextRun in last-run.json was set to (\S+)")
+def next_run(answer, at):
+    late = answer.story.made_at - instant(at[:19] + "Z") * 1000
+    return answer.story.triggered_by == "next_run" and late >= 0
 
 
-# -- what waits, runs, is to come
+# -- waiting and running runs, future ticks
 
 
-@says(r"its target has accepted it(?: as \S+)?, and has until (<T>)")
-def accepted(asked, until):
-    return asked.story.status == "STARTED" and asked.row["deadline_at"] == milliseconds(until)
+@sentence(r"its target accepted it(?: as \S+)? and has until (<T>) to report its outcome")
+def accepted(answer, until):
+    return answer.story.status == "STARTED" and answer.row["deadline_at"] == milliseconds(until)
 
 
-@says(r"its end was requested at (<T>): (\w+)")
-def end_asked(asked, at, reason):
-    return asked.story.end_asked_at == milliseconds(at)
+@sentence(r"its cancellation was requested at (<T>): (\w+)")
+def end_asked(answer, at, reason):
+    return answer.story.end_asked_at == milliseconds(at)
 
 
-@says(r"it waits in the queue, behind run (\d+)")
-def waits_behind(asked, run_id):
-    return asked.story.waits_behind == int(run_id)
+@sentence(r"it waits in the queue behind run (\d+)")
+def waits_behind(answer, run_id):
+    return answer.story.waits_behind == int(run_id)
 
 
-@says(r"(?:it|attempt (\d+)) is due at (<T>), in (.+)")
-def is_due(asked, number, at, wait):
+@sentence(r"(?:it|attempt (\d+)) is due at (<T>), in (.+)")
+def is_due(answer, number, at, wait):
     due = milliseconds(at)
-    same = asked.story.due_at == due and is_span(wait, due - asked.week.clock.now())
-    return same and (number is None or int(number) == len(asked.story.attempts) + 1)
+    same = answer.story.due_at == due and is_span(wait, due - answer.week.clock.now())
+    return same and (number is None or int(number) == len(answer.story.attempts) + 1)
 
 
-@says(r"it waits for a node that offers (\S+)(?: \(.+\))?; up are \S+")
-def waits_for_node(asked, needs):
-    return asked.row["needs"] == needs and needs not in asked.week.offers()
+@sentence(r"it waits for a node that offers (\S+)(?: \(.+\))?; nodes up: \S+")
+def waits_for_node(answer, needs):
+    return answer.row["needs"] == needs and needs not in answer.week.offers()
 
 
-@says(
-    r"it waits for a (?:free place: \S+ could start it|place in group (\S+), which has (\d+): .+)"
+@sentence(
+    r"it waits for a (?:free place on a node that offers it: \S+|place in group (\S+) \((\d+) places?, used by .+\))"
 )
-def waits_for_place(asked, group, places):
-    return asked.story.status == "ENQUEUED" and (group is None or asked.of("group", None) == group)
+def waits_for_place(answer, group, places):
+    return answer.story.status == "ENQUEUED" and (
+        group is None or answer.of("group", None) == group
+    )
 
 
-@says(r"it is given up if (?:it|the run before it) has not started by (<T>)")
-def given_up(asked, at):
-    return asked.row["deadline_at"] == milliseconds(at)
+@sentence(r"it is dropped if (?:it|the run before it) has not started by (<T>)")
+def given_up(answer, at):
+    return answer.row["deadline_at"] == milliseconds(at)
 
 
-@says(r"it is due at (<T>): jitter or hours \(within\) moved it")
-def moved(asked, at):
-    return milliseconds(at) != asked.at * 1000
+@sentence(r"it is due at (<T>), moved by jitter or by hours \(within\)")
+def moved(answer, at):
+    return milliseconds(at) != answer.at * 1000
 
 
-@says(r"it is decided within moments, or when missed ticks before it have had their turn")
-def soon(asked):
-    return asked.why["kind"] == "undecided"
+@sentence(r"it will be decided shortly, after any missed ticks before it")
+def soon(answer):
+    return answer.why["kind"] == "undecided"
 
 
 # -- instants that are not ticks
 
 
-@says(r"(\S+) in (\S+): (.+ is .+, not .+)")
-def fields(asked, when, zone, failing):
-    wall = datetime.fromtimestamp(asked.at, ZoneInfo(zone))
-    if datetime.fromisoformat(when).timestamp() != asked.at or is_tick(asked.definition, asked.at):
+@sentence(r"(\S+) in (\S+): (.+ is .+, not .+)")
+def fields(answer, when, zone, failing):
+    wall = datetime.fromtimestamp(answer.at, ZoneInfo(zone))
+    if datetime.fromisoformat(when).timestamp() != answer.at or is_tick(
+        answer.definition, answer.at
+    ):
         return False
     days = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]
     values = {
@@ -810,41 +826,43 @@ def fields(asked, when, zone, failing):
     return bool(found) and all(values[name] == value for name, value in found)
 
 
-@says(r"(\S+) in (\S+): the clocks show this time twice that night, and the first one counts")
-def second_pass(asked, when, zone):
-    return datetime.fromtimestamp(asked.at, ZoneInfo(zone)).fold == 1
-
-
-@says(
-    r"it is (?:not on the grid of .+|not one of the times that are given|before the first, .+|before its start_at, .+)"
+@sentence(
+    r"(\S+) in (\S+): the clocks show this time twice that night, and only the first is a tick"
 )
-def not_on_the_grid(asked):
-    return is_tick(asked.definition, asked.at) is False
+def second_pass(answer, when, zone):
+    return datetime.fromtimestamp(answer.at, ZoneInfo(zone)).fold == 1
 
 
-@says(
-    r"(?:no tick follows a .+|it has no ticks: it runs only when it is started)(?:; no tick follows .+)?"
+@sentence(
+    r"it is (?:not on the grid of .+|not one of the listed times|before the first tick, .+|before its start_at, .+)"
 )
-def follows_events(asked):
-    return is_tick(asked.definition, asked.at) is None
+def not_on_the_grid(answer):
+    return is_tick(answer.definition, answer.at) is False
 
 
-@says(r"(\d{4}-\d\d-\d\d): .+ (?:twice|not exist) in (\S+) \(clocks go from .+\): .+")
-def night(asked, day, zone):
+@sentence(
+    r"(?:no (?:run|start) of .+ caused a tick|it has no ticks: its trigger is manual)(?:; no (?:run|start) of .+)?"
+)
+def follows_events(answer):
+    return is_tick(answer.definition, answer.at) is None
+
+
+@sentence(r"(\d{4}-\d\d-\d\d): .+ (?:twice|not exist) in (\S+) \(clocks go from .+\): .+")
+def night(answer, day, zone):
     noon = datetime.fromisoformat(f"{day}T12:00").replace(tzinfo=ZoneInfo(zone))
     before = noon.replace(hour=0)
-    return noon.utcoffset() != before.utcoffset() and abs(noon.timestamp() - asked.at) < 3 * 86_400
+    return noon.utcoffset() != before.utcoffset() and abs(noon.timestamp() - answer.at) < 3 * 86_400
 
 
-@says(r"an instant before that is not a tick, unless a backfill asks for it")
-def before_it(asked):
-    since = asked.reader.definitions[asked.schedule_id][0][0]
-    return asked.at <= since // 1000
+@sentence(r"earlier instants are not ticks, except in a backfill")
+def before_it(answer):
+    since = answer.reader.definitions[answer.schedule_id][0][0]
+    return answer.at <= since // 1000
 
 
-@says(
-    r"the ticks up to (<S>) are decided, and this has no row: when they were, another definition or other time zone data was in effect"
+@sentence(
+    r"the ticks up to (<S>) are decided, and this one has no row: another definition or other time zone data was in effect then"
 )
-def without_row(asked, until):
-    changes = [at // 1000 for at, *_ in asked.reader.definitions[asked.schedule_id]]
-    return asked.at <= instant(until) and any(abs(asked.at - at) <= 1 for at in changes)
+def without_row(answer, until):
+    changes = [at // 1000 for at, *_ in answer.reader.definitions[answer.schedule_id]]
+    return answer.at <= instant(until) and any(abs(answer.at - at) <= 1 for at in changes)

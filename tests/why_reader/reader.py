@@ -1,8 +1,7 @@
-"""What the rows and events of a database say of a schedule and an instant, without the product's code.
+"""The facts of a schedule and an instant, read from rows and events without the product's code.
 
-Runs are replayed from their events: what was decided when, each attempt, what came of it, which run was
-in the way, which tick took its place. Definitions, pauses, the gate and nodes are as well. The rows are
-only looked at for what no event has (`created_at`, `due_at`, `deadline_at`, `request_id`), and compared.
+Runs are replayed from their events: decisions, attempts, outcomes, blocking runs and newer ticks. So
+are definitions, pauses, the gate and nodes. Rows are read only for what no event contains (`created_at`, `due_at`, `deadline_at`, `request_id`), and compared.
 """
 
 import json
@@ -49,7 +48,7 @@ class Attempt:
 
 @dataclass
 class Story:
-    """A run as its events tell it."""
+    """A run, replayed from its events."""
 
     schedule_id: str
     run_id: int
@@ -68,7 +67,7 @@ class Story:
     by: str = ""
     due_at: int | None = None
     is_resumed: bool = False  # it was made in a transaction that resumed its schedule
-    is_defined: bool = False  # it was made in the one that defined it
+    is_defined: bool = False  # it was made in the transaction that defined the schedule
     end_asked_at: int | None = None
     accepted_until: int | None = None  # when its target was to report by, of the last attempt
 
@@ -93,7 +92,7 @@ class Pause:
 
 
 class Reader:
-    """All that a database says. `query` runs a statement and returns its rows."""
+    """All facts of a database. `query` runs a statement and returns its rows."""
 
     def __init__(self, query):
         self.runs, self.definitions = {}, defaultdict(list)
@@ -157,7 +156,7 @@ class Reader:
             each.until = at if each.until is None else each.until
 
     def _nothing(self, story, at, event, together):
-        """It changes nothing that is spoken of."""
+        """Ignore an event without effect on `why`."""
 
     def _made(self, story, at, event, together):
         if not story.made_at:
@@ -242,10 +241,10 @@ class Reader:
             story.status, story.reason = "SKIPPED", event["reason"]
             story.made_at = story.decided_at = at
 
-    # -- what is asked for
+    # -- queries
 
     def definition_at(self, schedule_id, t):
-        """Return the definition whose ticks hold at a second, or None if there was none."""
+        """Return the definition whose ticks hold at a second, or None."""
         found = None
         for at, _, definition, name in self.definitions[schedule_id]:
             alone = name == "schedule.created" and definition is not None and "at" in definition
@@ -258,7 +257,7 @@ class Reader:
         return next((d for _, n, d, _ in self.definitions[schedule_id] if n == revision), None)
 
     def run_at(self, schedule_id, t):
-        """Return the run that stands for a second, or None."""
+        """Return the run of a second, or of a range that contains it, or None."""
         rows = self.rows[schedule_id]
         own = [row for row in rows if row["run_at"] == t and not row["request_id"]]
         if own:

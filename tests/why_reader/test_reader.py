@@ -21,9 +21,9 @@ from tests.why_reader.checks import Checker
 from tests.why_reader.reader import Reader
 from tests.why_reader.weeks import SYSTEMS
 
-RAM = Path("/dev/shm")  # what is shown here does not depend on a disk, and a disk takes its time
+RAM = Path("/dev/shm")  # these tests do not depend on a disk, and memory is faster
 SEED = 1
-MOST = 900  # instants of a week that are asked for
+MOST = 900  # explained instants of a week
 AT_MOST = 60  # seconds
 
 every_system = pytest.mark.parametrize("name", SYSTEMS)
@@ -31,7 +31,7 @@ every_system = pytest.mark.parametrize("name", SYSTEMS)
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
-    """What the week logs is not what is looked at; and the panel has a password."""
+    """Disable logging, and set the password of the panel."""
     monkeypatch.setenv("PANEL", "sesame")
     logging.disable(logging.CRITICAL)
     yield
@@ -39,7 +39,7 @@ def quiet(monkeypatch):
 
 
 @cache
-def asked(name, database=None, seed=SEED):
+def answers_for(name, database=None, seed=SEED):
     """Return the reader of a week, the week, and what `why` answers at many instants of it."""
     with TemporaryDirectory(dir=RAM if RAM.is_dir() else None) as folder:
         week = SYSTEMS[name](seed, Path(folder), database)
@@ -106,7 +106,7 @@ def summary(name, checker):
 
 @every_system
 def test_why_agrees_with_an_independent_reader_in_a_messy_week(name):
-    reader, week, answers = asked(name)
+    reader, week, answers = answers_for(name)
     checker = compared(name, answers, reader, week)
     print(summary(name, checker))
     assert not checker.wrong, "\n".join([summary(name, checker), *checker.wrong[:30]])
@@ -119,7 +119,7 @@ def test_why_agrees_with_the_reader_on_postgresql(name):
     server = shared_server()
     url = server.new_database()
     try:
-        reader, week, answers = asked(name, url, SEED + 1)
+        reader, week, answers = answers_for(name, url, SEED + 1)
     finally:
         server.drop_database(url)
     checker = compared(name, answers, reader, week)
@@ -128,18 +128,18 @@ def test_why_agrees_with_the_reader_on_postgresql(name):
     assert checker.instants > 150
 
 
-WRONG = [  # what `why` once said, and what it would be wrong about
-    ("overdue", "sessions", r"it was overdue since .+", "it was started manually by program at <at>"),
+WRONG = [  # sentences that `why` once contained, replaced by wrong ones
+    ("overdue", "sessions", r"it had been overdue since .+", "it was started manually by program at <at>"),
     ("artifact", "agents", r"artifact .+ triggered it at .+", "it was started manually at <at>"),
-    ("missed", "agents", r"missed: it was .+ past when .+ defined at .+? \(", "missed: it was decided at <at>, 3 h after it was due (catchup once, "),
-    ("superseded", "flows", r"(it was ended at .+): until then .+", r"it was ended at <at>: until then it waited for a free place on a node (or so)"),
+    ("missed", "agents", r"missed: the schedule was defined at .+? \(", "missed: it was decided at <at>, 3 h after it was due (catchup once, "),
+    ("superseded", "flows", r"(it was ended at .+) while it waited .+", r"it was ended at <at> while it waited for a free place on a node (or so)"),
     ("dropped", "agents", r"attempt 1 ran from (\S+) to \S+: .+", r"it ran from \1 to <at>"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("what", "name", "right", "wrong"), WRONG, ids=[each[0] for each in WRONG])
 def test_a_wrong_sentence_is_found(what, name, right, wrong):
-    reader, week, answers = asked(name)
+    reader, week, answers = answers_for(name)
     checker, changed = Checker(), 0
     for why in answers:
         sentences = []
@@ -154,7 +154,7 @@ def test_a_wrong_sentence_is_found(what, name, right, wrong):
 
 
 def test_a_wrong_field_is_found():
-    reader, week, answers = asked("workflows")
+    reader, week, answers = answers_for("workflows")
     checker = Checker()
     ran = [why for why in answers if why["kind"] == "ran"]
     checker.check(reader, week, ran[0] | {"kind": "skipped"})

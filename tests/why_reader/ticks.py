@@ -1,4 +1,4 @@
-"""Which instants are ticks of a definition, found by looking at the wall clock: slow, and plain to see.
+"""Which instants are ticks of a definition, found on the wall clock: slow and simple.
 
 Of triggers that follow events (`after`, `startup`) and of `manual` nothing is known: None.
 """

@@ -1,4 +1,4 @@
-"""A messy week in each of the five systems: seeded, on a clock that is turned, through their own front ends.
+"""A messy week in each of the five systems: seeded, with a manual clock, through their front ends.
 
 There are outages in good order and crashes, pauses, edits, a closed gate, manual starts, backfills,
 cancellations, targets that are slow, fail, are busy or never report, and a night on which the clocks change.
@@ -166,7 +166,7 @@ class Week(Play):
         await self.look()
         await super()._calm()
 
-    # -- what people do; an act for which there is no reason is left out
+    # -- actions of users; an impossible action is skipped
 
     async def _begin(self, act):
         await self.define()
@@ -368,7 +368,7 @@ class Sessions(Week):
 
     async def open(self):
         folder = self.folder / "schedule" / "adopted"
-        if not folder.exists():  # it was kept elsewhere before, and its prompt is overdue
+        if not folder.exists():  # another system had it before, and its prompt is overdue
             folder.mkdir(parents=True)
             schedule = {"type": "cron", "expression": "0 6 * * *"}
             given = {"slug": "adopted", "prompt": "now", "enabled": True, "schedule": schedule}
@@ -420,7 +420,7 @@ class Report(BaseModel):
 
 
 class Agents(Week):
-    """Agents with timers, and one that artifacts trigger; the program changes at a restart."""
+    """Agents with timers, and an agent triggered by artifacts; the program changes at a restart."""
 
     kinds = ("python",)
     names = ("agents/hourly", "agents/daily", "agents/cron", "agents/warner")

@@ -8,7 +8,8 @@ from pathlib import Path
 import onbeat
 from onbeat.app.output import output_folder
 from onbeat.app.settings import Settings
-from onbeat.core.schedule import ON_RAY, Schedule
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import ON_RAY
 from onbeat.launchers.command import PASSED, ProcessLauncher, output_path
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.launchers.python.launcher import FunctionLauncher

@@ -21,7 +21,8 @@ from onbeat.app.systems import RunningSystems
 from onbeat.core.explain.why import Why
 from onbeat.core.policy import read_policy
 from onbeat.core.runs.run import Accepted, Failed, Succeeded
-from onbeat.core.schedule import ID, Schedule, check_schedule, read_target
+from onbeat.core.schedule import ID, Schedule, check_schedule
+from onbeat.core.target import read_target
 from onbeat.core.triggers.base import Trigger
 from onbeat.engine.node import Activity
 from onbeat.engine.store_retry import until_answered

@@ -19,7 +19,7 @@ from onbeat.app.settings import Settings
 from onbeat.core.notify.channels import Channel
 from onbeat.core.notify.notifications import DeliveryRefused, DeliveryUnknown
 from onbeat.core.runs.run import Failed
-from onbeat.core.schedule import ON_RAY
+from onbeat.core.target import ON_RAY
 from onbeat.errors import InvalidSettings
 from onbeat.files.extras import install_command
 from onbeat.launchers.http.launcher import HttpLauncher

@@ -1,4 +1,4 @@
-"""Where schedules stand: what a forecast begins with.
+"""Snapshots of schedules: the starting point of a forecast.
 
 Ticks are in seconds, everything else is in milliseconds.
 """
@@ -22,69 +22,69 @@ NO_PLACES: Mapping[str, int] = MappingProxyType({})
 
 
 class ScheduleSnapshot(msgspec.Struct, frozen=True):
-    """A schedule, where it is, and what of it is under way."""
+    """A schedule, its position, and its unfinished runs."""
 
     schedule: Schedule
     decided_until: int  # every tick up to here is decided
-    decided_run_at: int = 0  # the latest tick that has its row
+    decided_run_at: int = 0  # the latest tick that has a row
     past: Past = Past()
-    due: Due | None = None  # its due row; when it goes on by itself, if it is paused
+    due: Due | None = None  # its due row; if it is paused, when it resumes automatically
     unfinished: tuple[Run, ...] = ()
-    started_at: Mapping[int, int] = NO_TIMES  # of the runs that were started, by their ids
+    started_at: Mapping[int, int] = NO_TIMES  # of the started runs, by run id
     is_paused: bool = False
     paused_until: int | None = None
-    length: int | None = None  # how long its runs usually take, if that is known
+    length: int | None = None  # the usual duration of its runs, if known
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """How things stand at one instant: all that a forecast depends on."""
+    """The state of all schedules at one instant: everything that a forecast depends on."""
 
     now: int
     standings: tuple[ScheduleSnapshot, ...] = ()
-    places: Mapping[str, int] = NO_PLACES  # of groups; others have one
+    places: Mapping[str, int] = NO_PLACES  # concurrency limits by group; 1 for others
     gate_is_open: bool = True
-    is_up: bool = True  # a node is alive: what follows a start has had it
+    is_up: bool = True  # a node is alive: `startup` ticks have been caused
     unreadable: tuple[str, ...] = ()  # schedules whose definition cannot be read
 
 
 def newly_defined(schedule: Schedule, *, now: int) -> ScheduleSnapshot:
-    """Return where a schedule stands that is defined now: as `Store.upsert` leaves it."""
+    """Return the snapshot of a schedule that is defined now, as `Store.upsert` would leave it."""
     past, until = Past(created_at=now // 1000), now // 1000
     if schedule.ticks_once:
         _, until = defined_late(schedule, past, now=now)
     return ScheduleSnapshot(schedule, until, past=past, due=next_due(schedule, until, past))
 
 
-def redefined(standing: ScheduleSnapshot, schedule: Schedule, *, now: int) -> ScheduleSnapshot:
-    """Return where one stands that is edited now: as `Store.upsert` leaves it.
+def redefined(snapshot: ScheduleSnapshot, schedule: Schedule, *, now: int) -> ScheduleSnapshot:
+    """Return the snapshot of a schedule that is edited now, as `Store.upsert` would leave it.
 
-    It keeps its past, its runs and its pause, and if it is timed as before its position too.
+    It keeps its past, its runs and its pause, and also its position if its timing is unchanged.
     """
-    if schedule.is_timed_like(standing.schedule):
-        return replace(standing, schedule=schedule)
-    until = max(standing.decided_run_at, now // 1000)
-    due = standing.due if standing.is_paused else next_due(schedule, until, standing.past)
-    return replace(standing, schedule=schedule, decided_until=until, due=due)
+    if schedule.is_timed_like(snapshot.schedule):
+        return replace(snapshot, schedule=schedule)
+    until = max(snapshot.decided_run_at, now // 1000)
+    due = snapshot.due if snapshot.is_paused else next_due(schedule, until, snapshot.past)
+    return replace(snapshot, schedule=schedule, decided_until=until, due=due)
 
 
-def with_definitions(found: Snapshot, schedules: Iterable[Schedule]) -> Snapshot:
-    """Return how things would stand if these schedules were defined now."""
-    there = {standing.schedule.schedule_id: standing for standing in found.standings}
+def with_definitions(state: Snapshot, schedules: Iterable[Schedule]) -> Snapshot:
+    """Return the snapshot that would result if these schedules were defined now."""
+    by_id = {snapshot.schedule.schedule_id: snapshot for snapshot in state.standings}
     for schedule in schedules:
-        known = there.get(schedule.schedule_id)
-        there[schedule.schedule_id] = (
-            newly_defined(schedule, now=found.now)
-            if known is None
-            else redefined(known, schedule, now=found.now)
+        existing = by_id.get(schedule.schedule_id)
+        by_id[schedule.schedule_id] = (
+            newly_defined(schedule, now=state.now)
+            if existing is None
+            else redefined(existing, schedule, now=state.now)
         )
-    _check_followed({name: follows(standing.schedule) for name, standing in there.items()})
-    return replace(found, standings=tuple(there.values()))
+    _check_followed({name: follows(snapshot.schedule) for name, snapshot in by_id.items()})
+    return replace(state, standings=tuple(by_id.values()))
 
 
-def as_of(found: Snapshot, at: int) -> Snapshot:
-    """Return how things would stand if all schedules had been defined, as they are, at that time.
+def as_of(state: Snapshot, at: int) -> Snapshot:
+    """Return the snapshot that would result if all schedules had been defined at that time.
 
-    A tick of that very instant is to come. Nothing is under way then, nor paused.
+    A tick at that very instant is to come. No run is unfinished, and no schedule is paused.
     """
     past, until = Past(created_at=at // 1000), -(-at // 1000) - 1
     new = (
@@ -95,37 +95,37 @@ def as_of(found: Snapshot, at: int) -> Snapshot:
             due=next_due(each.schedule, until, past),
             length=each.length,
         )
-        for each in found.standings
+        for each in state.standings
     )
-    return replace(found, now=at, standings=tuple(new), is_up=False)
+    return replace(state, now=at, standings=tuple(new), is_up=False)
 
 
-def with_start(found: Snapshot) -> Snapshot:
-    """Return how things would stand if the scheduler were started now, unless it is up."""
-    if found.is_up:
-        return found
+def with_start(state: Snapshot) -> Snapshot:
+    """Return the snapshot that would result if the scheduler started now, unless it is up."""
+    if state.is_up:
+        return state
     return replace(
-        found, standings=tuple(_started(each, now=found.now) for each in found.standings)
+        state, standings=tuple(_started(each, now=state.now) for each in state.standings)
     )
 
 
-def _started(standing: ScheduleSnapshot, *, now: int) -> ScheduleSnapshot:
-    schedule, until = standing.schedule, standing.decided_until
+def _started(snapshot: ScheduleSnapshot, *, now: int) -> ScheduleSnapshot:
+    schedule, until = snapshot.schedule, snapshot.decided_until
     if STARTUP not in follows(schedule):
-        return standing
-    happened = started(schedule.trigger, standing.past, now=now, until=until)
-    past = replace(standing.past, happened=happened)
-    due = standing.due if standing.is_paused else next_due(schedule, until, past)
-    return replace(standing, past=past, due=due)
+        return snapshot
+    happened = started(schedule.trigger, snapshot.past, now=now, until=until)
+    past = replace(snapshot.past, happened=happened)
+    due = snapshot.due if snapshot.is_paused else next_due(schedule, until, past)
+    return replace(snapshot, past=past, due=due)
 
 
 def _check_followed(followed: Mapping[str, set[str]]) -> None:
-    """Refuse what the store would: to follow what is not there, or oneself through others."""
+    """Refuse what the store would refuse: following an unknown schedule, or a cycle."""
     for name in sorted(followed):
         for other in sorted(followed[name] - followed.keys() - {STARTUP}):
-            problem = f"{name} follows {other!r}, which is not there"
+            problem = f"{name} follows {other!r}, which does not exist"
             raise InvalidSchedule("after.schedule", problem, hint="define that one first, or both")
-    if circle := find_cycle(followed, sorted(followed)):
+    if cycle := find_cycle(followed, sorted(followed)):
         raise InvalidSchedule(
-            "after.schedule", followed_schedules(circle), hint="leave one of these out"
+            "after.schedule", followed_schedules(cycle), hint="remove one of these"
         )

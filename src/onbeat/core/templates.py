@@ -1,20 +1,20 @@
-"""Texts with `{{ date }}` in them, in a language so small that a transaction can wait for it.
+"""Templates: texts with `{{ date }}`, in a language small enough to render in a transaction.
 
-There are no statements and no calls, nothing loops, and no value is known but those that are given.
-Between the braces stands a name, a path if it is JSON, and filters, each of a closed list:
+There are no statements, calls or loops. An expression in braces is a name, a path into a JSON
+value, and filters. Names and filters are closed lists:
 
-    date, time, timezone      the local date and time of the tick, and the zone they are local to
+    date, time, timezone      the local date and time of the tick, and their zone
     run_at, due_at            the planned instant, and when it may start, with the zone's offset
-    first_run_at, tick_count  the first of the ticks that the run stands for, and how many
+    first_run_at, tick_count  the first of the ticks that the run covers, and their number
     schedule_id, key          the id of the schedule, and the idempotency key of the run
-    iteration, triggered_by   the number of the run, and what started it
+    iteration, triggered_by   the sequence number of the run, and its cause
     last_run, or lastRun      when the previous run ended
-    last.result               what it gave, and any path into that: last.result.rows[0]['some id']
-    last.status, last.error, last.run_at, last.finished_at      what else is known of it
+    last.result               its result, and any path into it: last.result.rows[0]['some id']
+    last.status, last.error, last.run_at, last.finished_at      further fields of it
 
-All of `last` is null before the first run has ended, and so is a path that leads nowhere. Null is
-written as nothing, a text as it is, anything else as JSON; `{{ '{{' }}` writes the braces. A text
-that is accepted can be rendered, whatever the values are: a filter that does not fit is left out.
+All of `last` is null before the first run has ended, and so is a path that does not exist. Null is
+rendered as an empty text, a text unchanged, anything else as JSON; `{{ '{{' }}` renders braces. An
+accepted template can be rendered with any values: a filter that does not apply is skipped.
 """
 
 import re
@@ -34,8 +34,8 @@ from onbeat.errors import InvalidSchedule, meant, naming, shown
 
 MOST_EXPRESSIONS = 100  # in one text, and in all texts of a value
 MOST_FILTERS = 10  # of one expression
-LONGEST_TEXT = 64 * 1024  # bytes: of a text with expressions, and of what becomes of it
-LONGEST_REMEMBERED = 4 * 1024  # of a text that is kept as read
+LONGEST_TEXT = 64 * 1024  # bytes of a text with expressions, and of its rendering
+LONGEST_CACHED = 4 * 1024  # characters of a text that is cached in parsed form
 
 NAMES = {
     "date": "the local date of the tick, such as 2026-01-29",
@@ -43,18 +43,18 @@ NAMES = {
     "timezone": "the zone of the schedule, such as Europe/Berlin",
     "run_at": "the planned instant, such as 2026-01-29T17:00:00+01:00",
     "due_at": "when the run may start: run_at, or later by its jitter",
-    "first_run_at": "the first of the ticks that the run stands for, else run_at",
-    "tick_count": "how many ticks the run stands for",
+    "first_run_at": "the first of the ticks that the run covers, else run_at",
+    "tick_count": "the number of ticks that the run covers",
     "schedule_id": "the id of the schedule",
     "key": "the idempotency key of the run, the same for each attempt",
-    "iteration": "the number of the run among those of the schedule",
+    "iteration": "the sequence number of the run in its schedule",
     "triggered_by": (
         "the cause of the run: timer, manual, catchup, retry, backfill, artifact, overdue, next_run"
     ),
     "last_run": "when the previous run ended",
-    "last.result": "what the previous run gave, and any path into it",
+    "last.result": "the result of the previous run, and any path into it",
     "last.status": "how the previous run ended: SUCCESS, FAILED or CANCELED",
-    "last.error": "what the previous run failed with",
+    "last.error": "the error of the previous run",
     "last.run_at": "the planned instant of the previous run",
     "last.finished_at": "when the previous run ended",
 }
@@ -65,54 +65,54 @@ Step = Callable[[object, Values], object]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text as it was read."""
+    """A parsed text."""
 
     text: str
     parts: "tuple[str | Expression, ...]" = field(repr=False, compare=False)
 
     @staticmethod
     def parse(text: str) -> "Template":
-        """Return the template that `text` is, or refuse it."""
-        return (_parse if len(text) <= LONGEST_REMEMBERED else _parse.__wrapped__)(text)
+        """Parse `text`, or refuse it."""
+        return (_parse if len(text) <= LONGEST_CACHED else _parse.__wrapped__)(text)
 
     @property
     def is_plain(self) -> bool:
-        """Whether no expression is in it, so that it is rendered as it is."""
+        """Whether it has no expression, so that it is rendered unchanged."""
         return "{{" not in self.text
 
     def render(self, values: Values) -> str:
-        """Return the text with the values in place."""
+        """Return the text with the values filled in."""
         if self.is_plain:
             return self.text
         parts = (part if isinstance(part, str) else _text(part.of(values)) for part in self.parts)
         return _text(_cut("".join(parts)))
 
     def value(self, values: Values) -> object:
-        """Return the value of a text that is one expression and nothing else, or the rendering."""
+        """Return the value if the whole text is one expression, otherwise the rendered text."""
         only = self.parts[0] if len(self.parts) == 1 else ""
         return only.of(values) if isinstance(only, Expression) else self.render(values)
 
 
 def check_templates(value: object) -> None:
-    """Refuse the first wrong text in a JSON value; names in mappings are no templates."""
+    """Refuse the first invalid text in a JSON value. Names in mappings are not templates."""
     expressions = 0
     for path, text in _texts(value):
         with naming(path):
             expressions += sum(not isinstance(part, str) for part in Template.parse(text).parts)
             if expressions > MOST_EXPRESSIONS:
                 hint = f"{MOST_EXPRESSIONS} at most, in all texts together"
-                raise InvalidSchedule("", "there are too many {{ expressions }}", hint=hint)
+                raise InvalidSchedule("", "it has too many {{ expressions }}", hint=hint)
 
 
 def has_templates(value: object) -> bool:
-    """Return whether there is an expression in a JSON value that was checked."""
+    """Return whether a checked JSON value contains an expression."""
     return any("{{" in text for _, text in _texts(value))
 
 
 def render_all(value: object, values: Values, *, native: bool = False) -> object:
-    """Return a JSON value that was checked, with every text rendered.
+    """Return a checked JSON value with every text rendered.
 
-    With `native`, a text that is one expression and nothing else becomes the value of it.
+    With `native`, a text that is a single expression becomes the value of that expression.
     """
     if isinstance(value, str) and "{{" in value:
         template = Template.parse(value)
@@ -125,12 +125,12 @@ def render_all(value: object, values: Values, *, native: bool = False) -> object
 
 
 class PreviousRun(msgspec.Struct, frozen=True):
-    """What is known of the previous run that ended."""
+    """The previous run that ended."""
 
     status: str
     run_at: int
     finished_at: int  # milliseconds
-    result: object = None  # what JSON can say
+    result: object = None  # a JSON value
     error: str | None = None
 
 
@@ -148,9 +148,9 @@ def values_of(
     last: PreviousRun | None,
     ran_before: int | None = None,
 ) -> dict[str, object]:
-    """Return what every name stands for in one run.
+    """Return the value of every name in one run.
 
-    `ran_before` is when it last ran, in milliseconds, if no run of it is kept.
+    `ran_before` is when the schedule last ran, in milliseconds, if that run is not stored.
     """
     where = zone(timezone)
     planned = rfc3339(run_at, where)
@@ -170,23 +170,23 @@ def values_of(
 
 
 class Expression(NamedTuple):
-    """What stands between braces: the path to a value, or a text, and what is done with it."""
+    """An expression in braces: the path to a value, or a text, and the filters applied to it."""
 
     source: tuple[object, ...] | str
     steps: tuple[Step, ...]
 
     def of(self, values: Values) -> object:
-        """Return the value, cut before each step: every `json` doubles what the last one quoted."""
-        found = self.source if isinstance(self.source, str) else _found(values, self.source)
+        """Return the value, cut before each step: every `json` doubles the quotes of the last."""
+        value = self.source if isinstance(self.source, str) else _value_at(values, self.source)
         for step in self.steps:
             try:
-                found = step(_cut(found), values)
-            except (InvalidSchedule, ValueError, OverflowError):  # it does not fit
+                value = step(_cut(value), values)
+            except (InvalidSchedule, ValueError, OverflowError):  # the filter does not apply
                 continue
-        return _cut(found)
+        return _cut(value)
 
 
-# The grammar. What repeats begins with a mark of its own, so that no text takes long to refuse.
+# The grammar. Every repetition starts with a distinct character, so that parsing never backtracks.
 _NAME, _NUMBER, _QUOTED = r"[A-Za-z_]\w*+", r"(?:0|-?[1-9]\d{0,14}+)", r"""(?:'[^']*+'|"[^"]*+")"""
 _LITERAL = rf"(?:{_QUOTED}|{_NUMBER}|true\b|false\b|null\b)\s*+"
 _PART = rf"\.\s*+({_NAME})\s*+|\[\s*+({_NUMBER}|{_QUOTED})\s*+\]\s*+"
@@ -194,7 +194,7 @@ _FILTER = rf"\|\s*+({_NAME})\s*+(?:\(\s*+((?:{_LITERAL}(?:,\s*+{_LITERAL})*)?)\)
 _SOURCE = rf"(?:(?P<quoted>{_QUOTED})\s*+|(?P<name>{_NAME})\s*+(?P<path>(?:{_PART})*))"
 _EXPRESSION = re.compile(rf"\s*+{_SOURCE}(?P<filters>(?:{_FILTER})*)\}}\}}", re.ASCII)
 _PARTS, _FILTERS, _LITERALS = (re.compile(each, re.ASCII) for each in (_PART, _FILTER, _LITERAL))
-_OPENING = re.compile(r"\{\{|\{%|(?<!\$)\{#")  # but ${#name} is the shell's
+_OPENING = re.compile(r"\{\{|\{%|(?<!\$)\{#")  # but ${#name} is shell syntax
 
 
 @lru_cache(maxsize=4096)
@@ -204,16 +204,18 @@ def _parse(text: str) -> Template:
     while (opening := _OPENING.search(text, at)) is not None:
         if opening[0] != "{{":
             hint = f"{{{{ '{opening[0]}' }}}} for the characters themselves"
-            raise InvalidSchedule("", "there are no statements here, only {{ name }}", hint=hint)
+            raise InvalidSchedule("", "statements are not supported, only {{ name }}", hint=hint)
         if len(parts) == 2 * MOST_EXPRESSIONS or (not parts and _cut(text) != text):
             hint = f"{LONGEST_TEXT // 1024} KiB and {MOST_EXPRESSIONS} expressions at most"
             raise InvalidSchedule("", "it is too long for a text with {{ expressions }}", hint=hint)
         found = _EXPRESSION.match(text, opening.end())
         if found is None:
-            told, closed, _ = text[opening.start() :].partition("}}")
-            told = f"{shown(told + closed)} is no expression" if closed else "'{{' without '}}'"
+            start, closed, _ = text[opening.start() :].partition("}}")
+            problem = "'{{' without '}}'"
+            if closed:
+                problem = f"{shown(start + closed)} is not an expression"
             hint = "{{ name }} or {{ name | filter }}; {{ '{{' }} for the braces themselves"
-            raise InvalidSchedule("", told, hint=hint)
+            raise InvalidSchedule("", problem, hint=hint)
         quoted, name, path, filters = found.group("quoted", "name", "path", "filters")
         source = quoted[1:-1] if quoted else _path(name, path)
         parts += [text[at : opening.start()], Expression(source, _steps(filters))]
@@ -225,11 +227,11 @@ def _path(name: str, parts: str) -> tuple[object, ...]:
     below = (word or _literal(key) for word, key in _PARTS.findall(parts))
     path = ("last_run" if name == "lastRun" else name, *below)
     own = 2 if name == "last" else 1
-    known = ".".join(str(part) for part in path[:own])
-    if known not in NAMES:
-        raise InvalidSchedule("", f"no name is called {shown(known)}", hint=meant(known, NAMES))
-    if len(path) > own and known != "last.result":
-        raise InvalidSchedule("", f"{known} has no parts", hint="only last.result has")
+    name = ".".join(str(part) for part in path[:own])
+    if name not in NAMES:
+        raise InvalidSchedule("", f"{shown(name)} is not a known name", hint=meant(name, NAMES))
+    if len(path) > own and name != "last.result":
+        raise InvalidSchedule("", f"{name} has no parts", hint="only last.result has parts")
     return path
 
 
@@ -237,13 +239,13 @@ def _steps(filters: str) -> tuple[Step, ...]:
     steps = []
     for name, listed in _FILTERS.findall(filters):
         if name not in FILTERS:
-            told = f"no filter is called {shown(name)}"
-            raise InvalidSchedule("", told, hint=meant(name, FILTERS))
+            problem = f"no filter is called {shown(name)}"
+            raise InvalidSchedule("", problem, hint=meant(name, FILTERS))
         usage, takes, step_with = FILTERS[name]
-        given = [_literal(token) for token in _LITERALS.findall(listed)]
-        if [object if object in takes else type(each) for each in given] != takes:
-            raise InvalidSchedule("", f"this is not how {name} is used", hint=usage)
-        steps.append(step_with(*given))
+        arguments = [_literal(token) for token in _LITERALS.findall(listed)]
+        if [object if object in takes else type(each) for each in arguments] != takes:
+            raise InvalidSchedule("", f"the arguments of {name} are wrong", hint=usage)
+        steps.append(step_with(*arguments))
     if len(steps) > MOST_FILTERS:
         raise InvalidSchedule("", f"{len(steps)} filters", hint=f"{MOST_FILTERS} at most")
     return tuple(steps)
@@ -253,8 +255,8 @@ def _literal(token: str) -> object:
     return token.strip()[1:-1] if token[0] in "'\"" else msgspec.json.decode(token)
 
 
-def _found(value: object, path: tuple[object, ...]) -> object:
-    """Return what is at the end of a path into JSON, or null."""
+def _value_at(value: object, path: tuple[object, ...]) -> object:
+    """Return the value at a path into JSON, or null."""
     for part in path:
         if isinstance(value, Mapping) and isinstance(part, str):
             value = value.get(part)
@@ -266,7 +268,7 @@ def _found(value: object, path: tuple[object, ...]) -> object:
 
 
 def _texts(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text in a JSON value, and where it is."""
+    """Yield every text in a JSON value with its path."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, (list, tuple)):
@@ -285,7 +287,7 @@ def _text(value: object) -> str:
 def _json(value: object) -> str:
     try:
         return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, RecursionError):  # more than JSON can say
+    except (TypeError, ValueError, RecursionError):  # JSON cannot represent it
         return "null"
 
 
@@ -332,7 +334,7 @@ def _shift(text: str) -> Step:
 
 
 def _moment(value: object) -> datetime:
-    """Return the date, local time or instant that a text is; anything else is a ValueError."""
+    """Return the date, local time or instant in a text; anything else is a ValueError."""
     if not isinstance(value, str) or not _MOMENT.fullmatch(value):
         raise ValueError(value)
     return datetime.fromisoformat(value.upper())
@@ -341,7 +343,7 @@ def _moment(value: object) -> datetime:
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d\S*)?", re.ASCII | re.IGNORECASE)
 _CODE, _CODES = re.compile("%(.?)", re.DOTALL), "YmdHMSjAaBbyz%"
 
-# How each is used, what it takes, and what makes its step, which raises where it does not fit.
+# Usage, argument types, and a factory of the step, which raises if the filter does not apply.
 FILTERS: dict[str, tuple[str, list[type], Callable[..., Step]]] = {
     "default": ("default('none')", [object], lambda x: lambda v, _: x if v is None else v),
     "date": ("date('%d.%m.%Y')", [str], _date),

@@ -12,7 +12,7 @@ USUAL = {"http": "80", "https": "443"}
 
 
 def read_origins(value: object) -> tuple[str, ...]:
-    """Return origins as a browser writes them, or refuse what is not one: each is named."""
+    """Return origins as a browser writes them, or refuse an invalid one."""
     if not isinstance(value, (list, tuple)):
         raise InvalidSettings("", f"{shown(value)} is not a list", hint=HINT)
     return tuple(dict.fromkeys(_origin(each) for each in value))
@@ -20,7 +20,7 @@ def read_origins(value: object) -> tuple[str, ...]:
 
 def _origin(value: object) -> str:
     if value in ("*", "null"):
-        problem = f"{shown(value)} would let the pages of every site in: name each origin"
+        problem = f"{shown(value)} would allow the pages of every site: name each origin"
         raise InvalidSettings("", problem, hint=HINT)
     match = ORIGIN.fullmatch(value.lower()) if isinstance(value, str) else None
     port = None if match is None or match[3] is None else int(match[3])

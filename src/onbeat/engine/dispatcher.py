@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from onbeat.core.decide.outcomes import holds
 from onbeat.core.runs.run import Accepted, Canceled, Failed, Lost, Outcome
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.engine.lease import Lease
 from onbeat.engine.store_retry import Backoff, until_answered
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from onbeat.core.runs.run import Canceled, Failed, Outcome, Succeeded
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.core.time.durations import Duration
 from onbeat.core.time.instants import rfc3339
 from onbeat.core.triggers.codec import check_names

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 from onbeat.core.runs.run import Outcome
-from onbeat.core.schedule import Schedule, Target
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule, naming
 from onbeat.ports.store import Attempt
 

@@ -21,8 +21,9 @@ from onbeat.core.runs.run import (
     TriggeredBy,
     run_key,
 )
-from onbeat.core.schedule import Schedule, Target, read_inputs
+from onbeat.core.schedule import Schedule
 from onbeat.core.snapshot import Snapshot
+from onbeat.core.target import Target, read_inputs
 from onbeat.core.triggers.past import Past
 from onbeat.events import Event
 from onbeat.ports.clock import Clock

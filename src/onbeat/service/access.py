@@ -7,7 +7,8 @@ from typing import Literal, get_args
 from msgspec.structs import replace
 
 from onbeat.core.notify.channels import BEGINNING
-from onbeat.core.schedule import Schedule, Target
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import Target
 from onbeat.errors import NotAllowed
 
 Scope = Literal["read", "operate", "define", "admin"]

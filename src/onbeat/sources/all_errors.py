@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from onbeat.core.policy import POLICIES
-from onbeat.core.schedule import TARGETS, check_id
+from onbeat.core.schedule import check_id
+from onbeat.core.target import TARGETS
 from onbeat.core.triggers.build import LIMITS
 from onbeat.core.triggers.codec import KINDS
 from onbeat.errors import InvalidSchedule, meant, naming, shown

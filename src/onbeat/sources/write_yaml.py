@@ -10,7 +10,7 @@ import msgspec
 import yaml
 
 from onbeat.core.policy import POLICIES
-from onbeat.core.schedule import TARGETS
+from onbeat.core.target import TARGETS
 from onbeat.core.triggers.codec import AROUND, KINDS
 from onbeat.sources.yaml_positions import FLOAT, INT, STRANGE
 

@@ -314,7 +314,7 @@ def test_what_is_described_wrongly_is_refused_at_once():
     agent = its.agent("daily")
     with pytest.raises(ValueError, match="two agents are called 'daily'"):
         its.agent("daily")
-    with pytest.raises(InvalidSchedule, match="is no id"):
+    with pytest.raises(InvalidSchedule, match="is not a valid id"):
         its.agent("two words")
     with pytest.raises(InvalidSchedule, match="is too long"):
         its.agent("x" * 94)
@@ -375,7 +375,7 @@ def test_an_agent_that_only_artifacts_run_says_so(world):
         await its.passes("1s")
         return (await its.its.why("reader")).sentences
 
-    assert world.play(story) == ["it has no ticks: it runs only when it is started"]
+    assert world.play(story) == ["it has no ticks: its trigger is manual"]
 
 
 def test_places_that_changed_count_from_the_next_start_on(lasting):

@@ -39,7 +39,7 @@ SECOND, NOON = timedelta(seconds=1), parse_instant("2026-01-01T12:00:00Z")
         ({"cron": "garbage"}, "cron must have 5 fields, not 1: 'garbage'"),
         ({"cron": "@daily"}, "cron must have 5 fields"),
         ({"cron": "0 */5 * * * *"}, "cron must have 5 fields, not 6"),
-        ({"cron": "60 * * * *"}, "cron.minute: '60' is no minute"),
+        ({"cron": "60 * * * *"}, "cron.minute: '60' is not a minute"),
         ({"cron": "0 0 31 2 *"}, "cron: "),
         ({"cron": "H 9 * * *"}, "cron"),
         ({"cron": 5}, "cron must be a text, not 5"),

@@ -106,7 +106,7 @@ def test_whatever_else_says_when_is_refused_by_name(other):
             "schedule.cron: 4 fields in '* * * *' (five: minute hour day month weekday)",
         ),
         ({"cron": "0 0 9 * * *"}, "schedule.cron: 6 fields in"),
-        ({"cron": "61 * * * *"}, "schedule.cron.minute: '61' is no minute"),
+        ({"cron": "61 * * * *"}, "schedule.cron.minute: '61' is not a minute"),
         ({"cron": "0 0 31 2 *"}, "schedule.cron"),
         ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is no set of names"),
         ({"cron": "0 * * * *", "enabled": "yes"}, "schedule.enabled: 'yes' is neither"),
@@ -229,7 +229,7 @@ def test_an_invalid_cron_is_left_out_with_a_warning_and_hurts_no_other(world, to
         "reports/meta[3]",
         "other/-/127.0.0.1/8125/- (meta[1])",
     }
-    assert found[KEY] == "schedule.cron.minute: '61' is no minute (0 to 59)"
+    assert found[KEY] == "schedule.cron.minute: '61' is not a minute (0 to 59)"
     assert "url: it is missing" in found["reports/meta[3]"]
     warned = [line for level, line in told() if level == "WARNING"]
     assert f"{KEY} is left out: {found[KEY]}" in warned

@@ -48,7 +48,7 @@ def api(tmp_path_factory):
 @pytest.mark.req("K35", "K51")
 def test_the_timer_tells_how_it_stands(api):
     found = api.get("//timer").json()
-    why = "schedule.cron.hour: '25' is no hour (0 to 23)"
+    why = "schedule.cron.hour: '25' is not an hour (0 to 23)"
     assert found["invalid"] == {"wrong/-/127.0.0.1/8125/-": why}
     assert (found["name"], found["pid"], found["running"]) == ("Timer", os.getpid(), True)
     assert (found["active"], found["total"], found["user"]) == (0, 1, "timer")

@@ -257,7 +257,7 @@ WRONG = [
     pytest.param({"on_unit_active_sec": float("nan")}, "on_unit_active_sec must be a positive number", marks=pytest.mark.req("S49")),
     pytest.param({"enabled": "no"}, "enabled must be a boolean", marks=pytest.mark.req("S46")),
     pytest.param({"persistent": 1}, "persistent must be a boolean", marks=pytest.mark.req("S47")),
-    pytest.param({"id": "no id"}, "id: 'no id' is no id (letters, digits", marks=pytest.mark.req("S44")),
+    pytest.param({"id": "no id"}, "id: 'no id' is not a valid id (letters, digits", marks=pytest.mark.req("S44")),
 ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def test_an_overdue_prompt_says_that_it_was_overdue_everywhere(world):
         {"overdue"},
     )
     assert why.sentences[-1] == (
-        "it was overdue since 2026-01-29T05:00:00.000Z when its folder was adopted: "
+        "it had been overdue since 2026-01-29T05:00:00.000Z when its folder was adopted at "
         "2026-01-29T08:00:00.000Z"
     )
     assert 'onbeat_runs_started_total{triggered_by="overdue"} 1' in metrics

@@ -446,7 +446,7 @@ def test_why_says_that_a_prompt_waits_for_a_node_with_a_chat_server(world):
             return "\n".join((await beat.why("daily")).sentences)
 
     world.play(story)
-    waits = "it waits for a node that offers session (start a node with the setting sessions_url); up are"
+    waits = "it waits for a node that offers session (start a node with the setting sessions_url); nodes up:"
     assert waits in asyncio.run(without())
 
 

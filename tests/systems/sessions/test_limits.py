@@ -127,7 +127,7 @@ def test_circle_is_refused_by_the_routes_and_in_files(world):
         await world.settled()
         return str(refused.value), (await world.item("a")).last_error
 
-    problem = "after.schedule: a follows b follows a: that has no beginning (remove one of these)"
+    problem = "after.schedule: a follows b follows a: this is a cycle (remove one of these)"
     assert world.play(story) == (problem, f"definition.json is refused: {problem}")
 
 

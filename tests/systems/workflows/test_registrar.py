@@ -274,7 +274,7 @@ def test_schedules_of_others_are_not_there(workflows):
 
 
 WRONG = [
-    ({"cron_expr": "61 * * * *"}, "cron_expr.minute: '61' is no minute"),
+    ({"cron_expr": "61 * * * *"}, "cron_expr.minute: '61' is not a minute"),
     ({"cron_expr": "* * *"}, "cron_expr: "),
     ({"cron_expr": None}, "cron_expr: it is missing (a text is needed)"),
     ({"cron_expr": 5}, "cron_expr: 5 is not a text"),
@@ -296,12 +296,12 @@ WRONG = [
     ({"catchup_policy": ["none"]}, "catchup_policy: no policy is called ['none']"),
     ({"cron": "0 * * * *"}, "cron: no field has this name (did you mean 'cron_expr'?)"),
     ({"paused": True}, "paused: no field has this name (pause_schedule, or POST /schedules/pause"),
-    ({"schedule_id": "no id"}, "schedule_id: 'no id' is no id"),
+    ({"schedule_id": "no id"}, "schedule_id: 'no id' is not a valid id"),
     ({"schedule_id": "upsert"}, "schedule_id: /schedules/upsert is something else (another id)"),
     ({"schedule_id": "pause"}, "schedule_id: /schedules/pause is something else (another id)"),
     ({"schedule_id": "deploy"}, "schedule_id: /schedules/deploy is something else (another id)"),
-    ({"schedule_id": ""}, "schedule_id: '' is no id"),
-    ({"schedule_id": 7}, "schedule_id: 7 is no id"),
+    ({"schedule_id": ""}, "schedule_id: '' is not a valid id"),
+    ({"schedule_id": 7}, "schedule_id: 7 is not a valid id"),
     ({"version": 2**70}, "version: 1180591620717411303424 is not a whole number"),
     ({"user_id": "\ud800"}, "user_id: '\\ud800' is not a text"),
 ]
@@ -329,8 +329,8 @@ def test_what_is_refused_is_told_in_its_words(workflows, given, problem):
             [{"workflow_id": "report"}],
             "version: it is missing (a whole number is needed)",
         ),
-        ("get", [5], "schedule_id: 5 is no id"),
-        ("delete", [None], "schedule_id: None is no id"),
+        ("get", [5], "schedule_id: 5 is not a valid id"),
+        ("delete", [None], "schedule_id: None is not a valid id"),
         ("pause", ["hourly-report", "no"], "paused: 'no' is neither true nor false (true)"),
     ],
 )

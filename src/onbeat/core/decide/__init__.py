@@ -1,1 +1,1 @@
-"""What to do with ticks, outcomes, edits and backfills: pure functions."""
+"""Decisions about ticks, outcomes, edits and backfills: pure functions."""

@@ -1,4 +1,4 @@
-"""Which ticks of the past can be run after all, and what becomes of the rows they have."""
+"""Backfills: which past ticks can still be run, and with which row."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -9,16 +9,16 @@ from onbeat.core.runs.run import Reason, Status
 
 WhyNot = Literal["ran", "waits", "canceled", "undecided", "forgotten"]
 TELLS: dict[WhyNot, str] = {
-    "ran": "it ran, or another run stood for it",
-    "waits": "it is enqueued, or runs right now",
+    "ran": "it ran, or another run covered it",
+    "waits": "it is enqueued or running",
     "canceled": "it was canceled",
     "undecided": "it is not decided yet",
-    "forgotten": "it is older than what is kept, so that nobody knows whether it ran",
+    "forgotten": "its history was pruned: whether it ran is not known",
 }
 
 
 class CoveringRow(msgspec.Struct, frozen=True, gc=False):
-    """A row that stands for a tick, or for several."""
+    """The row of a tick, or of a range of ticks."""
 
     run_id: int
     run_at: int
@@ -26,7 +26,7 @@ class CoveringRow(msgspec.Struct, frozen=True, gc=False):
     tick_count: int
     status: Status
     reason: Reason | None
-    revision: int = 0  # of the definition that it was decided by
+    revision: int = 0  # of the definition by which it was decided
 
     @property
     def first(self) -> int:
@@ -34,21 +34,21 @@ class CoveringRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Revive(msgspec.Struct, frozen=True, gc=False):
-    """Enqueue the row that a skipped tick has: it keeps its row and its key."""
+    """Enqueue the existing row of a skipped tick again, with the same key."""
 
     run_at: int
     row: CoveringRow
 
 
 class Add(msgspec.Struct, frozen=True, gc=False):
-    """Give a tick a row of its own: it had none, or shared one with others."""
+    """Create a row for a tick that has none, or that shares one with other ticks."""
 
     run_at: int
     shared: CoveringRow | None = None
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):
-    """Leave a tick as it is."""
+    """Refuse to backfill a tick."""
 
     run_at: int
     why: WhyNot
@@ -61,9 +61,9 @@ Choice = Revive | Add | Refuse
 def choose(
     ticks: Iterable[int], rows: Sequence[CoveringRow], *, until: int, unknown: tuple[int, int]
 ) -> list[Choice]:
-    """Decide what becomes of each tick. A tick's own row goes before a range that contains it.
+    """Decide about each tick. The row of the tick itself has precedence over a range.
 
-    Every tick up to `until` is decided. Between the two instants of `unknown` history is gone.
+    Every tick up to `until` is decided. Between the two instants of `unknown` history was pruned.
     """
     own = {row.run_at: row for row in rows}
     ranges = [row for row in rows if row.first_run_at is not None]

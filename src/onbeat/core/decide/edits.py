@@ -1,7 +1,7 @@
-"""What an edit does with ticks that are owed and with runs that wait: decided once, for all.
+"""What an edit does with owed ticks and with waiting runs.
 
-The store carries out what `decide` returns in the transaction of the edit. `foresee` says the same
-beforehand, by the same function: it is what `onbeat plan` names.
+The store carries out what `decide` returns in the transaction of the edit. `foresee` forecasts the
+same with the same function: it is what `onbeat plan` shows.
 
 Ticks are in seconds, everything else is in milliseconds.
 """
@@ -19,26 +19,26 @@ from onbeat.core.schedule import Schedule
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.core.triggers.past import NO_PAST, Past
 
-MOST_LISTED = 1000  # single times of a new schedule that are looked at
-NONE: Mapping[int, int] = {}
+MOST_LISTED = 1000  # single times of a new schedule that are examined
+NO_RUNS: Mapping[int, int] = {}
 MISSED: Mapping[Reason, str] = {"edited": "missed (edited)", "missed": "missed"}
 
 
 class EditContext(msgspec.Struct, frozen=True):
-    """What an edit finds: a schedule, the ticks that it owes, and its unfinished runs."""
+    """The state before an edit: the schedule, its first owed tick, and its unfinished runs."""
 
     schedule: Schedule | None  # None: its definition cannot be read
     revision: int
     run_at: int | None = None  # the first undecided tick
     past: Past = NO_PAST
     unfinished: tuple[Run, ...] = ()
-    held: Reason | None = None  # why none of its ticks starts: `paused` or `gate_off`
-    held_by: ReasonDetail | None = None  # since when, and by whom
-    is_down: bool = False  # no node is up that plans or runs
+    held: Reason | None = None  # why its ticks do not start: `paused` or `gate_off`
+    held_by: ReasonDetail | None = None  # since when, and by which caller
+    is_down: bool = False  # no node is up
 
 
 class PlannedRecord(msgspec.Struct, frozen=True):
-    """Ticks that get one row, which starts nothing."""
+    """Ticks that are recorded in one row, and start nothing."""
 
     reason: Reason
     count: int
@@ -47,22 +47,22 @@ class PlannedRecord(msgspec.Struct, frozen=True):
 
 
 class EditForecast(msgspec.Struct, frozen=True):
-    """What defining or deleting a schedule now would do with its past and its waiting runs."""
+    """What defining or deleting a schedule now would do with owed ticks and waiting runs."""
 
-    starts: Sequence[int] = ()  # ticks that would start, or wait for their turn
-    revision: int = 0  # that these would start by
+    starts: Sequence[int] = ()  # ticks that would start or be queued
+    revision: int = 0  # the revision by which these would start
     records: Sequence[PlannedRecord] = ()
-    keeps: Mapping[int, int] = NONE  # how many waiting runs keep which revision
-    moves: Mapping[int, int] = NONE  # how many of which revision are moved to the new one
-    ends: int = 0  # waiting runs whose place a tick takes
+    keeps: Mapping[int, int] = NO_RUNS  # by revision: how many waiting runs keep it
+    moves: Mapping[int, int] = NO_RUNS  # by revision: how many waiting runs move to the new one
+    ends: int = 0  # waiting runs that are superseded by a tick
     cancels: int = 0  # waiting runs of a schedule that is deleted
-    by_planner: bool = False  # the edit leaves ticks as they are: the planner decides them next
-    has_more: bool = False  # the planner decides further ones after those
-    start_by: int | None = None  # no node is up: by when one has to be, for the last to start
+    by_planner: bool = False  # the edit leaves owed ticks to the planner, which decides them next
+    has_more: bool = False  # the planner decides further ticks after these
+    start_by: int | None = None  # no node is up: by when a node must be up for the last tick
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there is nothing to name."""
+        """Whether it contains nothing to report."""
         return not (self.starts or self.records or self.keeps or self.moves or self.cancels)
 
 
@@ -70,14 +70,14 @@ NOTHING_FORESEEN = EditForecast()
 
 
 def is_retimed(old: Schedule | None, new: Schedule) -> bool:
-    """Return whether an edit changes when a schedule ticks: the new one then plans from now on."""
+    """Return whether an edit changes when a schedule ticks: it is then planned from now on."""
     return old is None or not new.is_timed_like(old)
 
 
 def decide(found: EditContext, new: Schedule, *, now: int) -> tuple[Decision, ...]:
-    """Decide what a definition owes before `new` takes over: all by the old one.
+    """Decide the owed ticks under the old definition, before `new` replaces it.
 
-    If the ticks stay the same, nothing is decided: they are left to the planner and to `new`.
+    If the ticks stay the same, nothing is decided: the planner decides them under `new`.
     """
     old, run_at = found.schedule, found.run_at
     if old is None or run_at is None or not is_retimed(old, new):
@@ -94,10 +94,10 @@ def decide(found: EditContext, new: Schedule, *, now: int) -> tuple[Decision, ..
 def _within_grace(
     decisions: Sequence[Decision], unfinished: Sequence[Run], *, lateness: int
 ) -> tuple[Decision, ...]:
-    """Have the runs that wait only for a node start within the grace of their ticks, or not at all.
+    """Limit the start of runs that wait only for a node to the grace of their ticks.
 
-    Otherwise an edit made while no node is up would start the past whenever the next node is up.
-    A run that is queued behind one that has started waits for its turn.
+    Otherwise an edit made while no node is up would start past ticks whenever the next node starts.
+    A run that is queued behind a started run is not limited.
     """
     started = {
         run.run_at
@@ -117,7 +117,7 @@ def _within_grace(
 def foresee(
     found: EditContext | None, new: Schedule | None, *, now: int, update_waiting: bool = False
 ) -> EditForecast:
-    """Say what defining `new` now, or deleting what is there if it is None, would do."""
+    """Forecast what defining `new` now would do, or deleting the schedule if `new` is None."""
     if found is None:
         return NOTHING_FORESEEN if new is None else _foresee_new(new, now)
     if new is None:
@@ -134,8 +134,8 @@ def foresee(
         _started(decisions),
         found.revision + 1 if by_planner or update_waiting else found.revision,
         _records(decisions),
-        NONE if update_waiting else dict(waiting),
-        dict(waiting) if update_waiting else NONE,
+        NO_RUNS if update_waiting else dict(waiting),
+        dict(waiting) if update_waiting else NO_RUNS,
         ends=len(ended),
         by_planner=by_planner,
         has_more=has_more,
@@ -144,7 +144,7 @@ def foresee(
 
 
 def foresee_move(found: EditContext) -> EditForecast:
-    """Say what moving the waiting runs would do of a schedule whose definition stays as it is."""
+    """Forecast what moving the waiting runs to the current revision would do."""
     runs = (run.revision for run in _waiting(found))
     moves = Counter(revision for revision in runs if revision != found.revision)
     return (
@@ -153,7 +153,7 @@ def foresee_move(found: EditContext) -> EditForecast:
 
 
 def foreseen_words(foreseen: EditForecast) -> list[str]:
-    """Return what is foreseen, a line for each thing."""
+    """Return a forecast as text, one line for each effect."""
     lines = [f"records {_ticks(each)} as {MISSED[each.reason]}" for each in foreseen.records
              if each.reason in MISSED]  # fmt: skip
     lines += [f"skips {_ticks(each)}: {each.reason}" for each in foreseen.records
@@ -162,23 +162,23 @@ def foreseen_words(foreseen: EditForecast) -> list[str]:
         starts = PlannedRecord(
             "missed", len(foreseen.starts), foreseen.starts[0], foreseen.starts[-1]
         )
-        who = "the planner then starts" if foreseen.by_planner else "starts"
-        more = ", and more of them after that" if foreseen.has_more else ""
-        by = f"{_if_up(foreseen)}, as revision {foreseen.revision} says{more}"
-        lines.append(f"{who} {_ticks(starts)}{by}")
+        verb = "the planner then starts" if foreseen.by_planner else "starts"
+        more = ", and further ticks after that" if foreseen.has_more else ""
+        by = f"{_if_up(foreseen)}, by revision {foreseen.revision}{more}"
+        lines.append(f"{verb} {_ticks(starts)}{by}")
     if foreseen.ends:
         lines.append(f"ends {_runs(foreseen.ends)}: superseded by a tick")
     for revision, n in sorted(foreseen.keeps.items()):
         lines.append(f"keeps {_runs(n)} of revision {revision} (--update-waiting moves them)")
     for revision, n in sorted(foreseen.moves.items()):
-        lines.append(f"moves {_runs(n)} of revision {revision} to the new one")
+        lines.append(f"moves {_runs(n)} of revision {revision} to the new revision")
     if foreseen.cancels:
         lines.append(f"cancels {_runs(foreseen.cancels)}")
     return lines
 
 
 def _foresee_new(new: Schedule, now: int) -> EditForecast:
-    """Say what becomes of single times that are past when they are defined."""
+    """Forecast single times that are past when they are defined."""
     if not new.ticks_once:
         return NOTHING_FORESEEN
     past = Past(created_at=now // 1000)
@@ -201,7 +201,7 @@ def _foresee_deletion(found: EditContext, now: int) -> EditForecast:
 
 
 def _waiting(found: EditContext) -> list[Run]:
-    """Return the runs that can be given another revision."""
+    """Return the waiting runs that can be moved to another revision."""
     waiting = [run for run in found.unfinished if run.status is Status.ENQUEUED]
     return [run for run in waiting if not (run.leased or run.detached)]
 

@@ -1,8 +1,8 @@
-"""Ticks that are caused: by a run that ended, of this schedule or another, or by a start.
+"""Ticks caused by events: by the end of a run of this or another schedule, or by a start.
 
-An event is kept with the schedule that it concerns, as the instant from which its tick follows. One
-that comes before that tick is decided joins it; the next one after that has a tick of its own. So
-every event is followed by a tick, and no tick is undone by a later event.
+An event is stored with the schedule that it concerns, as the instant from which its tick follows. A
+further event before that tick is decided joins it; the next event after that causes another tick.
+So every event is followed by a tick, and no later event cancels a tick.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,74 +16,74 @@ from onbeat.core.triggers.past import STARTUP, Ending, Past, TriggerCause
 ENDINGS: Mapping[Status, tuple[Ending, ...]] = {
     Status.SUCCESS: ("success", "completion"),
     Status.FAILED: ("failure", "completion"),
-}  # of the others nothing follows
-MOST_NAMED = 10  # schedules of a circle
+}  # other statuses cause nothing
+MOST_NAMED = 10  # schedules of a cycle
 
 
 def find_cycle(followed: Mapping[str, Collection[str]], names: Iterable[str]) -> list[str]:
-    """Return the way by which one of these schedules follows itself through others, or nothing.
+    """Return a cycle in which one of these schedules follows itself through others, or [].
 
-    A schedule may follow itself directly. Each schedule is looked at once, whatever their number.
+    A schedule may follow itself directly. Each schedule is visited once.
     """
     done: set[str] = set()
     for name in names:
-        way: dict[str, None] = {}  # from `name` to where we are, in order
-        ahead = [iter((name,))]
-        while ahead:
-            following = next(ahead[-1], None)
+        path: dict[str, None] = {}  # from `name` to the current schedule, in order
+        stack = [iter((name,))]
+        while stack:
+            following = next(stack[-1], None)
             if following is None:
-                ahead.pop()
-                if way:
-                    done.add(way.popitem()[0])
-            elif following in way and following != next(reversed(way)):
-                circle = list(way)[list(way).index(following) :]
-                return [*circle, following]
-            elif following not in way and following not in done:
-                way[following] = None
-                ahead.append(iter(sorted(followed.get(following, ()))))
+                stack.pop()
+                if path:
+                    done.add(path.popitem()[0])
+            elif following in path and following != next(reversed(path)):
+                cycle = list(path)[list(path).index(following) :]
+                return [*cycle, following]
+            elif following not in path and following not in done:
+                path[following] = None
+                stack.append(iter(sorted(followed.get(following, ()))))
     return []
 
 
-def followed_schedules(circle: Sequence[str]) -> str:
-    """Return what is wrong with schedules that follow each other in a circle."""
-    if len(circle) > MOST_NAMED:
-        circle = [*circle[: MOST_NAMED - 1], "...", circle[-1]]
-    return f"{' follows '.join(circle)}: that has no beginning"
+def followed_schedules(cycle: Sequence[str]) -> str:
+    """Return the problem of schedules that follow each other in a cycle."""
+    if len(cycle) > MOST_NAMED:
+        cycle = [*cycle[: MOST_NAMED - 1], "...", cycle[-1]]
+    return f"{' follows '.join(cycle)}: this is a cycle"
 
 
 def ended(
     trigger: Trigger, past: Past, schedule: str, status: Status, *, now: int, until: int
 ) -> Mapping[str, TriggerCause]:
-    """Return what has happened to a schedule when a run of `schedule` has ended as well.
+    """Return the causes of a schedule's ticks, including the end of a run of `schedule`.
 
-    An empty `schedule` is its own. `until` is where it is decided up to.
+    An empty `schedule` is the schedule itself. Every tick up to `until` is decided.
     """
     causes = [f"{schedule}:{ending}:" for ending in ENDINGS[status]]
     return _with(trigger, past, tuple(causes), now=now, until=until)
 
 
 def started(trigger: Trigger, past: Past, *, now: int, until: int) -> Mapping[str, TriggerCause]:
-    """Return what has happened to a schedule when the scheduler has started as well."""
+    """Return the causes of a schedule's ticks, including a start of the scheduler."""
     return _with(trigger, past, (f"{STARTUP}:",), now=now, until=until)
 
 
 def events_at(trigger: Trigger, run_at: int, past: Past) -> int:
-    """Return how many events a tick follows: one, if it is of the clock."""
+    """Return how many events a tick follows; 1 for a tick of the clock."""
     causes = {cause for cause in trigger.causes() if _tick(cause, past) == run_at}
     return max(sum(past.happened[cause].count for cause in causes), 1)
 
 
 def encode_happened(happened: Mapping[str, TriggerCause]) -> str:
-    """Return what is kept of it."""
+    """Return the causes as the JSON that is stored."""
     return msgspec.json.encode(
         {cause: (each.at, each.count) for cause, each in happened.items()}
     ).decode()
 
 
 def decode_happened(text: str) -> Mapping[str, TriggerCause]:
-    """Return what was kept."""
-    kept = msgspec.json.decode(text, type=dict[str, tuple[int, int]])
-    return {cause: TriggerCause(*each) for cause, each in kept.items()}
+    """Return the causes of stored JSON."""
+    stored = msgspec.json.decode(text, type=dict[str, tuple[int, int]])
+    return {cause: TriggerCause(*each) for cause, each in stored.items()}
 
 
 def _with(
@@ -94,7 +94,7 @@ def _with(
         if not cause.startswith(causes):
             continue
         tick = _tick(cause, past)
-        # One that limits leave out is never decided: nothing can join it.
+        # A tick excluded by limits is never decided: no event can join it.
         if tick is not None and tick > until and trigger.has(tick, past):
             found[cause] = TriggerCause(past.happened[cause].at, past.happened[cause].count + 1)
         else:

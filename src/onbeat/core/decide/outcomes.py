@@ -1,4 +1,4 @@
-"""What follows the outcome of an attempt, and whether a run that waited may start."""
+"""What follows the outcome of an attempt, and whether a waiting run may start."""
 
 from collections.abc import Iterable, Sequence
 
@@ -29,11 +29,12 @@ from onbeat.core.runs.run import (
     Succeeded,
 )
 from onbeat.core.runs.stable_hash import stable_share
-from onbeat.core.schedule import Schedule, Target
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import Target
 
-MOST_LOST = 5  # attempts beyond a policy's own for a run whose nodes fall silent: it may be why
+MOST_LOST = 5  # further attempts at a run whose nodes are lost: the run may be the cause
 UNREPORTED = "its target accepted it and reported no outcome by its deadline: it may still run"
-REPORT_TIMEOUT = 3_600_000  # how long an accepted run is in flight unless a timeout is configured
+REPORT_TIMEOUT = 3_600_000  # milliseconds an accepted run is in flight if no timeout is set
 
 
 def next_step(
@@ -46,13 +47,14 @@ def next_step(
 ) -> Finish | Retry | AwaitReport:
     """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
 
-    A failure is attempted again while the policy has delays left for its reason, unless a newer
-    tick waits in the queue: that one takes its turn. So is a lost one under `on_lost: retry`, or
-    if it can be found again, but not for ever: what it runs may be what ends its nodes. One that
-    was asked to end is not, unless it is only to be found, and then ended. A schedule that was
-    deleted, or cannot be read, is None: nothing of it is started again. An accepted run is in
-    flight until it is reported or its own deadline passes: the schedule's timeout, else that of
-    its launcher, else REPORT_TIMEOUT. The next tick does not shorten it.
+    - A failed run is retried while the policy has delays left for its reason, unless a newer tick
+      waits in the queue: then that tick has its turn.
+    - A lost run is retried under `on_lost: retry`, or if it can be reattached. The number of
+      attempts is limited, since the run may be what kills its nodes.
+    - A run whose cancellation was requested is not retried, except to reattach and then end it.
+    - A schedule that was deleted, or cannot be read, is None: none of its runs is retried.
+    - An accepted run is in flight until it is reported or its deadline passes: the timeout of the
+      schedule, else of the launcher, else REPORT_TIMEOUT. The next tick does not shorten this.
     """
     policy = schedule.policy if schedule is not None else Policy()
     release = to_release([other for other in unfinished if other.run_id != run.run_id], now=now)
@@ -74,16 +76,16 @@ def next_step(
         case Busy():
             if not is_last:
                 return Retry(now + outcome.retry_in, "busy", is_deferral=True)
-            return Finish(_never_ran(run), run.ending or "busy", release)
+            return Finish(_status_if_busy(run), run.ending or "busy", release)
         case Lost():
             wanted = policy.on_lost == "retry" or run.reattachable
-            may_again = wanted and tries <= len(delays) + MOST_LOST
-            if may_again and (run.reattachable or not is_last):
-                return Retry(now, run.ending or "lost")  # one that is to end is found for that
+            may_retry = wanted and tries <= len(delays) + MOST_LOST
+            if may_retry and (run.reattachable or not is_last):
+                return Retry(now, run.ending or "lost")  # a run to be canceled is reattached first
             return Finish(Status.FAILED, "lost", release)
         case Failed():
-            may_again = policy.retry.has_one_for(outcome.reason, failures=tries)
-            if outcome.retryable and not is_last and may_again:
+            may_retry = policy.retry.has_one_for(outcome.reason, failures=tries)
+            if outcome.retryable and not is_last and may_retry:
                 vary = stable_share(f"retry:{run.run_id}:{run.attempt}", policy.retry.jitter + 1)
                 return Retry(now + delays[tries - 1] + vary, outcome.reason)
             return Finish(Status.FAILED, outcome.reason, release)
@@ -95,17 +97,17 @@ def _report_timeout(policy: Policy, outcome: Accepted) -> int:
     return outcome.timeout if outcome.timeout is not None else REPORT_TIMEOUT
 
 
-def _never_ran(run: Run) -> Status:
-    """Return how a run ends whose last attempt found its target busy."""
+def _status_if_busy(run: Run) -> Status:
+    """Return the status of a run whose last attempt found its target busy."""
     if run.ending is not None:
         return Status.CANCELED
     return Status.SKIPPED if run.attempt - run.deferrals <= 1 else Status.FAILED
 
 
 def to_release(unfinished: Iterable[Run], *, now: int) -> Run | None:
-    """Return the first in the queue, if no run is in flight before it.
+    """Return the first run in the queue, if no run before it is in flight.
 
-    One that is later and to be judged yet is not before it: it will find the other in flight.
+    A later run that will be rechecked is not before it: it will find the other in flight.
     """
     runs = list(unfinished)
     waiting = [run for run in runs if run.blocked_by is not None]
@@ -119,10 +121,10 @@ def to_release(unfinished: Iterable[Run], *, now: int) -> Run | None:
 def recheck_overlap(
     schedule: Schedule, run: Run, unfinished: Sequence[Run], *, now: int
 ) -> tuple[Decision, ...]:
-    """Decide again about a run that was decided before it was due, now that it is.
+    """Decide again about a run that was decided before it was due, and now is due.
 
-    Others that were, and come after it, are not in its way: they will be judged themselves. The
-    last decision is about the run.
+    Later runs of the same kind do not block it: they will be rechecked themselves. The last
+    decision is about the run itself.
     """
     tick, place, policy = Tick(run.run_at, run.due_at), (run.due_at, run.run_at), schedule.policy
     others = [
@@ -146,9 +148,9 @@ def recheck_overlap(
 
 
 def holds(condition: Target, outcome: Outcome) -> bool | None:
-    """Return whether a condition holds by what came of asking it, or None if nobody could tell.
+    """Return whether a condition holds, by the outcome of its evaluation; None if unknown.
 
-    A program says no by its exit code, a function by what it returns, a server by refusing.
+    A program answers by its exit code, a function by its result, a server by its status.
     """
     match outcome:
         case Succeeded():
@@ -166,7 +168,7 @@ def holds(condition: Target, outcome: Outcome) -> bool | None:
 def displace(
     others: Iterable[Run], *, newer: int | None = None
 ) -> tuple[list[AboutRun], Run | None]:
-    """Decide how runs end that a newer one replaces; return one that has to be waited for."""
+    """Decide how replaced runs end; return also a run that must end first, if there is one."""
     decisions: list[AboutRun] = []
     left = None
     for run in others:

@@ -1,4 +1,4 @@
-"""One tick after another, by the policy of its schedule."""
+"""The overlap policy: decides one tick after another against the runs in flight."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,13 +14,13 @@ from onbeat.core.runs.stable_hash import stable_share
 from onbeat.core.schedule import Schedule
 from onbeat.core.triggers.past import Past
 
-POSTPONED = 1000  # how long a catch-up waits that was over the allowance, or a little longer
-LOOKAHEAD = 60_000  # over how long missed ticks are spread, at most
+POSTPONED = 1000  # milliseconds, at least, that a catch-up waits if the allowance is used up
+LOOKAHEAD = 60_000  # milliseconds over which missed ticks are spread, at most
 TriggeredBy = Literal["timer", "catchup"]
 
 
 class OverlapPlanner:
-    """The decisions of one plan so far, and what they leave in flight and waiting."""
+    """The decisions of one plan so far, and the runs in flight and waiting after them."""
 
     def __init__(
         self,
@@ -37,24 +37,24 @@ class OverlapPlanner:
         self.decisions: list[Decision] = []
         self.catchups, self._allowance, self._waits = 0, allowance, waits
         self.lookahead = lookahead
-        self.rest_at: int | None = None  # when what is due and not to start now is due again
+        self.rest_at: int | None = None  # when the remaining due ticks are due again
         self.spread_until, self.is_short = 0, False
         self._flying: list[Run] = []
         self._retries: list[Run] = []
-        self._queue: list[Run] = []  # those that wait, the first to start first
-        # What was decided here and is not written yet: where in `decisions` each is.
+        self._queue: list[Run] = []  # waiting runs, in the order of their start
+        # Runs decided here and not written yet: their indexes in `decisions`.
         self._launched: list[int] = []
         self._queued: list[int] = []
         for run in sorted(unfinished, key=lambda run: run.run_at):
             if run.in_flight(now):
                 self._flying.append(run)
-            elif run.awaits_retry and not run.is_asked_for:  # one that has to queue for it too
+            elif run.awaits_retry and not run.is_asked_for:  # even if it must queue for the retry
                 self._retries.append(run)
             elif run.blocked_by is not None:
                 self._queue.append(run)
 
     def skip(self, tick: Tick, reason: Reason, detail: ReasonDetail | None = None) -> None:
-        """Decide against a tick, or against several of them."""
+        """Skip a tick, or a range of ticks."""
         self.decisions.append(Skip(tick, reason, detail=detail))
 
     def is_allowed(self) -> bool:
@@ -68,14 +68,14 @@ class OverlapPlanner:
         return not (waits and self._waiting >= policy.queue_limit) and self.is_allowed()
 
     def later(self) -> int:
-        """Return when to look again at what there was no room for: not all at one time."""
+        """Return when ticks without room are due again, staggered between schedules."""
         text = f"later:{self.schedule.schedule_id}:{self.now}"
         return self.now + POSTPONED + stable_share(text, max(self._waits, POSTPONED // 10))
 
     def decide(
         self, tick: Tick, triggered_by: TriggeredBy, detail: ReasonDetail | None = None
     ) -> None:
-        """Decide one fresh tick: by the rate, then by what else there is."""
+        """Decide one new tick: by the rate, then by the overlap policy."""
         if self.schedule.trigger.needs_past:
             count = events_at(self.schedule.trigger, tick.run_at, self.past)
             tick = replace(tick, count=max(tick.count, count))
@@ -85,12 +85,12 @@ class OverlapPlanner:
         self.decisions += (Supersede(run, newer=tick.run_at) for run in self._retries)
         self._retries.clear()
         waiting = self._queue_only()
-        makes_way = self._policy.overlap == "replace"
-        if waiting and not self._flying and not makes_way:  # what they wait for was a retry
+        replaces = self._policy.overlap == "replace"
+        if waiting and not self._flying and not replaces:  # they waited for the retry
             self._queue.remove(waiting[0])
             self.decisions.append(Release(waiting[0]))
             self._flying.append(waiting[0])
-        if self._begin(tick, triggered_by, detail):
+        if self._apply_overlap(tick, triggered_by, detail):
             self.catchups += triggered_by == "catchup"
             self._count(1)
 
@@ -100,16 +100,18 @@ class OverlapPlanner:
 
     @property
     def _blocker(self) -> int | None:
-        """The `run_at` of the latest that is in flight."""
+        """The `run_at` of the latest run in flight."""
         if self._launched:
             return self._run_at(self._launched[-1])
         return self._flying[-1].run_at if self._flying else None
 
-    def _begin(self, tick: Tick, triggered_by: TriggeredBy, detail: ReasonDetail | None) -> bool:
-        """Decide a tick by the overlap policy; return whether it is to start, now or later."""
+    def _apply_overlap(
+        self, tick: Tick, triggered_by: TriggeredBy, detail: ReasonDetail | None
+    ) -> bool:
+        """Decide a tick by the overlap policy; return whether it starts, now or later."""
         policy, blocker = self._policy, self._blocker
         if policy.overlap == "replace":
-            blocker = self._make_way(tick)
+            blocker = self._displace_others(tick)
         elif policy.overlap == "allow":
             flying = len(self._flying) + len(self._launched)
             if policy.max_active is None or flying < policy.max_active:
@@ -130,13 +132,13 @@ class OverlapPlanner:
         self.decisions.append(Queue(tick, blocker, triggered_by, detail))
         return True
 
-    def _make_way(self, tick: Tick) -> int | None:
-        """Have everything else end; return the `run_at` of one that has to be waited for."""
+    def _displace_others(self, tick: Tick) -> int | None:
+        """End all other runs; return the `run_at` of a run that must end first, if any."""
         decided, left = displace((*self._flying, *self._queue_only()), newer=tick.run_at)
         self.decisions += decided
         self._queue = [run for run in self._queue if run.is_backfill]
         self._flying = [
-            replace(run, ending="superseded")  # they are asked once
+            replace(run, ending="superseded")  # cancellation is requested once
             for run in self._flying
             if run.status is Status.STARTED
         ]
@@ -150,7 +152,7 @@ class OverlapPlanner:
         return [run for run in self._queue if not run.is_backfill]
 
     def _drop_first(self, tick: Tick) -> None:
-        """Give the place of the one that has waited longest to another."""
+        """Drop the run that has waited longest in favour of another."""
         waiting = self._queue_only()
         if waiting:
             self.decisions.append(Supersede(waiting[0], "queue_full", tick.run_at))
@@ -159,19 +161,19 @@ class OverlapPlanner:
             self._unmake(self._queued.pop(0), "queue_full", tick)
 
     def _unmake(self, place: int, reason: Reason, newer: Tick) -> None:
-        """Decide against a tick after all that was just to start, for a newer one."""
+        """Turn a decision to start a tick into a skip, in favour of a newer tick."""
         made = self.decisions[place]
-        assert isinstance(made, (Launch, Queue)), "only these are to start"
+        assert isinstance(made, (Launch, Queue)), "only these decisions start a run"
         self.decisions[place] = Skip(made.tick, reason, detail=ReasonDetail(newer=newer.run_at))
         self.catchups -= made.triggered_by == "catchup"
         self._count(-1)
 
     def _count(self, n: int) -> None:
-        """Count runs that are to start, or not any more: for the rate and for `max_runs`."""
+        """Count `n` more starts, or fewer if negative, for the rate and for `max_runs`."""
         if self._policy.rate is not None:
-            kept = self.past.rated
-            kept = (*kept, self.now) if n > 0 else kept[:-1]
-            self.past = replace(self.past, rated=kept)
+            rated = self.past.rated
+            rated = (*rated, self.now) if n > 0 else rated[:-1]
+            self.past = replace(self.past, rated=rated)
         if self.schedule.trigger.counts_runs:
             self.past = replace(self.past, runs_used=self.past.runs_used + n)
 
@@ -182,10 +184,10 @@ class OverlapPlanner:
 
 
 def is_rated(policy: Policy, past: Past, now: int) -> bool:
-    """Return whether as many runs as the rate allows were decided within its length."""
+    """Return whether the rate is used up."""
     rate = policy.rate
     if rate is None:
         return False
-    # Those of a clock that was ahead count as well, but not for longer than that.
+    # Runs decided by a clock that was ahead count too, but for one period at most.
     since, until = now - rate.length, now + rate.length
     return sum(since < at <= until for at in past.rated) >= rate.most

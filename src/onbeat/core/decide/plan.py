@@ -1,7 +1,7 @@
-"""What is done with ticks and with runs that end: the decisions, as values.
+"""The planner's decisions about due ticks, as values.
 
-Nothing here acts. A store calls these functions inside the transaction that carries the decisions
-out, so that what they were told is still true when it commits.
+These functions are pure. A store calls them inside the transaction that carries the decisions out,
+so that their arguments are still true when it commits.
 
 Ticks are planned in seconds (`run_at`), everything else is in milliseconds.
 """
@@ -27,9 +27,9 @@ from onbeat.core.runs.stable_hash import stable_share
 from onbeat.core.schedule import Schedule
 from onbeat.core.triggers.past import Past
 
-MOST_DECISIONS = 100  # of one schedule in one plan: the rest is due again at once
-MOST_ON_TIME = 1000  # ticks that an edit decides by themselves: earlier ones join its range
-STEP = 100  # those that would start within so long of each other start together
+MOST_DECISIONS = 100  # of one schedule in one plan: the rest is due again immediately
+MOST_ON_TIME = 1000  # ticks that an edit decides one by one: earlier ones join its range
+STEP = 100  # milliseconds: spread runs that would start within this start together
 
 
 def plan(
@@ -43,30 +43,30 @@ def plan(
     waits: int = 0,
     lookahead: int = LOOKAHEAD,
 ) -> Plan:
-    """Decide the ticks of a schedule that are due, `run_at` being the first undecided one.
+    """Decide the due ticks of a schedule. `run_at` is its first undecided tick.
 
-    1. While the first is within its grace, each is decided by itself, in order.
-    2. Otherwise ticks have been missed. Under `none` they are skipped as one range, and those on
-       time decided as in 1. Under the others those due before the catch-up window are, and of the
-       rest under `once` the latest of all that are due runs and stands for the others; under `all`
-       each is decided as in 1; under `spread` the first is, and the others one after another,
+    1. If the first tick is within its grace, each is decided separately, in order.
+    2. Otherwise ticks have been missed. With catchup `none` they are skipped as one range, and the
+       ticks on time are decided as in 1. Otherwise the ticks due before the catch-up window are
+       skipped as one range. Of the rest, with `once` the latest due tick runs and covers the
+       others; with `all` each is decided as in 1; with `spread` they start one after another,
        evenly over the `lookahead` or until the next tick.
-    3. The due row becomes the first tick that is not decided. What the allowance, or the queue, has
-       no room for is due again in a second, or up to `waits` later: it is not dropped.
+    3. The due row becomes the first undecided tick. Ticks for which the allowance or the queue has
+       no room are not dropped: they are due again in a second, or up to `waits` later.
     """
     policy, trigger = schedule.policy, schedule.trigger
-    if not unfinished and is_plain(schedule):  # the common case, without ado
+    if not unfinished and is_plain(schedule):  # the common case, decided quickly
         due, (then, _) = run_at * 1000, trigger.look(run_at, past)
         if now - policy.grace <= due <= now and (then is None or then * 1000 > now):
             following = None if then is None else Due(then, then * 1000)
             return Plan((Launch(Tick(run_at, due)),), following)
-    if not _is_tick(schedule, run_at, past):  # the search had given up here
+    if not _is_tick(schedule, run_at, past):  # the search for a tick had given up here
         found = trigger.following(run_at, past, now // 1000 + 1)
         if found is None:
             return Plan((), next_due(schedule, max(run_at, now // 1000), past))
         run_at = found
     if (reason := switched_off(schedule)) is not None:
-        return _leave_all(schedule, run_at, unfinished, past, now=now, reason=reason)
+        return _skip_all_due(schedule, run_at, unfinished, past, now=now, reason=reason)
     deciding = OverlapPlanner(
         schedule, unfinished, past, now=now, allowance=allowance, waits=waits, lookahead=lookahead
     )
@@ -75,7 +75,7 @@ def plan(
     if is_missed and policy.catchup != "none" and not deciding.is_allowed():
         return Plan((), Due(run_at, deciding.later()), is_short=True)
     if is_missed:
-        tick = _leave_missed(deciding, run_at)
+        tick = _skip_missed(deciding, run_at)
     if is_missed and policy.catchup == "once":
         tick = _catch_up_once(deciding, tick)
     if policy.catchup == "spread" and (is_missed or past.spread_until):
@@ -86,7 +86,7 @@ def plan(
 
 
 def _planned(deciding: OverlapPlanner, run_at: int, tick: int | None) -> Plan:
-    """Return what was decided, and when the rest is: `tick` is the first of it."""
+    """Return the plan of what was decided; `tick` is the first undecided tick."""
     schedule = deciding.schedule
     if tick is not None and deciding.rest_at is not None:
         return Plan(
@@ -99,15 +99,17 @@ def _planned(deciding: OverlapPlanner, run_at: int, tick: int | None) -> Plan:
     if not deciding.decisions:
         return Plan((), Due(run_at, due_at(schedule, run_at, deciding.past)))
     last_decided = deciding.decisions[-1]
-    assert isinstance(last_decided, (Launch, Queue, Skip)), "what is about runs comes before a tick"
+    assert isinstance(last_decided, (Launch, Queue, Skip)), (
+        "decisions about runs precede those about ticks"
+    )
     following = next_due(schedule, last_decided.tick.run_at, deciding.past)
     return Plan(tuple(deciding.decisions), following, deciding.catchups)
 
 
 def is_plain(schedule: Schedule) -> bool:
-    """Return whether a plan without unfinished runs depends on its trigger, policy and time alone.
+    """Return whether a plan without unfinished runs depends on trigger, policy and time alone.
 
-    Unless it catches up, which takes of an allowance, it is then the same for all schedules alike.
+    Then, unless it catches up, it is the same for all schedules with the same trigger and policy.
     """
     return schedule.trigger.is_plain and schedule.policy.is_plain and schedule.target.is_enabled
 
@@ -121,9 +123,9 @@ def set_aside(
     reason: Reason,
     detail: ReasonDetail | None = None,
 ) -> Skip | None:
-    """Decide every tick from `run_at` up to now as one skipped range, if there is any.
+    """Skip every tick from `run_at` up to now as one range, or return None if there is none.
 
-    This is how a pause, a closed gate and a deletion end: by what was planned, not what was due.
+    This decides the ticks of a pause, a closed gate and a deletion: by `run_at`, not by `due_at`.
     """
     if run_at * 1000 > now:
         return None
@@ -131,14 +133,14 @@ def set_aside(
     first, last = _tick_from(schedule, run_at, past, now), ticks.last
     if first is None:
         return None
-    ticks_of_it = _ticks(schedule, first, first if last is None else last, past)
-    return Skip(ticks_of_it, reason, detail=detail)
+    tick = _ticks(schedule, first, first if last is None else last, past)
+    return Skip(tick, reason, detail=detail)
 
 
 def split_stale(
     schedule: Schedule, unfinished: Iterable[Run], *, now: int
 ) -> tuple[list[Run], list[Run]]:
-    """Return the runs that waited beyond their grace, which a pause ends; and the others."""
+    """Return the runs that waited longer than their grace, which a pause ends; and the rest."""
     stale: list[Run] = []
     others: list[Run] = []
     for run in unfinished:
@@ -149,9 +151,9 @@ def split_stale(
 
 
 def defined_late(schedule: Schedule, past: Past, *, now: int) -> tuple[Skip | None, int]:
-    """Decide the single times that were past when they were defined; return up to where.
+    """Skip single times that were past when they were defined; return also the last one decided.
 
-    Those within their grace are still meant, and left to be planned.
+    Times within their grace are still on time, and left to the planner.
     """
     first = schedule.trigger.between(0, now // 1000 + 1, past).first
     if first is None:
@@ -169,13 +171,13 @@ def decide_edit(
 ) -> tuple[Decision, ...]:
     """Decide every tick planned up to now, before another definition takes over.
 
-    1. Ticks beyond their grace are skipped as one range, `edited`, whatever `catchup` says: an edit
+    1. Ticks beyond their grace are skipped as one range, `edited`, whatever `catchup` is: an edit
        starts nothing of the past.
-    2. Ticks within their grace are on time: each is decided by itself, in order. If there are more
+    2. Ticks within their grace are on time: each is decided separately, in order. If there are more
        than MOST_ON_TIME, the earliest join the range.
-    3. A tick that is planned for the past and due later is enqueued for then.
+    3. A tick with a past `run_at` and a later `due_at` is enqueued for that time.
 
-    What is switched off is skipped for that reason.
+    Ticks of a disabled schedule or target are skipped for that reason.
     """
     first = _tick_from(schedule, run_at, past, now)
     if first is None:
@@ -201,7 +203,7 @@ def decide_edit(
 
 
 def _decide_owed(deciding: OverlapPlanner, first: int) -> int | None:
-    """Decide the ticks that are due before an edit; return the latest of them."""
+    """Decide the due ticks before an edit; return the latest of them."""
     schedule, past, now = deciding.schedule, deciding.past, deciding.now
     tick: int | None = first
     late, last = _last_too_late(schedule, first, past, now), None
@@ -215,7 +217,7 @@ def _decide_owed(deciding: OverlapPlanner, first: int) -> int | None:
 
 
 def _last_too_late(schedule: Schedule, first: int, past: Past, now: int) -> int | None:
-    """Return the latest tick that an edit does not decide by itself, if there is one."""
+    """Return the latest tick that an edit skips as part of the range, if there is one."""
     trigger, limit = schedule.trigger, now - schedule.policy.lateness
     late, end = None, now // 1000 + 1 + _early(schedule)
     if due_at(schedule, first, past) < limit:
@@ -229,7 +231,7 @@ def _last_too_late(schedule: Schedule, first: int, past: Past, now: int) -> int 
 
 
 def _decide_ahead(schedule: Schedule, due: Due, past: Past, now: int) -> Decision:
-    """Decide a tick before its time to start: what else there is will be looked at then."""
+    """Decide a tick before it is due: its overlap is rechecked when it is."""
     tick = Tick(due.run_at, due.due_at, count=events_at(schedule.trigger, due.run_at, past))
     if (reason := switched_off(schedule)) is not None:
         return Skip(tick, reason)
@@ -239,7 +241,7 @@ def _decide_ahead(schedule: Schedule, due: Due, past: Past, now: int) -> Decisio
 def catch_up(
     schedule: Schedule, aside: Skip, unfinished: Sequence[Run], past: Past, *, now: int
 ) -> tuple[Decision, ...]:
-    """Decide to run what was set aside after all: the latest of its ticks stands for the rest."""
+    """Decide to run a range that was set aside: its latest tick covers the rest."""
     if (reason := switched_off(schedule)) is not None:
         return (Skip(aside.tick, reason),)
     deciding = OverlapPlanner(schedule, unfinished, past, now=now, allowance=1)
@@ -248,12 +250,12 @@ def catch_up(
 
 
 def starts(decisions: Iterable[Decision]) -> int:
-    """Return how many of `max_runs` these decisions consume."""
+    """Return how many starts these decisions count for `max_runs`."""
     return sum(isinstance(decision, (Launch, Queue)) for decision in decisions)
 
 
 def next_due(schedule: Schedule, after: int, past: Past) -> Due | None:
-    """Return the due row of the first tick later than `after`, or of where to look again."""
+    """Return the due row of the first tick later than `after`, or of where to search on."""
     run_at, reached = schedule.trigger.look(after, past)
     if reached is not None:
         return Due(reached, reached * 1000)
@@ -261,10 +263,11 @@ def next_due(schedule: Schedule, after: int, past: Past) -> Due | None:
 
 
 def due_at(schedule: Schedule, run_at: int, past: Past) -> int:
-    """Return when the tick planned for `run_at` is to start: earlier only if jitter is around it.
+    """Return when the tick planned for `run_at` is due: `run_at` plus jitter.
 
-    Jitter is the tick's own, so it is the same after a restart, and less than the gap to the next
-    tick, so it never changes their order. Around a tick, that holds for all that much earlier.
+    Jitter is derived from the tick, so it is the same after a restart. It is less than the gap to
+    the next tick, so it never changes their order. With `jitter_around` a tick may be due before
+    its `run_at`; the same holds then, shifted by the jitter.
     """
     at = schedule.trigger.due_at(run_at, past) * 1000
     jitter, around = schedule.policy.jitter, schedule.policy.jitter_around
@@ -278,13 +281,13 @@ def due_at(schedule: Schedule, run_at: int, past: Past) -> int:
 
 
 def switched_off(schedule: Schedule) -> Reason | None:
-    """Return why nothing of a schedule is to start, if its definition says so."""
+    """Return the reason why no run of a schedule starts, if its definition disables it."""
     if not schedule.policy.enabled:
         return "disabled"
     return None if schedule.target.is_enabled else "disabled_target"
 
 
-def _leave_all(
+def _skip_all_due(
     schedule: Schedule,
     run_at: int,
     unfinished: Sequence[Run],
@@ -293,9 +296,9 @@ def _leave_all(
     now: int,
     reason: Reason,
 ) -> Plan:
-    """Skip every tick that is due, as one range; what waits for a retry ends with it.
+    """Skip every due tick as one range, and end the runs that wait for a retry.
 
-    Else a schedule that is switched on again would go on with an attempt at an older tick.
+    Otherwise a schedule that is enabled again would continue with an attempt at an older tick.
     """
     if due_at(schedule, run_at, past) > now:
         return Plan((), Due(run_at, due_at(schedule, run_at, past)))
@@ -304,7 +307,7 @@ def _leave_all(
     ended = [run for run in unfinished if run.awaits_retry and not run.is_asked_for]
     decisions: list[Decision] = [Supersede(run, reason) for run in ended]
     left = to_release([run for run in unfinished if run not in ended], now=now) if ended else None
-    if left is not None:  # what it waited for was a retry
+    if left is not None:  # it waited for the retry
         decisions.append(Release(left))
     return Plan((*decisions, found), next_due(schedule, last, past))
 
@@ -315,19 +318,19 @@ def _early(schedule: Schedule) -> int:
 
 
 def _next_planned(deciding: OverlapPlanner, tick: int) -> int | None:
-    """Return the tick after this one, if it can be due by now."""
+    """Return the next tick after this one, if it can be due by now."""
     schedule = deciding.schedule
     last = deciding.now // 1000 + 1 + _early(schedule)
     return schedule.trigger.following(tick, deciding.past, last)
 
 
-def _leave_missed(deciding: OverlapPlanner, run_at: int) -> int | None:
-    """Skip the ticks that are too late to run as one range; return the first that is not."""
+def _skip_missed(deciding: OverlapPlanner, run_at: int) -> int | None:
+    """Skip the ticks that are too late to run as one range; return the first later tick."""
     schedule, policy, past = deciding.schedule, deciding.schedule.policy, deciding.past
     window = 0 if policy.catchup == "none" else policy.catchup_window
     since = deciding.now
     if policy.catchup == "spread" and _is_spreading(deciding):
-        # What was not too late then has its turn to come.
+        # Ticks that were not too late when the spreading began still run.
         since = past.spread_until - deciding.lookahead
     limit = since - max(window, policy.lateness)
     if due_at(schedule, run_at, past) >= limit:
@@ -339,7 +342,7 @@ def _leave_missed(deciding: OverlapPlanner, run_at: int) -> int | None:
 
 
 def _catch_up_once(deciding: OverlapPlanner, tick: int | None) -> int | None:
-    """Let the latest that is due stand for the ticks from `tick` on; return the next."""
+    """Decide the ticks from `tick` on as one: the latest due tick covers them. Return the next."""
     schedule, past = deciding.schedule, deciding.past
     if tick is None or due_at(schedule, tick, past) > deciding.now:
         return tick
@@ -349,10 +352,10 @@ def _catch_up_once(deciding: OverlapPlanner, tick: int | None) -> int | None:
 
 
 def _spread(deciding: OverlapPlanner, tick: int | None) -> int | None:
-    """Decide as many as are to start now, if all that are due start evenly; return the next.
+    """Decide the due ticks that start now if all start evenly spaced; return the next tick.
 
-    They end with the look-ahead or with the next tick, if that is sooner. The rest is due again
-    when its turn comes, and spread anew if that is missed too.
+    The spreading ends with the look-ahead, or with the next tick if that is sooner. The rest is due
+    again in its turn, and spread anew if that is missed too.
     """
     schedule, trigger, now = deciding.schedule, deciding.schedule.trigger, deciding.now
     if tick is None or due_at(schedule, tick, deciding.past) > now:
@@ -377,7 +380,7 @@ def _spread(deciding: OverlapPlanner, tick: int | None) -> int | None:
 
 
 def _is_spreading(deciding: OverlapPlanner) -> bool:
-    """Return whether missed ticks have a pace to keep: not if that, or the clock, was set back."""
+    """Return whether missed ticks are being spread; not if the clock was moved backward."""
     now = deciding.now
     return now < deciding.past.spread_until <= now + deciding.lookahead
 
@@ -385,9 +388,9 @@ def _is_spreading(deciding: OverlapPlanner) -> bool:
 def _decide_each(
     deciding: OverlapPlanner, tick: int | None, *, most: int = MOST_DECISIONS
 ) -> int | None:
-    """Decide up to `most` ticks that are due, each by itself; return the first that is not decided.
+    """Decide up to `most` due ticks, each separately; return the first undecided tick.
 
-    One that is missed waits if there is no room for it, and with it those after it.
+    A missed tick without room waits, and so do all later ones.
     """
     schedule, now = deciding.schedule, deciding.now
     while (
@@ -411,7 +414,7 @@ def _is_tick(schedule: Schedule, run_at: int, past: Past) -> bool:
 
 
 def _tick_from(schedule: Schedule, run_at: int, past: Past, now: int) -> int | None:
-    """Return the first tick that a due row stands for, if it is not later than now."""
+    """Return the first tick at or after a due row, if it is not later than now."""
     if _is_tick(schedule, run_at, past):
         return run_at
     return schedule.trigger.following(run_at, past, now // 1000 + 1)
@@ -426,7 +429,7 @@ def _ticks(schedule: Schedule, first: int, last: int, past: Past) -> Tick:
 
 
 def _last_due_before(schedule: Schedule, first: int, past: Past, limit: int) -> int:
-    """Return the latest tick from `first` on that is due before `limit`; `first` itself is."""
+    """Return the latest tick from `first` on that is due before `limit`, as `first` is."""
     last = schedule.trigger.between(first, limit // 1000 + 1 + _early(schedule), past).last
     while last is not None and last > first and due_at(schedule, last, past) >= limit:
         last = schedule.trigger.between(first, last, past).last

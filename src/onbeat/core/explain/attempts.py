@@ -1,4 +1,4 @@
-"""How the attempts at a run went, in words: when each was made, and what came of it."""
+"""The attempts at a run, as sentences: when each was made, and its outcome."""
 
 import msgspec
 
@@ -6,18 +6,21 @@ from onbeat.core.explain.facts import RunFacts
 from onbeat.core.runs.run import Reason, Status, WaitedFor
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 
-MOST_TRIED = 20  # attempts at a run of which the times are kept: the latest
-# The error that is stored with a run whose cancellation was requested between its announcement and
-# its launch: nothing of it ran.
-UNLAUNCHED = "asked to end before it was launched"
-SHOWN = 5  # attempts that are listed one by one: the latest
-# Reasons for which a run ends while it waits, of rows from before that was kept.
+MOST_TRIED = 20  # the latest attempts at a run, whose times are stored
+MOST_LISTED = 5  # the latest attempts, which are listed
+# The errors of runs that were canceled between their announcement and their launch: the one that is
+# stored, and the one of rows from earlier versions.
+UNLAUNCHED = "canceled before it was launched"
+UNLAUNCHED_ERRORS = frozenset({UNLAUNCHED, "asked to end before it was launched"})
+# Reasons for which a run ends while it waits, for rows written before `waited_for` was stored.
 WHILE_WAITING: frozenset[Reason] = frozenset({
     "superseded", "deadline", "group_full", "queue_full", "overlap", "missed", "paused", "gate_off",
     "disabled", "disabled_target", "condition",
 })  # fmt: skip
 
-# What a node has to have for the kinds that not every node offers.
+NEVER_RAN: frozenset[Reason | None] = frozenset({"launch_failed", "invalid_target", "busy"})
+
+# What a node needs to offer the kinds that not every node offers.
 HINTS = {
     "session": "a node with the setting sessions_url",
     "ray": "a node with the setting ray_address and Ray installed: docs/ray.md",
@@ -38,7 +41,7 @@ class AttemptSpan(msgspec.Struct, frozen=True):
 
 
 def ended_waiting(run: RunFacts) -> bool:
-    """Return whether a run was ended while it waited to start, or to be attempted again."""
+    """Return whether a run was ended while it waited to start, or for another attempt."""
     if run.finished_at is None or run.status is Status.SUCCESS:
         return False
     if run.detail.waited_for is not None or not run.attempt:
@@ -47,47 +50,48 @@ def ended_waiting(run: RunFacts) -> bool:
 
 
 def stretches(run: RunFacts) -> list[AttemptSpan]:
-    """Return the attempts at a run of which the times are known, in order."""
-    found = [
+    """Return the attempts at a run whose times are known, in order."""
+    spans = [
         AttemptSpan(
             each.attempt, each.started_at, each.ended_at, each.reason, each.exit_code, each.error
         )
         for each in run.tried
     ]
-    is_going = run.status is Status.STARTED
-    if run.attempt and (is_going or (run.finished_at is not None and not ended_waiting(run))):
-        reason = None if is_going else run.reason  # of one that is asked to end it is why
+    is_running = run.status is Status.STARTED
+    if run.attempt and (is_running or (run.finished_at is not None and not ended_waiting(run))):
+        reason = None if is_running else run.reason  # while it runs: why it is to be canceled
         last = AttemptSpan(
             run.attempt, run.started_at, run.finished_at, reason, run.exit_code,
             (run.error or "").partition("\n")[0],
         )  # fmt: skip
-        found.append(last)
-    return found
+        spans.append(last)
+    return spans
 
 
 def describe_attempts(run: RunFacts) -> list[str]:
-    """Return a sentence for each attempt at a run that has ended, the latest of them.
+    """Return a sentence for each of the latest attempts at a run that have ended.
 
-    Attempts in a row at which the target could not take it, and said the same, are one sentence.
+    Consecutive attempts that found the target busy with the same error share one sentence.
     """
-    found = [each for each in stretches(run) if each.ended_at is not None]
-    if len(found) == 1 and not run.tried and run.attempt == 1:
-        return [_how(found[0], "it")]
+    ended = [each for each in stretches(run) if each.ended_at is not None]
+    if len(ended) == 1 and not run.tried and run.attempt == 1:
+        return [_only_attempt(ended[0])]
     alike: list[list[AttemptSpan]] = []
-    for each in found:
+    for each in ended:
         if alike and each.reason == "busy" and _is_like(alike[-1][-1], each):
             alike[-1].append(each)
         else:
             alike.append([each])
-    sentences = [_of_all(each) for each in alike[-SHOWN:]]
-    left_out = run.attempt - _handed_back(run) - sum(len(each) for each in alike[-SHOWN:])
-    if found and left_out > (run.status is Status.STARTED):
-        sentences.insert(0, f"{left_out} attempts before that are not listed")
+    sentences = [_describe_alike(each) for each in alike[-MOST_LISTED:]]
+    left_out = run.attempt - _handed_back(run) - sum(len(each) for each in alike[-MOST_LISTED:])
+    if ended and left_out > (run.status is Status.STARTED):
+        were = "1 earlier attempt is" if left_out == 1 else f"{left_out} earlier attempts are"
+        sentences.insert(0, f"{were} not listed")
     return sentences
 
 
 def _handed_back(run: RunFacts) -> int:
-    """Return how many attempts were announced and not launched, as far as that is known."""
+    """Return how many attempts were announced and then handed back, as far as is known."""
     busy = sum(each.reason == "busy" for each in run.tried)
     return max(run.deferrals - busy, 0) if len(run.tried) < MOST_TRIED else 0
 
@@ -96,35 +100,40 @@ def _is_like(one: AttemptSpan, other: AttemptSpan) -> bool:
     return (one.reason, one.error) == (other.reason, other.error)
 
 
-def _of_all(alike: list[AttemptSpan]) -> str:
+def _describe_alike(alike: list[AttemptSpan]) -> str:
     first, last = alike[0], alike[-1]
     if len(alike) == 1 or first.started_at is None or last.ended_at is None:
-        return _how(last, f"attempt {last.attempt}", with_reason=True)
+        return f"attempt {last.attempt} {_when(last)}{_outcome(last)}"
     when = f"from {rfc3339_ms(first.started_at)} to {rfc3339_ms(last.ended_at)}"
     return f"attempts {first.attempt} to {last.attempt} were made {when}{_outcome(last)}"
 
 
-def _how(one: AttemptSpan, who: str, *, with_reason: bool = False) -> str:
+def _only_attempt(one: AttemptSpan) -> str:
+    """Return the sentence of a single attempt. Its reason has another sentence."""
+    subject = "the attempt" if one.reason in NEVER_RAN else "it"
+    return f"{subject} {_when(one)}"
+
+
+def _when(one: AttemptSpan) -> str:
     began = "" if one.started_at is None else rfc3339_ms(one.started_at)
     ended = "" if one.ended_at is None else rfc3339_ms(one.ended_at)
-    match one.reason:
-        case "lost":
-            began = f"was announced at {began}, and " if began else "was "
-            return f"{who} {began}recorded as lost at {ended}"
-        case _ if one.error == UNLAUNCHED:
-            announced = f"was announced at {began}, and " if began else ""
-            return f"{who} {announced}ended at {ended} without being launched"
-        case "launch_failed" | "invalid_target" | "busy":
-            verb = f"was made at {began}, and ended at {ended}" if began else f"ended at {ended}"
-        case _:
-            verb = f"ran from {began} to {ended}" if began else f"ended at {ended}"
-    if not with_reason:
-        return f"{who} {verb}"
-    return f"{who} {verb}{_outcome(one)}"
+    if one.reason == "lost":
+        announced = f"was announced at {began} and " if began else "was "
+        return f"{announced}recorded as lost at {ended}"
+    if one.error in UNLAUNCHED_ERRORS:
+        announced = f"was announced at {began} and " if began else ""
+        return f"{announced}ended at {ended} without being launched"
+    if not began:
+        return f"ended at {ended}"
+    if one.reason in NEVER_RAN:
+        return f"was made at {began} and ended at {ended}"
+    return f"ran from {began} to {ended}"
 
 
 def _outcome(one: AttemptSpan) -> str:
     match one.reason:
+        case "lost":  # it has been stated
+            return f": {one.error}" if one.error else ""
         case None:
             return ": it succeeded"
         case "exit":
@@ -132,57 +141,57 @@ def _outcome(one: AttemptSpan) -> str:
         case "canceled" | "superseded":
             return f": {one.reason}"
         case "launch_failed":
-            return f": it was not launched: {one.error}"
+            return f": it could not be launched: {one.error}"
         case "busy":
-            return f": its target could not take it: {one.error}"
+            return f": its target was busy: {one.error}"
         case _:
             return f": {one.reason}: {one.error}" if one.error else f": {one.reason}"
 
 
 def waited(run: RunFacts) -> str:
-    """Return what a run waited for that was ended before it started, and when that was."""
+    """Return what a run waited for if it was ended before it started, and when that was."""
     if not ended_waiting(run) or run.finished_at is None or run.finished_at == run.created_at:
         return ""
     ended, due = rfc3339_ms(run.finished_at), rfc3339_ms(run.due_at)
     match run.detail.waited_for:
         case "retry":
-            return f"attempt {run.attempt + 1} was due at {due}, and was dropped at {ended}"
+            return f"attempt {run.attempt + 1} was due at {due} and was dropped at {ended}"
         case None:
-            return f"it was ended at {ended}, before it started"
+            return f"it was ended at {ended} before it started"
         case kind:
-            return f"it was ended at {ended}: until then it {_waits(kind, run, due)}"
+            return f"it was ended at {ended} while it waited {_waited_for(kind, run, due)}"
 
 
-def _waits(kind: WaitedFor, run: RunFacts, due: str) -> str:
+def _waited_for(kind: WaitedFor, run: RunFacts, due: str) -> str:
     match kind:
         case "queue":
-            return f"waited in the queue behind run {run.detail.behind}"
+            return f"in the queue behind run {run.detail.behind}"
         case "due":
-            return f"waited for its time to start, {due}"
+            return f"for its due time, {due}"
         case "pause":
-            return "waited for the end of a pause"
+            return "for the end of a pause"
         case "node":
             hint = HINTS.get(run.needs)
             start = f" (start {hint})" if hint else ""
-            return f"waited for a node that offers {run.needs}, and none was up{start}"
+            return f"for a node that offers {run.needs}; no such node was up{start}"
         case "group":
-            return "waited for a place in its group"
+            return "for a place in its group"
         case "retry" | "place":
-            return "waited for a free place on a node"
+            return "for a free place on a node"
 
 
-def standing(blocker: RunFacts, at: int) -> str:
-    """Return what a run was doing at an instant at which it was in the way of another."""
-    who = f"run {blocker.run_id} ({cause(blocker)})"
-    found = [each for each in stretches(blocker) if each.started_at is not None]
-    going = [each for each in found if _covers(each, at) and each.error != UNLAUNCHED]
-    if going:
-        began = rfc3339_ms(going[-1].started_at or 0)
-        return f"{who} was running since {began}"
-    before = [each for each in found if each.ended_at is not None and each.ended_at <= at]
+def blocker_state(blocker: RunFacts, at: int) -> str:
+    """Return what a run was doing at the instant at which it blocked another."""
+    name = f"run {blocker.run_id} ({cause(blocker)})"
+    spans = [each for each in stretches(blocker) if each.started_at is not None]
+    running = [each for each in spans if _covers(each, at) and each.error not in UNLAUNCHED_ERRORS]
+    if running:
+        began = rfc3339_ms(running[-1].started_at or 0)
+        return f"{name} had been running since {began}"
+    before = [each for each in spans if each.ended_at is not None and each.ended_at <= at]
     if before and before[-1].reason == "lost":
-        return f"{who} was lost with its node, and not found again yet"
-    return f"{who} was waiting to start"
+        return f"{name} had lost its node and was not reattached yet"
+    return f"{name} was waiting to start"
 
 
 def _covers(one: AttemptSpan, at: int) -> bool:
@@ -190,24 +199,23 @@ def _covers(one: AttemptSpan, at: int) -> bool:
 
 
 def cause(run: RunFacts) -> str:
-    """Return what a run is of: a tick, or what started it beside the ticks."""
+    """Return what caused a run: a tick, or another kind of start."""
     when = rfc3339(run.run_at)
     return f"tick of {when}" if not run.request_id else f"{run.triggered_by} start of {when}"
 
 
-def outcome_of(blocker: RunFacts) -> str:
-    """Return what became of a run that was in the way."""
-    who = f"run {blocker.run_id}"
+def blocker_outcome(blocker: RunFacts) -> str:
+    """Return the outcome of a run that blocked another."""
+    name = f"run {blocker.run_id}"
     if blocker.finished_at is None:
         if blocker.status is Status.STARTED and blocker.leased_by is None and blocker.deadline_at:
-            until = f"{who} is accepted by its target, and in flight until it is reported, or until"
-            free = f"onbeat cancel {blocker.run_id} frees the schedule at once"
+            until = f"{name} was accepted by its target and is in flight until its report, or until"
+            free = f"onbeat cancel {blocker.run_id} frees the schedule now"
             return f"{until} {rfc3339_ms(blocker.deadline_at)} ({free})"
         if blocker.status is Status.STARTED:
-            return f"{who} is still running"
-        return f"{who} has not started yet: ask why of {rfc3339(blocker.run_at)}"
+            return f"{name} is still running"
+        return f"{name} has not started yet (see why at {rfc3339(blocker.run_at)})"
     reason = f" ({blocker.reason})" if blocker.reason else ""
     without = " without starting" if not blocker.attempt else ""
-    return (
-        f"{who} ended at {rfc3339_ms(blocker.finished_at)}{without}: {blocker.status.value}{reason}"
-    )
+    ended = rfc3339_ms(blocker.finished_at)
+    return f"{name} ended at {ended}{without}: {blocker.status.value}{reason}"

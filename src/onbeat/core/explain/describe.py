@@ -1,7 +1,7 @@
-"""Triggers in words: "at 09:00 on Monday to Friday, Europe/Berlin".
+"""Descriptions of triggers: "at 09:00 on Monday to Friday, Europe/Berlin".
 
-The sentence is for reading back what was asked for, so it says what the engine will do, from the
-same compiled values: nothing is looked up in the text the user wrote.
+A description is made from the compiled values that the engine uses, not from the text of the user.
+So it shows what the engine will do.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from onbeat.core.triggers.bounds import Bounded, OpenHours
 from onbeat.core.triggers.calendars import Exclude, Within, time_of_day
 from onbeat.core.triggers.kinds import After, At, Every, Manual, OnTheWall, Startup
 
-MOST_TIMES = 12  # listed one by one; more are told by their fields
+MOST_TIMES = 12  # listed one by one; more are described by their fields
 
 MONTHS = (
     "",
@@ -48,7 +48,7 @@ _UNITS = (
 
 
 def describe(trigger: Trigger) -> str:
-    """Return the sentence for `trigger`."""
+    """Return the description of `trigger`."""
     match trigger:
         case OnTheWall():
             return f"{_pattern(trigger.pattern)}, {trigger.pattern.zone.name}"
@@ -65,13 +65,13 @@ def describe(trigger: Trigger) -> str:
         case Startup():
             return f"{_delay(trigger.startup)}each start of the scheduler"
         case After():
-            whose = f"a run of {trigger.schedule}" if trigger.schedule else "its last run"
+            run = f"a run of {trigger.schedule}" if trigger.schedule else "its last run"
             ended = {"success": "succeeded", "failure": "failed", "completion": "ended"}[
                 trigger.outcome
             ]
-            return f"{_delay(trigger.delay)}{whose} {ended}"
+            return f"{_delay(trigger.delay)}{run} {ended}"
         case Manual():
-            return "only when it is started by hand"
+            return "only when started manually"
         case AnyOf():
             return "; or ".join(describe(part) for part in trigger.triggers)
         case AllOf():
@@ -79,18 +79,18 @@ def describe(trigger: Trigger) -> str:
         case Minus():
             return f"{describe(trigger.trigger)}; but not {describe(trigger.without)}"
         case OpenHours():
-            told = describe(trigger.trigger)
+            text = describe(trigger.trigger)
             closing = trigger.exclude or trigger.within
-            told += _closing(trigger.exclude, trigger.within)
+            text += _closing(trigger.exclude, trigger.within)
             return (
-                told
-                if closing is None or closing.timezone in told
-                else f"{told}, {closing.timezone}"
+                text
+                if closing is None or closing.timezone in text
+                else f"{text}, {closing.timezone}"
             )
         case Bounded():
             return describe(trigger.trigger) + _limits(trigger)
         case _:
-            raise TypeError(f"{trigger!r} is of a kind that has no words")
+            raise TypeError(f"{trigger!r} is of an unknown kind")
 
 
 def listing(items: list[str]) -> str:
@@ -120,17 +120,17 @@ def _times(pattern: WallPattern) -> str:
     in_hour = bits_of(cron.parse_field(cron.MINUTE, pattern.texts[1]).bits)
     hours = bits_of(cron.parse_field(cron.HOUR, pattern.texts[2]).bits)
     if len(seconds) == 1:
-        told = _field(in_hour, "minute") + at_second
+        text = _field(in_hour, "minute") + at_second
     else:
-        told = _field(seconds, "second")
+        text = _field(seconds, "second")
         if len(in_hour) < 60:
-            told += f" in {_plural('minute', in_hour)}"
-        elif not told.startswith("every"):
-            told += " of every minute"
-    is_often = told.startswith("every") or told.endswith("every minute")
+            text += f" in {_plural('minute', in_hour)}"
+        elif not text.startswith("every"):
+            text += " of every minute"
+    is_often = text.startswith("every") or text.endswith("every minute")
     if len(hours) == 24:
-        return told if is_often else f"{told} of every hour"
-    return f"{told} {'during' if is_often else 'of'} {_plural('hour', hours)}"
+        return text if is_often else f"{text} of every hour"
+    return f"{text} {'during' if is_often else 'of'} {_plural('hour', hours)}"
 
 
 def _field(values: list[int], unit: str) -> str:
@@ -160,16 +160,16 @@ def _days(pattern: WallPattern) -> str:
         listed = [_runs(sorted((day - 1) % 7 for day in weekdays), WEEKDAYS)] if weekdays else []
         special = listing([_special(special) for special in days.special_weekdays])
         parts.append("on " + " and ".join(listed + [f"{special} of {month}"] * bool(special)))
-    told = (
+    text = (
         " or ".join(parts)
         if days.either
         else " if it is ".join([parts[0], *(p[3:] for p in parts[1:])])
         if parts
         else ""
     )
-    if len(months) < 12 and f"of {month}" not in told:
-        told += f" in {month}"
-    return (told + (f" in {_runs(sorted(days.years))}" if days.years is not None else "")).strip()
+    if len(months) < 12 and f"of {month}" not in text:
+        text += f" in {month}"
+    return (text + (f" in {_runs(sorted(days.years))}" if days.years is not None else "")).strip()
 
 
 def _special(special: Special) -> str:
@@ -194,27 +194,27 @@ def _every(trigger: Every) -> str:
         for part, n, unit in _UNITS
         if getattr(trigger.every, part) and getattr(trigger.every, part) % n == 0
     )
-    told = f"every {_counted(size, unit)}"
+    text = f"every {_counted(size, unit)}"
     if trigger.start_at is not None:
-        told += f" from {_time(trigger.start_at)}"
+        text += f" from {_time(trigger.start_at)}"
     if trigger.every.seconds:
         local = trigger.start_at is not None and not trigger.start_at.endswith("Z")
-        return f"{told}, {trigger.timezone}" if local else told
+        return f"{text}, {trigger.timezone}" if local else text
     if trigger.start_at is None:
         anchor = {"day": "", "week": " on Thursday", "month": " on day 1", "year": " on January 1"}[
             unit
         ]
-        told += f"{anchor} at 00:00"
+        text += f"{anchor} at 00:00"
         if size > 1:
-            told += f", counted from {date_of(0)}"
-    return f"{told}, {trigger.timezone}"
+            text += f", counted from {date_of(0)}"
+    return f"{text}, {trigger.timezone}"
 
 
 def _closing(exclude: Exclude | None, within: Within | None) -> str:
-    told = ""
+    text = ""
     if exclude is not None:
         items = list(exclude.items)
-        told += f", except {listing(items) if len(items) <= 5 else f'{len(items)} dates'}"
+        text += f", except {listing(items) if len(items) <= 5 else f'{len(items)} dates'}"
     if within is not None:
         days = bits_of(cron.parse_field(cron.DAY_OF_WEEK, within.days).bits)
         on = (
@@ -223,23 +223,23 @@ def _closing(exclude: Exclude | None, within: Within | None) -> str:
             else f" on {_runs(sorted((day - 1) % 7 for day in days), WEEKDAYS)}"
         )
         whole = within.hours == ("00:00-24:00",)
-        told += ", only" + (
+        text += ", only" + (
             "" if whole else f" {listing([h.replace('-', ' to ') for h in within.hours])}"
         )
-        told += on
-        told += ", otherwise at the next opening" if within.outside == "move" else ""
-    return told
+        text += on
+        text += ", otherwise at the next opening" if within.outside == "move" else ""
+    return text
 
 
 def _limits(trigger: Bounded) -> str:
-    told = f", from {_time(trigger.start_at)}" if trigger.start_at else ""
-    told += f", until {_time(trigger.end_at)}" if trigger.end_at else ""
-    told += f", not in the first {trigger.delay}" if trigger.delay else ""
-    return told + (f", {_counted(trigger.max_runs, 'run')} at most" if trigger.max_runs else "")
+    text = f", from {_time(trigger.start_at)}" if trigger.start_at else ""
+    text += f", until {_time(trigger.end_at)}" if trigger.end_at else ""
+    text += f", not in the first {trigger.delay}" if trigger.delay else ""
+    return text + (f", {_counted(trigger.max_runs, 'run')} at most" if trigger.max_runs else "")
 
 
 def _step(values: list[int], size: int) -> int | None:
-    """Return the step if the values go evenly round `size`, as 0, 15, 30, 45 go round 60."""
+    """Return the step if the values divide `size` evenly, as 0, 15, 30, 45 divide 60."""
     step = size // len(values)
     return (
         step
@@ -261,14 +261,14 @@ def _time(text: str) -> str:
 
 
 def _runs(values: list[int], names: Sequence[str] | None = None) -> str:
-    """Return the values, three or more in a row as `a to b`, long even rows as `a, b, ... z`."""
+    """Return the values: three or more in a row as `a to b`, long even series as `a, b, ... z`."""
     named = [str(value) if names is None else names[value] for value in values]
     steps = {b - a for a, b in pairwise(values)}
     if len(values) > 6 and len(steps) == 1 and steps != {1}:
         return f"{named[0]}, {named[1]}, ... {named[-1]}"
-    told, start = [], 0
+    text, start = [], 0
     for i in range(1, len(values) + 1):
         if i == len(values) or values[i] != values[i - 1] + 1:
-            told += [f"{named[start]} to {named[i - 1]}"] if i - start > 2 else named[start:i]
+            text += [f"{named[start]} to {named[i - 1]}"] if i - start > 2 else named[start:i]
             start = i
-    return listing(told)
+    return listing(text)

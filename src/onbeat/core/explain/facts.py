@@ -1,6 +1,6 @@
-"""What `why` is given: a schedule, an instant, the run that stands for it, and what is around it.
+"""The facts behind `why`: a schedule, an instant, its run, and the circumstances.
 
-Instants are milliseconds, but for those of ticks (`run_at`, `at`), which are seconds.
+Instants are in milliseconds, except those of ticks (`run_at`, `at`), which are in seconds.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from onbeat.core.triggers.past import NO_PAST, Past
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """A run: the columns of its row that `why` speaks of."""
+    """A run: the columns of its row that `why` needs."""
 
     run_id: int
     run_at: int
@@ -37,12 +37,12 @@ class RunFacts(msgspec.Struct, frozen=True):
     external_id: str | None = None
     schedule_id: str = ""
     created_at: int = 0
-    revision: int = 0  # of the schedule: the one that it starts by
+    revision: int = 0  # the revision of the schedule by which it starts
     stuck_at: int | None = None
     deferrals: int = 0  # attempts that do not count: the target was busy, or it was handed back
     needs: str = ""
     detail: ReasonDetail = ReasonDetail()
-    tried: Sequence[PastAttempt] = ()  # the attempts that were followed by another, or were to be
+    tried: Sequence[PastAttempt] = ()  # earlier attempts, each followed by another or due to be
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
@@ -54,16 +54,16 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
 
 class UpFacts(msgspec.Struct, frozen=True):
-    """A stretch of time in which a node was up; of one that fell silent, until its lease ended."""
+    """A period in which a node was up; of a lost node, until its lease expired."""
 
     name: str
     started_at: int
-    ended_at: int | None = None  # None: it still is
+    ended_at: int | None = None  # None: it still is up
     plans: bool = True  # it has the role `plan`
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
-    """A group, and the runs that have its places."""
+    """A group, and the runs that use its places."""
 
     name: str
     places: int
@@ -71,21 +71,23 @@ class GroupFacts(msgspec.Struct, frozen=True):
 
 
 class DefinitionSpan(msgspec.Struct, frozen=True):
-    """What a schedule said for some time: it has the ticks of `after < t <= until`, in seconds."""
+    """A definition of a schedule, valid for the ticks of `after < t <= until`, in seconds."""
 
-    schedule: Schedule | None  # None: it was not there, or cannot be read
+    schedule: Schedule | None  # None: it did not exist, or cannot be read
     after: int
-    until: int | None = None  # None: it still says so
-    is_unreadable: bool = False  # there was a definition, which cannot be read any more
+    until: int | None = None  # None: it is the current definition
+    is_unreadable: bool = False  # the stored definition cannot be read
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What is known of a schedule and an instant."""
+    """The facts about a schedule and an instant."""
 
     schedule_id: str
     at: int  # seconds
     now: int
-    schedule: Schedule | None  # as it was then; None: it was not there, or cannot be read
+    schedule: (
+        Schedule | None
+    )  # the definition at the time; None: it did not exist, or cannot be read
     created_at: int = 0
     decided_until: int = 0  # seconds
     due: Due | None = None
@@ -95,16 +97,16 @@ class Facts(msgspec.Struct, frozen=True):
     gate_closed_at: int | None = None
     history_from: int = 0
     past: Past = NO_PAST
-    run: RunFacts | None = None  # that stands for this instant
+    run: RunFacts | None = None  # the run of this instant, or of a range that contains it
     blocker: RunFacts | None = None
-    is_first_behind: bool = True  # of those that the blocker kept from starting
+    is_first_behind: bool = True  # whether it is the first tick that the blocker kept from starting
     group: GroupFacts | None = None
     nodes: Sequence[NodeFacts] = ()
-    spells: Sequence[DefinitionSpan] = ()  # all that it ever said, as far as that is kept, in order
-    up: Sequence[UpFacts] = ()  # around a tick that was missed, by when each started
+    spells: Sequence[DefinitionSpan] = ()  # all definitions that are still stored, in order
+    up: Sequence[UpFacts] = ()  # around a missed tick, ordered by start
     paused_at: int | None = None
     paused_by: str = ""
-    revision: int = 0  # of the schedule now
-    row_before: int | None = None  # the ticks with a row around it, of one that follows events
+    revision: int = 0  # the current revision of the schedule
+    row_before: int | None = None  # the nearest ticks with a row, for triggers that follow events
     row_after: int | None = None
-    was_moved: bool = False  # the run has a later revision than it was decided under
+    was_moved: bool = False  # the run was moved to a later revision

@@ -1,6 +1,7 @@
-"""What an edit would do: which ticks are gained and lost in the time to come, which fields differ.
+"""The difference between two definitions: ticks gained and lost, and fields that differ.
 
-Ticks are compared day by day as bits, so that a schedule of every second is as quick as any other.
+Ticks are compared day by day as bits, so that a schedule with a tick every second is as fast as any
+other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,23 +16,21 @@ from onbeat.core.triggers.base import Trigger
 from onbeat.core.triggers.past import NO_PAST, Past
 
 WEEK = 7 * DAY
-FEW = 3  # of the ticks gained, and of those lost, that are listed
+FEW = 3  # ticks gained, and ticks lost, that are listed
 
 
 class Effect(NamedTuple):
-    """Ticks that are there afterwards and not before, and the other way round."""
+    """The ticks that an edit adds and removes."""
 
     gained: int = 0
     lost: int = 0
     first_gained: tuple[int, ...] = ()
     first_lost: tuple[int, ...] = ()
-    is_known: bool = (
-        True  # whether the time alone decides; else ticks that follow runs are left out
-    )
+    is_known: bool = True  # False: ticks that follow runs are not included
 
 
 class Difference(NamedTuple):
-    """A field that differs, as `run.command[1]`; one that is left out is at its default."""
+    """A field that differs, such as `run.command[1]`. LEFT_OUT means its default."""
 
     field: str
     old: object
@@ -49,14 +48,14 @@ def effect_of(
     past: Past = NO_PAST,
     horizon: int = WEEK,
 ) -> Effect:
-    """Return what becomes of the ticks in the `horizon` of seconds after `now` in milliseconds.
+    """Return the difference of ticks in the `horizon` of seconds after `now` in milliseconds.
 
-    A schedule that is not there, or that is disabled, has none. `past` is that of the old one.
+    A schedule that is None or disabled has no ticks. `past` is that of the old schedule.
     """
     before, after = _trigger_of(old), _trigger_of(new)
-    known = not any(each is not None and each.needs_past for each in (before, after))
+    is_known = not any(each is not None and each.needs_past for each in (before, after))
     if before == after:
-        return Effect(is_known=known)
+        return Effect(is_known=is_known)
     first = now // 1000 + 1
     gained = lost = 0
     first_gained: list[int] = []
@@ -66,7 +65,7 @@ def effect_of(
         gained, lost = gained + more.bit_count(), lost + less.bit_count()
         first_gained += [begins + bit for bit in _lowest(more, FEW - len(first_gained))]
         first_lost += [begins + bit for bit in _lowest(less, FEW - len(first_lost))]
-    return Effect(gained, lost, tuple(first_gained), tuple(first_lost), known)
+    return Effect(gained, lost, tuple(first_gained), tuple(first_lost), is_known)
 
 
 def differences(old: Schedule | None, new: Schedule | None) -> list[Difference]:
@@ -75,7 +74,7 @@ def differences(old: Schedule | None, new: Schedule | None) -> list[Difference]:
 
 
 def differing(old: object, new: object, field: str = "") -> list[Difference]:
-    """Return where two plain values differ: as deep as both have the same shape."""
+    """Return where two plain values differ, as deep as both have the same shape."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         dot = "." if field else ""
         pairs = [
@@ -95,7 +94,7 @@ def _fields(schedule: Schedule | None) -> object:
 
 
 def _trigger_of(schedule: Schedule | None) -> Trigger | None:
-    """Return what gives a schedule ticks that may start something."""
+    """Return the trigger of a schedule, or None if it is disabled."""
     if schedule is None or not (schedule.policy.enabled and schedule.target.is_enabled):
         return None
     return schedule.trigger
@@ -114,7 +113,7 @@ def _bits(trigger: Trigger | None, past: Past, first: int, last: int) -> Iterato
     for begins in range(first, last, DAY):
         ends = min(begins + DAY, last)
         bits = 0 if trigger is None else trigger.bits(begins, ends, past)
-        if left is not None:  # each tick is taken for a start, as far as there are any left
+        if left is not None:  # each tick is assumed to start, up to `max_runs`
             bits = sum(1 << bit for bit in _lowest(bits, left)) if bits.bit_count() > left else bits
             left -= bits.bit_count()
         yield bits

@@ -11,27 +11,27 @@ from onbeat.core.triggers.bounds import Bounded, OpenHours
 from onbeat.core.triggers.kinds import After, At, Every, Manual, OnTheWall, Startup
 from onbeat.core.triggers.past import Past
 
-DATE, WEEKDAY = 3, 5  # places of the two fields of which either may match
+DATE, WEEKDAY = 3, 5  # indexes of the two fields of which either may match
 
 
 def why_no_tick(trigger: Trigger, t: int, past: Past) -> str:
-    """Return what rules an instant out that is not a tick of this trigger."""
+    """Return why an instant is not a tick of this trigger."""
     match trigger:
         case OnTheWall():
-            return _on_the_wall(trigger.pattern, t)
+            return _local_pattern(trigger.pattern, t)
         case Every():
             return _every(trigger, t)
         case At():
-            return "it is not one of the times that are given"
+            return "it is not one of the listed times"
         case Startup():
-            return f"no tick follows a start of the scheduler {_before(trigger.startup)}it"
+            return f"no start of the scheduler {_before(trigger.startup)}it caused a tick"
         case After():
-            whose = f"run of {trigger.schedule}" if trigger.schedule else "run of its own"
+            of = trigger.schedule or "this schedule"
             ended = {"success": "succeeded", "failure": "failed", "completion": "ended"}
             how = f"{ended[trigger.outcome]} {_before(trigger.delay)}it"
-            return f"no tick follows a {whose} that {how}"
+            return f"no run of {of} that {how} caused a tick"
         case Manual():
-            return "it has no ticks: it runs only when it is started"
+            return "it has no ticks: its trigger is manual"
         case AnyOf():
             return "; ".join(why_no_tick(part, t, past) for part in trigger.triggers)
         case AllOf():
@@ -40,16 +40,16 @@ def why_no_tick(trigger: Trigger, t: int, past: Past) -> str:
         case Minus():
             if not trigger.trigger.has(t, past):
                 return why_no_tick(trigger.trigger, t, past)
-            return f"it is taken out (minus): {describe(trigger.without)}"
+            return f"it is excluded by minus: {describe(trigger.without)}"
         case OpenHours():
             return _open(trigger, t, past)
         case Bounded():
             return _limited(trigger, t, past)
         case _:
-            raise TypeError(f"{trigger!r} is of a kind that has no words")
+            raise TypeError(f"{trigger!r} is of an unknown kind")
 
 
-def _on_the_wall(pattern: WallPattern, t: int) -> str:
+def _local_pattern(pattern: WallPattern, t: int) -> str:
     wall = t + pattern.zone.offset(t)
     failing = [n for n, text in enumerate(pattern.texts) if not _field_has(n, text, wall)]
     if pattern.days.either:
@@ -57,11 +57,13 @@ def _on_the_wall(pattern: WallPattern, t: int) -> str:
         failing = [n for n in failing if not (one_holds and n in (DATE, WEEKDAY))]
     where = f"{rfc3339(t, pattern.zone)} in {pattern.zone.name}"
     if failing:
-        told = [f"{FIELDS[n].label} is {_value(n, wall)}, not {pattern.texts[n]}" for n in failing]
-        return f"{where}: {listing(told)}"
+        fields = [
+            f"{FIELDS[n].label} is {_value(n, wall)}, not {pattern.texts[n]}" for n in failing
+        ]
+        return f"{where}: {listing(fields)}"
     if pattern.zone.first_pass(wall) != t:
-        return f"{where}: the clocks show this time twice that night, and the first one counts"
-    return f"{where}: its fields match, and the rule for clock changes leaves it out"
+        return f"{where}: the clocks show this time twice that night, and only the first is a tick"
+    return f"{where}: its fields match, but the rule for clock changes drops it"
 
 
 def _field_has(place: int, text: str, wall: int) -> bool:
@@ -71,7 +73,7 @@ def _field_has(place: int, text: str, wall: int) -> bool:
 
 
 def _value(place: int, wall: int) -> str:
-    """Return what a field is at a wall time."""
+    """Return the value of a field at a wall time."""
     day, second = divmod(wall, DAY)
     date = date_of(day)
     return (
@@ -87,7 +89,7 @@ def _value(place: int, wall: int) -> str:
 
 def _every(trigger: Every, t: int) -> str:
     if trigger.start_at is not None and t < (trigger.next_after(-(2**40)) or t):
-        return f"it is before the first, {trigger.start_at}"
+        return f"it is before the first tick, {trigger.start_at}"
     return f"it is not on the grid of {describe(trigger)}"
 
 
@@ -99,9 +101,9 @@ def _open(trigger: OpenHours, t: int, past: Past) -> str:
         until = rfc3339(trigger.exclude.closed_until(t) or t)
         return f"it is excluded ({items}), until {until}"
     within = trigger.within
-    assert within is not None, "what is not excluded is outside the hours"
+    assert within is not None, "a closed instant that is not excluded is outside the hours"
     if within.outside == "move":
-        return "it is outside the hours, and another tick of the same opening stands for it"
+        return "it is outside the hours, and another tick was moved to the same opening"
     days = f" on {within.days}" if within.days != "*" else ""
     return f"it is outside the hours, {listing(list(within.hours))}{days}"
 
@@ -111,11 +113,11 @@ def _limited(trigger: Bounded, t: int, past: Past) -> str:
         return f"it is before its start_at, {trigger.start_at}"
     if not trigger.allows(t):
         return f"it is after its end_at, {trigger.end_at}"
-    if not trigger.trigger.has(t, past):  # a limit does not matter then
+    if not trigger.trigger.has(t, past):  # then limits do not matter
         return why_no_tick(trigger.trigger, t, past)
     if trigger.max_runs is not None and trigger.runs_left(past) == 0:
-        return f"its max_runs of {trigger.max_runs} are used up"
-    return f"it is within the first {trigger.delay} after the schedule was defined"
+        return f"its max_runs of {trigger.max_runs} is used up"
+    return f"it is within the first {trigger.delay} after the schedule was defined (delay)"
 
 
 def _before(delay: Duration) -> str:

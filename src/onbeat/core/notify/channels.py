@@ -1,7 +1,7 @@
-"""Channels: where notices go, as an operator writes it, strictly read.
+"""Notification channels, as read from the settings of an operator.
 
-Secrets are references, `${env:NAME}` or `secret://name`, which are looked up when a node starts and
-neither kept nor shown. What may be shown of a channel is `Channel.shown`.
+Secrets are references, `${env:NAME}` or `secret://name`, which are resolved when a node starts and
+neither stored nor shown. The part of a channel that may be shown is `Channel.shown`.
 """
 
 import re
@@ -21,17 +21,17 @@ USUAL = frozenset({"failure", "recovery", "missed", "parked", "stuck"})
 MOST_FAILURES = 1000
 LONGEST = 8000  # characters of an address, a password or a header
 
-Fill = Callable[[str], str]  # a text with references, to what they stand for
+Fill = Callable[[str], str]  # resolves the references in a text
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 GLOB = re.compile(r"[A-Za-z0-9._/*?-]{1,200}")
 FAILURES = re.compile(r"failures:([1-9][0-9]{0,3})")
-# What names a secret, here and in targets: a variable anywhere in a text, or a file as all of it.
+# References to secrets, also in targets: a variable anywhere in a text, or a file as all of it.
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 SCHEME = "secret://"
 SECRET_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 SECRET = re.compile(rf"{SCHEME}({SECRET_NAME.pattern})")
-BEGINNING = re.compile(rf"\$\{{env:|{SCHEME}", re.IGNORECASE)  # no text without it names any
+BEGINNING = re.compile(rf"\$\{{env:|{SCHEME}", re.IGNORECASE)  # every reference contains it
 VISIBLE = re.compile(r"[ -~]*")
 URL = re.compile(
     r"(?ai)(https?)://(?:[^/?#@\s]*@)?(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?(?:[/?].*)?"
@@ -48,13 +48,13 @@ OWN_HEADERS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Where notices go, which ones, and how often at most."""
+    """Where notices are sent, which ones, and how often at most."""
 
     name: str
     way: Way
     address: str = field(repr=False)  # it may hold references, or a secret
     rule: Rule
-    every: int = 10_000  # milliseconds in which there is one message at most
+    every: int = 10_000  # milliseconds: at most one message in this period
     to: tuple[str, ...] = ()
     sender: str = ""
     password: str = field(default="", repr=False)
@@ -62,7 +62,7 @@ class Channel:
 
     @property
     def shown(self) -> str:
-        """Where it goes, as anybody may read it: what comes after a host may be a secret."""
+        """The destination without secrets: the part after the host may be one."""
         match self.way:
             case "webhook":
                 found = URL.fullmatch(self.address)
@@ -74,7 +74,7 @@ class Channel:
                 return f"{scheme[1]}://" if scheme and scheme[1] != "secret" else "apprise"
 
     def filled(self, fill: Fill) -> "Channel":
-        """Return the same with what its references stand for, or refuse what that comes to."""
+        """Return the channel with resolved references, or refuse invalid results."""
         with naming(f"notify.{self.name}"):
             address, password = self.address, self.password
             with naming(self.way):
@@ -96,49 +96,49 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class MailServer:
-    """A mail server, as its address says."""
+    """A mail server, read from its address."""
 
     host: str
     port: int
     user: str
-    is_encrypted: bool  # from the first byte on
+    is_encrypted: bool  # TLS from the first byte
 
     @classmethod
     def of(cls, text: str) -> "MailServer":
         found = SERVER.fullmatch(text)
         if found is None:
-            raise InvalidSchedule("", "it is no mail server", hint="smtp://user@host:587")
+            raise InvalidSchedule("", "it is not a mail server", hint="smtp://user@host:587")
         scheme, user, host, port = found.groups()
         if user and ":" in user:
-            problem = "there is a password in it"
-            raise InvalidSchedule("", problem, hint='password = "${env:NAME}" beside it')
+            problem = "it contains a password"
+            raise InvalidSchedule("", problem, hint='set password = "${env:NAME}"')
         is_encrypted = scheme.lower() == "smtps"
         usual = 465 if is_encrypted else 587 if user else 25
         number = int(port or usual)
         if not 1 <= number <= 65_535:
-            raise InvalidSchedule("", f"{number} is no port", hint="1 to 65535")
+            raise InvalidSchedule("", f"{number} is not a port", hint="1 to 65535")
         return cls(host.strip("[]").lower(), number, user or "", is_encrypted)
 
     @property
     def is_here(self) -> bool:
-        """Whether it is on this machine, so that nobody listens in between."""
+        """Whether it is on this machine, so that the connection cannot be intercepted."""
         return re.fullmatch(r"localhost|::1|127[0-9.]+", self.host) is not None
 
 
-def read_channels(given: object) -> tuple[Channel, ...]:
+def read_channels(table: object) -> tuple[Channel, ...]:
     """Return the channels of a table `notify`, or refuse it."""
-    if not isinstance(given, Mapping):
+    if not isinstance(table, Mapping):
         hint = '[notify.ops] with webhook = "https://..."'
-        raise InvalidSchedule("", f"{shown(given)} is no table of channels", hint=hint)
+        raise InvalidSchedule("", f"{shown(table)} is not a table of channels", hint=hint)
     found = []
-    for name, fields in given.items():
+    for name, fields in table.items():
         if not NAME.fullmatch(name):
             hint = "letters, digits, dots, - and _"
-            raise InvalidSchedule("", f"{shown(name)} is no name of a channel", hint=hint)
+            raise InvalidSchedule("", f"{shown(name)} is not a valid channel name", hint=hint)
         with naming(name):
             if not isinstance(fields, Mapping):
                 hint = f'[notify.{name}] with webhook = "https://..."'
-                raise InvalidSchedule("", "it is no table", hint=hint)
+                raise InvalidSchedule("", "it is not a table", hint=hint)
             found.append(_channel(name, fields))
     return tuple(found)
 
@@ -146,14 +146,14 @@ def read_channels(given: object) -> tuple[Channel, ...]:
 def _channel(name: str, fields: Mapping[str, object]) -> Channel:
     ways = [way for way in WAYS if way in fields]
     if len(ways) != 1:
-        problem = f"it has {' and '.join(ways)}" if ways else "it says not where to"
+        problem = f"it has {' and '.join(ways)}" if ways else "it has no destination"
         raise InvalidSchedule("", problem, hint=f"one of {', '.join(WAYS)}")
     way = ways[0]
     known = {"on", "schedules", "late", "every", *_FIELDS[way]}
     for key in fields:
         if key not in known:
-            told = shown(key).strip("'")
-            raise InvalidSchedule(told, "no field has this name", hint=meant(key, known))
+            name = shown(key).strip("'")
+            raise InvalidSchedule(name, "no field has this name", hint=meant(key, known))
     address = _text(fields, way)
     rule = _rule(fields)
     every = _length(fields, "every", 10_000, most="1d")
@@ -162,11 +162,11 @@ def _channel(name: str, fields: Mapping[str, object]) -> Channel:
             server = MailServer.of(address)
         password = _text(fields, "password", default="")
         if password and not server.user:
-            raise InvalidSchedule("password", "nobody logs in with it", hint="smtp://user@host")
+            raise InvalidSchedule("password", "it requires a user", hint="smtp://user@host")
         to = _list(fields, "to", ADDRESS, "an address", hint='["you@example.org"]')
         sender = fields.get("from", "onbeat@localhost")
         if not isinstance(sender, str) or not _is_address(sender):
-            problem = f"{shown(sender)} is no address"
+            problem = f"{shown(sender)} is not an address"
             raise InvalidSchedule("from", problem, hint="onbeat@example.org")
         return Channel(name, way, address, rule, every, to, sender, password)
     if way == "webhook" and not _has_references(address):
@@ -188,7 +188,9 @@ def _rule(fields: Mapping[str, object]) -> Rule:
                 kinds.add(each)
             else:
                 hint = meant(each, (*KINDS, "failures:3"))
-                raise InvalidSchedule(f"on[{n}]", f"nothing is called {shown(each)}", hint=hint)
+                raise InvalidSchedule(
+                    f"on[{n}]", f"{shown(each)} is not a kind of notice", hint=hint
+                )
     schedules: tuple[str, ...] = ("*",)
     if "schedules" in fields:
         schedules = _list(fields, "schedules", GLOB, "an id", hint='["backup/*", "report"]')
@@ -197,10 +199,10 @@ def _rule(fields: Mapping[str, object]) -> Rule:
 
 
 def _length(
-    fields: Mapping[str, object], name: str, usual: int, *, least: int = 0, most: str
+    fields: Mapping[str, object], name: str, default: int, *, least: int = 0, most: str
 ) -> int:
     if name not in fields:
-        return usual
+        return default
     with naming(name):
         found = parse_duration(fields[name]).elapsed * 1000
         if not least <= found <= parse_duration(most).elapsed * 1000:
@@ -211,9 +213,9 @@ def _length(
 
 def _plain_list(value: object, name: str, hint: str) -> list[object]:
     if not isinstance(value, list) or not value:
-        raise InvalidSchedule(name, f"{shown(value)} is no list of them", hint=hint)
+        raise InvalidSchedule(name, f"{shown(value)} is not a list of them", hint=hint)
     if len(value) > 100:
-        raise InvalidSchedule(name, f"there are {len(value)} of them", hint="100 at most")
+        raise InvalidSchedule(name, f"it has {len(value)} items", hint="100 at most")
     return value
 
 
@@ -234,42 +236,44 @@ def _is_address(text: str) -> bool:
 
 
 def _headers(fields: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    given = fields.get("headers", {})
-    if not isinstance(given, Mapping):
-        raise InvalidSchedule("headers", f"{shown(given)} is no table", hint='{X-Team = "ops"}')
+    headers = fields.get("headers", {})
+    if not isinstance(headers, Mapping):
+        raise InvalidSchedule(
+            "headers", f"{shown(headers)} is not a table", hint='{X-Team = "ops"}'
+        )
     found = []
-    for name in given:
+    for name in headers:
         if not HEADER.fullmatch(name) or name.lower() in OWN_HEADERS:
             raise InvalidSchedule("headers", f"{shown(name)} cannot be set", hint="such as X-Team")
         with naming("headers"):
-            found.append((name, _text(given, name)))
+            found.append((name, _text(headers, name)))
     return tuple(found)
 
 
 def _text(fields: Mapping[str, object], name: str, *, default: str | None = None) -> str:
-    """Return a text that may be a secret: it is never quoted."""
+    """Return a text that may be a secret: errors never quote it."""
     value = fields.get(name, default)
     with naming(name):
         if not isinstance(value, str) or (not value and default is None):
-            raise InvalidSchedule("", "it is not a text", hint="a text in quotes")
+            raise InvalidSchedule("", "it is not a string", hint="a string in quotes")
         _visible(value, "a text")
         if "${" in REFERENCE.sub("", value):
-            raise InvalidSchedule("", "no variable is named after ${", hint="${env:NAME}")
+            raise InvalidSchedule("", "${ is not followed by a variable", hint="${env:NAME}")
         if value.startswith(SCHEME) and not SECRET.fullmatch(value):
-            raise InvalidSchedule("", "no secret has such a name", hint="secret://name")
+            raise InvalidSchedule("", "it is not a valid name of a secret", hint="secret://name")
     return value
 
 
 def _visible(value: str, what: str) -> str:
     if not VISIBLE.fullmatch(value) or len(value) > LONGEST:
-        problem = "it is too long, or holds what cannot be sent"
+        problem = "it is too long, or contains characters that cannot be sent"
         raise InvalidSchedule("", problem, hint=f"{what} in ASCII, up to {LONGEST} characters")
     return value
 
 
 def _check_url(text: str) -> None:
     if not URL.fullmatch(text):
-        raise InvalidSchedule("", "it is no URL", hint="https://host/path")
+        raise InvalidSchedule("", "it is not a URL", hint="https://host/path")
 
 
 def _has_references(text: str) -> bool:

@@ -1,7 +1,7 @@
-"""Who hears of what, and in which words.
+"""Notification rules and messages.
 
-A notice is something that happened and that somebody may want to hear of. A rule says of which
-notices a channel hears; those of one look become one message, a `MessageContent`, told in words or fields.
+A notice is an event that a channel may be notified of. The rule of a channel selects notices. The
+notices selected in one pass form one message, a `MessageContent`, rendered as text or as fields.
 """
 
 import re
@@ -17,24 +17,24 @@ from onbeat.core.time.instants import rfc3339, rfc3339_ms
 Kind = Literal["failure", "recovery", "success", "missed", "late", "parked", "stuck", "test"]
 State = Literal["waiting", "sent", "failed", "in_doubt"]
 
-MOST_TOLD = 50  # notices in one message; of further ones only their number is told
-LONGEST_LINE = 300  # characters of an error that are told
-BACKOFF = (5_000, 30_000, 120_000, 600_000, 3_600_000)  # milliseconds before each further try
-LONGEST_WAIT = 3_600_000  # milliseconds that a target may ask for
+MOST_NOTICES = 50  # notices in one message; further ones are only counted
+LONGEST_LINE = 300  # characters of an error that are included
+BACKOFF = (5_000, 30_000, 120_000, 600_000, 3_600_000)  # milliseconds before each further attempt
+LONGEST_WAIT = 3_600_000  # milliseconds that a target may request
 
-# Sentences of `why` that speak of a policy, as they are without it.
+# Shorter forms of those sentences of `why` that contain values of a policy.
 SHORTER = {
-    "missed": "nothing decided it within its grace",
-    "edited": "its schedule was edited, which starts nothing of the past",
-    "deadline": "it could not start before its start_deadline was over",
-    "group_full": "its group had no place until its start_deadline ended",
-    "queue_full": "too many runs were waiting already",
-    "superseded": "a newer tick took its place",
+    "missed": "it was not decided within its grace",
+    "edited": "its schedule was edited, and an edit does not start past ticks",
+    "deadline": "it had not started by its start_deadline",
+    "group_full": "no place in its group was free by its start_deadline",
+    "queue_full": "the queue was full",
+    "superseded": "it was replaced by a newer tick",
     "condition": "its condition (when) did not hold",
     "gate_off": "the gate was closed",
     "paused": "the schedule was paused",
     "exit": "the program failed",
-    "overlap": "a run was in flight, as at five ticks or more before it",
+    "overlap": "a run was in flight, as at the previous five ticks or more",
 }
 
 
@@ -50,21 +50,21 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     run_id: int | None = None
     run_at: int | None = None  # seconds
     reason: str = ""
-    error: str = ""  # the first line of it
-    failures: int = 0  # in a row: with this one, or before it if it is a recovery
+    error: str = ""  # its first line
+    failures: int = 0  # failed runs in a row: including this one, or before a recovery
     late: int = 0  # milliseconds
     first_run_at: int | None = None  # of a range of ticks
     tick_count: int = 1
-    lasts: int = 0  # milliseconds, of a run that is stuck
-    limit: int = 0  # milliseconds after which it counts as that
+    lasts: int = 0  # milliseconds: how long a stuck run has been running
+    limit: int = 0  # milliseconds after which a run is stuck
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Of which notices a channel hears."""
+    """Which notices a channel is notified of."""
 
     kinds: frozenset[str]
-    failures: frozenset[int] = frozenset()  # how many in a row it hears of, besides
-    schedules: tuple[str, ...] = ("*",)  # ids, in which * and ? stand for others
+    failures: frozenset[int] = frozenset()  # also these numbers of failures in a row
+    schedules: tuple[str, ...] = ("*",)  # ids, in which * and ? are wildcards
     late: int = 60_000  # milliseconds from which on a start is late
 
     @property
@@ -72,19 +72,21 @@ class Rule(msgspec.Struct, frozen=True):
         return "success" in self.kinds
 
     def hears(self, notice: Notification) -> bool:
-        """Return whether a notice is one of those."""
-        return self._is_about(notice) and any(
+        """Return whether a notice matches."""
+        return self._matches_kind(notice) and any(
             _matches(glob, notice.schedule_id) for glob in self.schedules
         )
 
-    def _is_about(self, notice: Notification) -> bool:
+    def _matches_kind(self, notice: Notification) -> bool:
         match notice.kind:
             case "failure":
                 return "failure" in self.kinds or notice.failures in self.failures
             case "recovery":
-                # Whoever hears only of the third failure has not heard of the first.
-                told = "failure" in self.kinds or notice.failures >= min(self.failures, default=0)
-                return ("recovery" in self.kinds and told) or self.wants_successes
+                # A recovery is reported only if a failure before it was.
+                notified = "failure" in self.kinds or notice.failures >= min(
+                    self.failures, default=0
+                )
+                return ("recovery" in self.kinds and notified) or self.wants_successes
             case "late":
                 return "late" in self.kinds and notice.late >= self.late
             case _:
@@ -92,26 +94,26 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class MessageContent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one message tells: notices, and how many there are more."""
+    """The content of a message: notices, and the number of further notices."""
 
     notices: tuple[Notification, ...]
     more: int = 0
 
     def joined(self, other: "MessageContent") -> "MessageContent":
-        """Return both as one, no longer than one may be."""
+        """Return both contents as one, with at most MOST_NOTICES notices."""
         both = compose_message(self.notices + other.notices)
         return MessageContent(both.notices, both.more + self.more + other.more)
 
     @property
     def count(self) -> int:
-        """How many notices it is about."""
+        """The number of notices, including those not listed."""
         return len(self.notices) + self.more
 
 
 def compose_message(notices: Iterable[Notification]) -> MessageContent:
-    """Return notices as one message, no longer than one may be."""
+    """Return the content of one message, with at most MOST_NOTICES notices."""
     found = tuple(notices)
-    return MessageContent(found[:MOST_TOLD], max(len(found) - MOST_TOLD, 0))
+    return MessageContent(found[:MOST_NOTICES], max(len(found) - MOST_NOTICES, 0))
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):
@@ -130,21 +132,21 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """It was taken; `note` tells by whom not."""
+    """The message was accepted. `note` names the recipients that refused it."""
 
     note: str = ""
 
 
 class DeliveryRefused(msgspec.Struct, frozen=True):
-    """It surely was not taken. Where that is not for good, it may be `again`, later."""
+    """The message was not accepted. It is sent `again` later if the refusal may be temporary."""
 
     error: str
     again: bool = True
-    wait: int = 0  # milliseconds that were asked for
+    wait: int = 0  # milliseconds that the target requested
 
 
 class DeliveryUnknown(msgspec.Struct, frozen=True):
-    """It was sent, and nobody said whether it was taken."""
+    """The message was sent, and whether it was accepted is unknown."""
 
     error: str
 
@@ -153,15 +155,15 @@ Delivery = Delivered | DeliveryRefused | DeliveryUnknown
 
 
 class DeliveryResult(msgspec.Struct, frozen=True):
-    """What is to be kept of a delivery."""
+    """The outcome of a delivery, as stored."""
 
     state: State
     error: str = ""
-    wait: int = 0  # milliseconds until it is tried again
+    wait: int = 0  # milliseconds until the next attempt
 
 
 def delivery_result(letter: OutgoingMessage, delivery: Delivery) -> DeliveryResult:
-    """Decide what follows: it is never sent again unless it surely was not taken."""
+    """Decide what follows: a message is sent again only if it certainly was not accepted."""
     match delivery:
         case Delivered(note):
             return DeliveryResult("sent", note)
@@ -170,40 +172,40 @@ def delivery_result(letter: OutgoingMessage, delivery: Delivery) -> DeliveryResu
         case DeliveryRefused(error, again, wait):
             if not again or letter.is_last_try:
                 return DeliveryResult("failed", error)
-            asked = min(wait, LONGEST_WAIT)
-            return DeliveryResult("waiting", error, max(BACKOFF[letter.attempt - 1], asked))
+            requested = min(wait, LONGEST_WAIT)
+            return DeliveryResult("waiting", error, max(BACKOFF[letter.attempt - 1], requested))
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a text that says anything, as it may stand in a message."""
+    """Return the first line of a text that is not blank, cleaned and shortened for a message."""
     line = next((line for line in text.splitlines() if line.strip()), "")
     clean = "".join(c if c.isprintable() else " " for c in line[: 4 * LONGEST_LINE])
     short = " ".join(clean.split())
     return short if len(short) <= LONGEST_LINE else f"{short[: LONGEST_LINE - 3]}..."
 
 
-# -- in words
+# -- rendering
 
 
-def subject(told: MessageContent) -> str:
-    """Return what a message is about, on one line."""
-    if not told.notices:
-        return f"[onbeat] {told.more} notices"
-    others = told.count - 1
+def subject(content: MessageContent) -> str:
+    """Return the subject line of a message."""
+    if not content.notices:
+        return f"[onbeat] {content.more} notices"
+    others = content.count - 1
     more = f", and {others} more" if others else ""
-    return f"[onbeat] {headline(told.notices[0])}{more}"
+    return f"[onbeat] {headline(content.notices[0])}{more}"
 
 
-def text(told: MessageContent) -> str:
-    """Return a message in words."""
-    parts = ["\n".join(_lines(notice)) for notice in told.notices]
-    if told.more:
-        parts.append(f"and {told.more} more, which are not listed here (onbeat runs)")
+def text(content: MessageContent) -> str:
+    """Return the text of a message."""
+    parts = ["\n".join(_lines(notice)) for notice in content.notices]
+    if content.more:
+        parts.append(f"and {content.more} more, not listed here (onbeat runs)")
     return "\n\n".join(parts) + "\n"
 
 
 def headline(notice: Notification) -> str:
-    """Return what happened, in a few words."""
+    """Return a short headline of a notice."""
     name, n = notice.schedule_id, notice.failures
     match notice.kind:
         case "failure":
@@ -226,13 +228,13 @@ def headline(notice: Notification) -> str:
 
 
 def why(notice: Notification) -> str:
-    """Return why that happened, as far as it is known; else nothing."""
+    """Return why it happened, or an empty text if that is not known."""
     if notice.kind == "stuck":
         return f"{STUCK.get(notice.reason, 'its limit')} is {_length(notice.limit)}"
     sentence = SHORTER.get(notice.reason) or SENTENCES.get(notice.reason, "")  # type: ignore[call-overload]
     sentence = str(sentence)
     if "{error}" in sentence:
-        return sentence.replace("{error}", notice.error or "no more is known")
+        return sentence.replace("{error}", notice.error or "details are not known")
     if "{" in sentence:
         sentence = ""
     if notice.error:
@@ -240,13 +242,13 @@ def why(notice: Notification) -> str:
     return sentence
 
 
-def fields(told: MessageContent) -> dict[str, object]:
-    """Return a message as JSON tells it."""
+def fields(content: MessageContent) -> dict[str, object]:
+    """Return the fields of a message as JSON."""
     return {
-        "subject": subject(told),
-        "text": text(told),
-        "notices": [_fields(notice) for notice in told.notices],
-        "more": told.more,
+        "subject": subject(content),
+        "text": text(content),
+        "notices": [_fields(notice) for notice in content.notices],
+        "more": content.more,
     }
 
 
@@ -272,20 +274,20 @@ def _fields(notice: Notification) -> dict[str, object]:
 
 
 def _lines(notice: Notification) -> Sequence[str]:
-    told = [("at", rfc3339_ms(notice.at))]
+    rows = [("at", rfc3339_ms(notice.at))]
     if notice.run_at is not None:
         last = rfc3339(notice.run_at)
         first = notice.first_run_at
         ranged = first is not None and first != notice.run_at
-        told = [("planned", f"{rfc3339(first)} to {last}" if ranged and first else last)]
+        rows = [("planned", f"{rfc3339(first)} to {last}" if ranged and first else last)]
     if reason := why(notice):
-        told.append(("why", reason))
+        rows.append(("why", reason))
     if notice.run_id is not None:
-        told.append(("run", str(notice.run_id)))
+        rows.append(("run", str(notice.run_id)))
     if notice.kind != "test":
         at = "" if notice.run_at is None else f" {rfc3339(notice.run_at)}"
-        told.append(("look", f"onbeat why {notice.schedule_id}{at}"))
-    return [headline(notice), *(f"  {name:<8} {value}" for name, value in told)]
+        rows.append(("look", f"onbeat why {notice.schedule_id}{at}"))
+    return [headline(notice), *(f"  {name:<8} {value}" for name, value in rows)]
 
 
 def _length(ms: int) -> str:
@@ -304,5 +306,5 @@ def _pattern(glob: str) -> re.Pattern[str]:
     if len(parts) == 1:
         return re.compile(parts[0])
     first, *others, last = parts
-    # Each part is taken where it first fits and never again: else it could take for ever.
+    # Each part matches where it first fits, without backtracking, which could take too long.
     return re.compile(f"{first}{''.join(f'(?>.*?{part})' for part in others)}.*{last}")

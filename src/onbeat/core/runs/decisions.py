@@ -1,4 +1,4 @@
-"""Decisions about ticks and runs, as values: whoever gets one carries it out.
+"""Decisions about ticks and runs, as values. The store carries them out.
 
 Ticks are planned in seconds (`run_at`), everything else is in milliseconds.
 """
@@ -11,12 +11,12 @@ from onbeat.core.runs.run import Reason, ReasonDetail, Run, Status
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
-    """One planned instant, or a range of them that one row stands for."""
+    """One planned instant, or a range of them that share one row."""
 
-    run_at: int  # of the latest
+    run_at: int  # the latest, in a range
     due_at: int
-    first_run_at: int | None = None  # of the earliest, if there are several
-    count: int = 1  # of the ticks, or of the events that one follows
+    first_run_at: int | None = None  # the earliest, in a range
+    count: int = 1  # of ticks in a range, or of events that one tick follows
 
 
 class Launch(msgspec.Struct, frozen=True, gc=False):
@@ -24,11 +24,11 @@ class Launch(msgspec.Struct, frozen=True, gc=False):
 
     tick: Tick
     triggered_by: Literal["timer", "catchup"] = "timer"
-    detail: ReasonDetail | None = None  # what the decision knew beyond that
+    detail: ReasonDetail | None = None  # further facts behind the decision
 
 
 class Queue(msgspec.Struct, frozen=True, gc=False):
-    """Start a run when those before it have ended. `behind` is the `run_at` of one in flight."""
+    """Start a run when those before it have ended. `behind` is the `run_at` of a run in flight."""
 
     tick: Tick
     behind: int
@@ -37,7 +37,7 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
 
 
 class Skip(msgspec.Struct, frozen=True, gc=False):
-    """Start nothing, for a reason. `blocked_by` is the `run_at` of the run in the way."""
+    """Skip a tick, for a reason. `blocked_by` is the `run_at` of the blocking run."""
 
     tick: Tick
     reason: Reason
@@ -46,21 +46,21 @@ class Skip(msgspec.Struct, frozen=True, gc=False):
 
 
 class Supersede(msgspec.Struct, frozen=True, gc=False):
-    """End a run that waits: a fresh tick is here."""
+    """End a waiting run in favour of a newer tick."""
 
     run: Run
     reason: Reason = "superseded"
-    newer: int | None = None  # the `run_at` of that tick
+    newer: int | None = None  # the `run_at` of the newer tick
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Let a queued run start: what it waited for was dropped."""
+    """Release a queued run: the run before it was dropped."""
 
     run: Run
 
 
 class RequestCancel(msgspec.Struct, frozen=True, gc=False):
-    """Have the node of a started run end it: a fresh tick is to take its place."""
+    """Request cancellation of a started run in favour of a newer tick."""
 
     run: Run
 
@@ -71,24 +71,24 @@ Decision = AboutTick | AboutRun
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):
-    """The due row of a schedule: its next undecided tick and when that is to be decided."""
+    """The due row of a schedule: its next undecided tick, and when to decide it."""
 
     run_at: int
     due_at: int
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of the ticks that are due, and of the schedule's due row."""
+    """The decisions about due ticks, and the next due row of the schedule."""
 
     decisions: tuple[Decision, ...]
     due: Due | None  # None: there are no more ticks
-    catchups: int = 0  # how much of the allowance it takes
-    spread_until: int = 0  # milliseconds: by then the missed ticks that are left are to start
-    is_short: bool = False  # it would take more of the allowance
+    catchups: int = 0  # how much of the catch-up allowance it uses
+    spread_until: int = 0  # milliseconds: the remaining missed ticks start by then
+    is_short: bool = False  # the allowance was too small for it
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
-    """A run is over."""
+    """A run ends."""
 
     status: Status
     reason: Reason | None = None
@@ -96,15 +96,15 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """A run is to be attempted again, under the same key."""
+    """A run is attempted again, under the same key."""
 
     due_at: int
-    reason: Reason  # why there has to be another attempt
-    is_deferral: bool = False  # the target was busy: this was no failure
+    reason: Reason  # why another attempt follows
+    is_deferral: bool = False  # the target was busy, which is not a failure
 
 
 class AwaitReport(msgspec.Struct, frozen=True, gc=False):
-    """A run goes on elsewhere: whoever has it will tell of its end, or it is over by then."""
+    """A run was accepted by its target, which reports the outcome, or it fails at the deadline."""
 
     deadline_at: int
     external_id: str

@@ -1,4 +1,4 @@
-"""Runs: the rows of decided ticks and of manual starts, and what can become of them.
+"""Runs: the rows of decided ticks and of manual starts, and the outcomes of attempts.
 
 ENQUEUED ──► STARTED ──► SUCCESS | FAILED | CANCELED
     │  ▲        │
@@ -12,11 +12,11 @@ from typing import Literal, get_args
 
 import msgspec
 
-# What caused a run. `timer` and `catchup` are ticks; `backfill` is a past tick that was asked for.
-# StartedBy lists the starts beside the ticks: `manual` is a person or an API caller, `artifact` one
-# that an agent consumes, `overdue` a prompt that was due before its folder was adopted, `next_run`
-# a time that was written to last-run.json. A target gets `retry` from the second attempt on; the
-# run keeps its cause.
+# What caused a run. `timer` and `catchup` are ticks; `backfill` is a past tick that was requested.
+# StartedBy lists the starts that are not ticks: `manual` is a person or an API caller, `artifact`
+# an artifact that an agent consumes, `overdue` a prompt that was due before its folder was adopted,
+# `next_run` a time written to last-run.json. A target receives `retry` from the second attempt on;
+# the run keeps its cause.
 StartedBy = Literal["manual", "artifact", "overdue", "next_run"]
 TriggeredBy = Literal[
     "timer", "manual", "catchup", "retry", "backfill", "artifact", "overdue", "next_run"
@@ -29,28 +29,28 @@ Reason = Literal[
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
-# By which rule a tick is missed, or that a catch-up was asked for when a pause ended.
+# By which rule a tick was missed; `resumed`: a catch-up was requested at the end of a pause.
 Rule = Literal["at_definition", "catchup", "window", "resumed"]
-# What kept a run from starting that was ended while it waited.
+# What a run was waiting for when it was ended.
 WaitedFor = Literal["queue", "retry", "due", "pause", "node", "group", "place"]
 
 
 class ReasonDetail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a decision knew beyond its reason, kept with the run as JSON. Instants: milliseconds."""
+    """Further facts behind a decision, stored with the run as JSON. Instants: milliseconds."""
 
     rule: Rule | None = None
     waited_for: WaitedFor | None = None
-    behind: int | None = None  # the run that it waited behind in a queue
+    behind: int | None = None  # the run before it in the queue
     newer: int | None = None  # seconds: the tick that took its place
     since: int | None = None  # when the pause began, or the gate was closed
-    until: int | None = None  # when the pause was over, if that is not when this was decided
-    start_by: int | None = None  # an edit decided it while no node was up: when its grace ends
-    by: str = ""  # who asked for it, or paused it
-    note: str = ""  # what they said
+    until: int | None = None  # when the pause or closing ended, if not at the decision
+    start_by: int | None = None  # when the grace ends of a tick that an edit decided without a node
+    by: str = ""  # the caller who requested it, or paused the schedule
+    note: str = ""  # the note of that caller
 
 
 class PastAttempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An attempt that ended, and was to be followed by another."""
+    """An attempt that ended, and was followed by another or would have been."""
 
     attempt: int
     started_at: int | None
@@ -61,10 +61,10 @@ class PastAttempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Status(StrEnum):
-    """Where a run is in its life."""
+    """The status of a run."""
 
-    ENQUEUED = "ENQUEUED"  # waiting: to start, in a queue, or for a retry
-    STARTED = "STARTED"  # announced, and launched at once
+    ENQUEUED = "ENQUEUED"  # waiting to start, in a queue, or for a retry
+    STARTED = "STARTED"  # announced, then launched immediately
     SUCCESS = "SUCCESS"
     FAILED = "FAILED"
     CANCELED = "CANCELED"
@@ -80,88 +80,88 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     due_at: int  # milliseconds: when it may start
     created_at: int = 0  # milliseconds
     request_id: str = ""  # of a manual start; empty for a tick
-    attempt: int = 0  # announcements so far
-    blocked_by: int | None = None  # it is queued behind this run
+    attempt: int = 0  # number of announcements so far
+    blocked_by: int | None = None  # the run that it is queued behind
     leased: bool = False  # a node has claimed it
     deferrals: int = 0  # attempts that do not count: the target was busy, or it was handed back
-    deadline_at: int | None = None  # milliseconds: by when it is to start, or to be heard of
-    ending: Reason | None = None  # it was asked to end, for this reason
-    is_backfill: bool = False  # somebody asked for this tick afterwards
-    reattachable: bool = False  # it goes on without its node, and is found by its key
-    detached: bool = False  # its node is gone, and it may run elsewhere: it is to be found again
-    revision: int = 0  # of its schedule: the one that it starts by
-    was_handed_back: bool = False  # what was announced last was not launched, nothing failed before
+    deadline_at: int | None = None  # milliseconds: the deadline for its start, or for its report
+    ending: Reason | None = None  # the reason for which cancellation was requested
+    is_backfill: bool = False  # this past tick was requested by a backfill
+    reattachable: bool = False  # it continues without its node, and can be reattached by its key
+    detached: bool = False  # its node is lost and it may still run: it is to be reattached
+    revision: int = 0  # the revision of its schedule by which it starts
+    was_handed_back: bool = False  # its last announcement was void, and no attempt failed before
 
     @property
     def was_tried(self) -> bool:
-        """Whether an attempt was launched, or was to be and found its target busy."""
+        """Whether an attempt was launched, or found its target busy."""
         return self.attempt > 0 and not self.was_handed_back
 
     @property
     def awaits_retry(self) -> bool:
-        """Whether an attempt failed, or found its target busy, and the next one is to come."""
+        """Whether it waits for another attempt after one that failed or found its target busy."""
         waits = self.status is Status.ENQUEUED and self.was_tried
         return waits and not (self.leased or self.detached)
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether a person wanted it, so that no pause holds it."""
+        """Whether a caller requested it: then no pause holds it."""
         return bool(self.request_id) or self.is_backfill
 
     @property
     def is_accepted(self) -> bool:
-        """Whether it goes on elsewhere, and no node has it."""
+        """Whether its target accepted it, and no node holds it."""
         return self.status is Status.STARTED and not self.leased
 
     def is_unheard_of(self, now: int) -> bool:
-        """Return whether it was accepted, and nobody has told of its end in time."""
+        """Return whether it was accepted, and its outcome was not reported by the deadline."""
         return self.is_accepted and self.deadline_at is not None and self.deadline_at <= now
 
     @property
     def unstarted_end(self) -> "Status":
-        """What it becomes if it is ended while it waits, and not because somebody wished so."""
+        """The status it gets if it is ended while it waits, other than by a cancellation."""
         return Status.FAILED if self.attempt > self.deferrals else Status.SKIPPED
 
     @property
     def was_deferred(self) -> bool:
-        """Whether it is not of a tick decided just then, so that it is judged when claimed."""
+        """Whether it starts later than it was decided: its overlap is rechecked when claimed."""
         return self.was_tried or self.due_at > self.created_at or self.is_backfill
 
     @property
     def awaits_judgement(self) -> bool:
-        """Whether it will be judged again: deferred, and not claimed yet."""
+        """Whether its overlap will be rechecked: it is deferred, and not claimed yet."""
         waits = self.status is Status.ENQUEUED and not (self.leased or self.detached)
         return waits and self.was_deferred
 
     def in_flight(self, now: int) -> bool:
-        """Return whether it stands in the way of another tick: about to start, or started."""
+        """Return whether it blocks other ticks: it is about to start, or started."""
         if self.request_id or self.blocked_by is not None or self.awaits_retry:
             return False
         if self.detached:
             return True
         if self.is_backfill and self.status is Status.ENQUEUED and not self.leased:
-            return False  # it lets ticks of the present go before it
+            return False  # ticks of the present have precedence
         if self.ending is None and self.is_unheard_of(now):
-            return False  # one that was asked to end is in the way until it has
-        # One that was due when it was decided stays so, even if the clock is set back.
+            return False  # but a run to be canceled blocks until it has ended
+        # A run that was due when it was decided stays due, even if the clock is moved backward.
         due = self.due_at <= max(now, self.created_at)
         return due or self.leased or self.status is Status.STARTED
 
 
 def run_key(schedule_id: str, run_at: int, request_id: str = "") -> str:
-    """Return the key under which every attempt of a run is launched, so that a target knows it."""
+    """Return the idempotency key of a run, the same for each of its attempts."""
     text = f"{schedule_id}:manual:{request_id}" if request_id else f"{schedule_id}:{run_at}"
     return sha256(text.encode()).hexdigest()
 
 
 class Succeeded(msgspec.Struct, frozen=True):
-    """The target did its work. `result` is what JSON can say."""
+    """The target succeeded. `result` is a JSON value."""
 
     result: object = None
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The target did not do its work; `retryable` says whether another attempt could."""
+    """The target failed. `retryable` is whether another attempt may succeed."""
 
     error: str
     reason: Reason = "error"
@@ -170,9 +170,9 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The target took it on, and will report the outcome later, by the run's id or key.
+    """The target accepted the run, and will report the outcome later, by the run's id or key.
 
-    `timeout` is how long it has for that, in milliseconds, where its schedule has no timeout.
+    `timeout` is its time for that in milliseconds, used if the schedule has no timeout.
     """
 
     external_id: str = ""
@@ -180,26 +180,26 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Busy(msgspec.Struct, frozen=True):
-    """The target cannot take it now; it is to be asked again in so many milliseconds."""
+    """The target is busy. The next attempt is due in `retry_in` milliseconds."""
 
     error: str
     retry_in: int
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """The target is no more: no attempt could help."""
+    """The target does not exist any more: another attempt cannot succeed."""
 
     error: str
 
 
 class Canceled(msgspec.Struct, frozen=True):
-    """It was ended from outside: asked to, or because its node was stopped."""
+    """The attempt was canceled: by request, or because its node was stopped."""
 
     error: str
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """It was announced by a node that then fell silent: launched zero or one times."""
+    """The run was announced by a node that was then lost: it was launched once or not at all."""
 
 
 Outcome = Succeeded | Failed | Accepted | Busy | Gone | Canceled | Lost

@@ -1,8 +1,8 @@
-"""Parts of a length that differ from one text to another and are always the same for the same."""
+"""Stable pseudo-random offsets, hashed from a string."""
 
 from hashlib import sha256
 
 
 def stable_share(text: str, room: int) -> int:
-    """Return a whole number of at least 0 and less than `room`."""
+    """Return a whole number in `0 <= n < room`, always the same for the same text."""
     return int.from_bytes(sha256(text.encode()).digest()[:8], "big") % room

@@ -1,11 +1,11 @@
-"""Cron texts: from five, six or seven fields to bits.
+"""Cron expressions: from five, six or seven fields to bits.
 
 Five fields are minute, hour, day of month, month, day of week; six put seconds first; seven add a
 year. A field is a list of `*`, values, ranges and steps, with names for months and weekdays.
-Besides: `L`, `L-3`, `15W`, `LW` for dates; `5L`, `MON#2` for weekdays (Sunday is 0 and 7); `?` for
-a day field left open; `H` for a value spread by a hash of the schedule's id; `@daily` and its like.
+Further: `L`, `L-3`, `15W`, `LW` for dates; `5L`, `MON#2` for weekdays (Sunday is 0 and 7); `?` for
+a day field left open; `H` for a value hashed from the schedule's id; macros such as `@daily`.
 
-Every refusal is an `InvalidSchedule` that names the field, the value and what would be right.
+Every error is an `InvalidSchedule` that names the field, the value and what would be right.
 """
 
 import re
@@ -45,7 +45,7 @@ WEEKDAY_NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Field:
-    """One position of a cron text: its name, its bounds, and the names of its values."""
+    """One field of a cron expression: its name, its bounds, and the names of its values."""
 
     name: str
     low: int
@@ -54,15 +54,15 @@ class Field:
 
     @property
     def label(self) -> str:
-        """The name in words."""
+        """The name with spaces."""
         return self.name.replace("_", " ")
 
     @property
     def last(self) -> int:
-        """The last value that is not another name of the first, as Sunday's 7 is."""
+        """The last distinct value: Sunday's 7 is the same as 0."""
         return 6 if self.name == "day_of_week" else self.high
 
-    def meant_by(self, text: str) -> str:
+    def hint_for(self, text: str) -> str:
         """Return a hint: the name that `text` begins with, or the bounds."""
         if text[:3] in self.names:
             return f"write {text[:3]}"
@@ -73,7 +73,7 @@ class Field:
         )
 
     def named(self, text: str) -> int | None:
-        """Return the value called `text`, if one is."""
+        """Return the value with the name `text`, if there is one."""
         return self.low + self.names.index(text) if text in self.names else None
 
 
@@ -88,20 +88,20 @@ FIELDS = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
 
 
 class Values(NamedTuple):
-    """What a field matches: bits, and the specials that depend on the month."""
+    """The values that a field matches: bits, and specials that depend on the month."""
 
     bits: int
     specials: tuple[Special, ...] = ()
 
 
 def canonical(text: str) -> str:
-    """Return `text` as it is kept: one space between fields, capitals, macros in small letters."""
+    """Return `text` as stored: single spaces, upper case, macros in lower case."""
     tidy = " ".join(_checked(text).split())
     return tidy.lower() if tidy.startswith("@") else tidy.upper()
 
 
 def as_typed(refused: InvalidSchedule, typed: str) -> InvalidSchedule:
-    """Return a refusal of a canonical text that quotes what was typed."""
+    """Return an error about a canonical text so that it quotes the text as typed."""
     tidy = " ".join(typed.split())
 
     def quoted(found: re.Match[str]) -> str:
@@ -113,7 +113,7 @@ def as_typed(refused: InvalidSchedule, typed: str) -> InvalidSchedule:
 
 
 def split(text: str) -> list[str]:
-    """Return the seven field texts of a canonical cron text, second to year."""
+    """Return the seven fields of a canonical cron expression, second to year."""
     if text.startswith("@"):
         text = _expand(text)
     parts = text.split(" ")
@@ -130,13 +130,13 @@ def split(text: str) -> list[str]:
 
 
 def uses_hash(text: str) -> bool:
-    """Return whether a canonical cron text has an `H`, so that it depends on the schedule's id."""
+    """Return whether a canonical cron expression has an `H`, which depends on the schedule's id."""
     return "H" in text and any(term[:1] == "H" for term in text.replace(" ", ",").split(","))
 
 
 @lru_cache(maxsize=4096)
 def compile_cron(text: str, timezone: str, *, keep_gaps: bool = True, key: str = "") -> WallPattern:
-    """Return the pattern of a canonical cron text; `key` is what `H` hashes, the schedule's id."""
+    """Return the pattern of a canonical cron expression. `H` hashes `key`, the schedule's id."""
     texts = split(text)
     with naming("cron"):
         if uses_hash(text):
@@ -148,7 +148,7 @@ def compile_cron(text: str, timezone: str, *, keep_gaps: bool = True, key: str =
 def compile_fields(
     texts: list[str], timezone: str, *, either: bool, keep_gaps: bool
 ) -> WallPattern:
-    """Return the pattern of seven field texts, second to year; refuse one that can never match."""
+    """Return the pattern of seven fields, second to year; refuse one that can never match."""
     seconds = parse_field(SECOND, texts[0]).bits
     minutes, hours = parse_field(MINUTE, texts[1]).bits, parse_field(HOUR, texts[2]).bits
     days = compile_days(*texts[3:], either=either)
@@ -168,8 +168,10 @@ def compile_fields(
 
 
 def _refuse_if_skipped(pattern: WallPattern) -> None:
-    """Refuse a pattern whose every time is one that the clocks of its zone jump over."""
-    since = 2_000_000_000 if pattern.days.years is None else FIRST_SECOND  # 2033: rules to come
+    """Refuse a pattern if the clocks of its zone jump over each of its times."""
+    since = (
+        2_000_000_000 if pattern.days.years is None else FIRST_SECOND
+    )  # 2033: only the rules for the future apply
     if pattern.next_after(since) is None:
         problem = f"never matches: the clocks in {pattern.zone.name} jump over every such time"
         raise InvalidSchedule("", problem, hint="another hour or day")
@@ -177,7 +179,7 @@ def _refuse_if_skipped(pattern: WallPattern) -> None:
 
 @lru_cache(maxsize=1024)
 def compile_days(dates: str, months: str, weekdays: str, years: str, *, either: bool) -> DaySet:
-    """Return the days of four field texts, shared by all patterns that have the same."""
+    """Return the days of four fields, shared by all patterns with the same fields."""
     in_month, in_week = parse_field(DAY_OF_MONTH, dates), parse_field(DAY_OF_WEEK, weekdays)
     days = DaySet(
         months=parse_field(MONTH, months).bits,
@@ -190,15 +192,15 @@ def compile_days(dates: str, months: str, weekdays: str, years: str, *, either: 
     )
     if days.never:
         texts = zip(FIELDS[3:], (dates, months, weekdays, years), strict=True)
-        asked = ", ".join(f"{field.label} {text}" for field, text in texts if text[0] not in "*?")
+        fields = ", ".join(f"{field.label} {text}" for field, text in texts if text[0] not in "*?")
         hint = "a day that exists, such as 28"
-        raise InvalidSchedule("", f"never matches: no day has {asked}", hint=hint)
+        raise InvalidSchedule("", f"never matches: no day has {fields}", hint=hint)
     return days
 
 
 @lru_cache(maxsize=4096)
 def parse_field(field: Field, text: str) -> Values:
-    """Return what one field text matches."""
+    """Return the values that one field matches."""
     if text == "*" or (text == "?" and field in (DAY_OF_MONTH, DAY_OF_WEEK)):
         return Values(
             (2 << field.high) - (1 << field.low) if field is not DAY_OF_WEEK else ALL_WEEKDAYS
@@ -219,38 +221,42 @@ def parse_field(field: Field, text: str) -> Values:
 
 
 def _spread(field: Field, text: str, key: str) -> str:
-    """Return the field text with each `H` replaced by what `key` hashes to."""
+    """Return the field with each `H` replaced by its value for `key`."""
     return ",".join(
         _hashed(field, term, key) if term.startswith("H") else term for term in text.split(",")
     )
 
 
 def _checked(text: str) -> str:
-    """Refuse what no cron text can be, before anything else looks at it."""
+    """Refuse what cannot be a cron expression, before it is parsed."""
     if not isinstance(text, str):
-        raise InvalidSchedule("cron", f"{shown(text)} is no text", hint='such as "0 9 * * MON-FRI"')
+        raise InvalidSchedule(
+            "cron", f"{shown(text)} is not a string", hint='such as "0 9 * * MON-FRI"'
+        )
     text = text.strip(" \t\r\n")
     if len(text) > LONGEST_TEXT:
         raise InvalidSchedule("cron", f"{len(text)} characters", hint=f"at most {LONGEST_TEXT}")
     if not text:
-        raise InvalidSchedule("cron", "the text is empty", hint='such as "0 9 * * MON-FRI"')
+        raise InvalidSchedule("cron", "it is empty", hint='such as "0 9 * * MON-FRI"')
     if not (text.isascii() and text.isprintable()):
         if "\n" in text or "\r" in text:
             problem = f"{shown(text)} has several lines"
-            raise InvalidSchedule("cron", problem, hint="one schedule for each line")
-        strange = [char for char in text if char != "\t" and not " " <= char <= "~"]
-        if strange:
-            problem = f"the character {shown(strange[0])} has no meaning here"
-            raise InvalidSchedule("cron", problem, hint="plain digits and letters")
+            raise InvalidSchedule("cron", problem, hint="one schedule per line")
+        invalid = [char for char in text if char != "\t" and not " " <= char <= "~"]
+        if invalid:
+            problem = f"the character {shown(invalid[0])} is not allowed"
+            raise InvalidSchedule("cron", problem, hint="ASCII letters and digits")
     if "TZ=" in text.upper():
         raise InvalidSchedule(
-            "cron", f"{shown(text)} names a zone", hint="timezone: in a file, tz= in Python, --tz"
+            "cron",
+            f"{shown(text)} contains a time zone",
+            hint="timezone: in a file, tz= in Python, --tz",
         )
     return text
 
 
 def _expand(macro: str) -> str:
-    """Return the fields a macro stands for."""
+    """Return the fields of a macro."""
     if macro in MACROS:
         return MACROS[macro]
     if macro.startswith("@every"):
@@ -258,9 +264,9 @@ def _expand(macro: str) -> str:
             "cron", f"{shown(macro)} is an interval", hint=f"every: {macro[7:] or '90m'}"
         )
     if macro == "@reboot":
-        raise InvalidSchedule("cron", "'@reboot' is a start, not a time", hint="startup: 0s")
+        raise InvalidSchedule("cron", "'@reboot' is an event, not a time", hint="startup: 0s")
     raise InvalidSchedule(
-        "cron", f"no macro is called {shown(macro)}", hint=f"known: {', '.join(MACROS)}"
+        "cron", f"{shown(macro)} is not a macro", hint=f"known: {', '.join(MACROS)}"
     )
 
 
@@ -290,7 +296,9 @@ def _term(field: Field, term: str) -> int:
     step = _number(step_text)
     if step is None or step == 0:
         raise _refused(
-            field, f"{shown(step_text)} is no step in {shown(term)}", hint="a whole number from 1"
+            field,
+            f"{shown(step_text)} is not a step in {shown(term)}",
+            hint="a whole number from 1",
         )
     count = field.last - field.low + 1
     if step > count:
@@ -306,9 +314,15 @@ def _value(field: Field, text: str, term: str) -> int:
     if number is None or not field.low <= number <= field.high:
         inside = f" in {shown(term)}" if term != text else ""
         raise _refused(
-            field, f"{shown(text)}{inside} is no {field.label}", hint=field.meant_by(text)
+            field,
+            f"{shown(text)}{inside} is not {_article(field.label)} {field.label}",
+            hint=field.hint_for(text),
         )
     return number
+
+
+def _article(label: str) -> str:
+    return "an" if label == "hour" else "a"
 
 
 def _number(text: str) -> int | None:
@@ -330,7 +344,7 @@ def _special_date(term: str) -> Special:
         if date is not None and 1 <= date <= 31:
             return Workday(date)
     raise _refused(
-        DAY_OF_MONTH, f"{shown(term)} is no day of month", hint="L, L-1 to L-30, LW, 1W to 31W"
+        DAY_OF_MONTH, f"{shown(term)} is not a day of month", hint="L, L-1 to L-30, LW, 1W to 31W"
     )
 
 
@@ -344,17 +358,17 @@ def _special_weekday(term: str) -> Special:
         weekday = _number(day)
     if weekday is None or weekday > 7 or nth is None or (mark and not 1 <= nth <= 5):
         hint = "5L is the last Friday, MON#1 to MON#5"
-        raise _refused(DAY_OF_WEEK, f"{shown(term)} is no weekday of the month", hint=hint)
+        raise _refused(DAY_OF_WEEK, f"{shown(term)} is not a weekday of the month", hint=hint)
     return NthWeekday(weekday % 7, nth)
 
 
 def _hashed(field: Field, term: str, key: str) -> str:
-    """Return what `H`, `H/15`, `H(0-29)` or `H(0-29)/10` means for `key`."""
+    """Return the field text for `H`, `H/15`, `H(0-29)` or `H(0-29)/10` with this key."""
     if not key or not isinstance(key, str):
         raise _refused(
             field,
-            f"{shown(term)} needs a schedule id to hash",
-            hint="in a file it has one; from Python give key=",
+            f"{shown(term)} requires a schedule id to hash",
+            hint="in Python pass key=",
         )
     base, slash, step_text = term.partition("/")
     first, last = field.low, 28 if field is DAY_OF_MONTH else field.last
@@ -362,7 +376,7 @@ def _hashed(field: Field, term: str, key: str) -> str:
         low, dash, high = base[2:-1].partition("-")
         if not (base.startswith("H(") and base.endswith(")") and dash):
             raise _refused(
-                field, f"{shown(term)} is no hashed value", hint="H, H/15, H(0-29) or H(0-29)/10"
+                field, f"{shown(term)} is not a hashed value", hint="H, H/15, H(0-29) or H(0-29)/10"
             )
         first, last = _value(field, low, term), _value(field, high, term)
         if last < first:
@@ -373,7 +387,7 @@ def _hashed(field: Field, term: str, key: str) -> str:
     if slash and (not step or step > last - first + 1):
         raise _refused(
             field,
-            f"{shown(step_text)} is no step in {shown(term)}",
+            f"{shown(step_text)} is not a step in {shown(term)}",
             hint=f"1 to {last - first + 1}",
         )
     digest = int.from_bytes(

@@ -1,7 +1,7 @@
-"""Which days of a year match, as one integer: bit 0 is January 1.
+"""The matching days of a year as one integer: bit 0 is January 1.
 
 Only fourteen kinds of year exist (leap or not, beginning on one of seven weekdays), so a set of
-days without listed years is at most fourteen integers, each computed when first asked for.
+days without listed years is at most fourteen integers, each computed when first needed.
 """
 
 from bisect import bisect_right
@@ -20,19 +20,19 @@ LAST_YEAR = 9999
 
 
 class FromEnd(NamedTuple):
-    """`L` and `L-3`: so many days before the last of the month."""
+    """`L` and `L-3`: a number of days before the last day of the month."""
 
     days: int
 
 
 class Workday(NamedTuple):
-    """`15W`: the Monday to Friday nearest to a date, in its month; `LW`, to the last, is 0."""
+    """`15W`: the workday nearest to a date, in its month; 0 is `LW`, the last workday."""
 
     date: int
 
 
 class NthWeekday(NamedTuple):
-    """`MON#2`: the n-th such weekday of the month; `5L` is 0, the last."""
+    """`MON#2`: the n-th such weekday of the month; 0 is `5L`, the last one."""
 
     weekday: int
     nth: int
@@ -42,7 +42,7 @@ Special = FromEnd | Workday | NthWeekday
 
 
 class Year(NamedTuple):
-    """A year: the day numbers it begins and ends at, and which of the fourteen kinds it is."""
+    """A year: its first day number, the one after its last, and its kind (of fourteen)."""
 
     number: int
     start: int
@@ -51,7 +51,7 @@ class Year(NamedTuple):
 
 
 class DaySet:
-    """The days that match. With `either` the date or the weekday must match, otherwise both."""
+    """The matching days. With `either` the date or the weekday must match, otherwise both."""
 
     __slots__ = (
         "_by_kind", "dates", "either", "last_year", "months",
@@ -81,12 +81,12 @@ class DaySet:
         if self.years is not None:
             return not any(self.in_year(year_of(number)) for number in self.years)
         if self.dates & _IN_EVERY_MONTH and self.weekdays:
-            return False  # such a date comes, and sooner or later on every weekday
+            return False  # each such date exists, and falls on every weekday in some year
         return not any(self.in_year(year_of(number)) for number in _ONE_OF_EACH_KIND)
 
     @property
     def few(self) -> bool:
-        """Whether so few days match that clock changes could swallow them all."""
+        """Whether so few days match that clock changes could remove all their times."""
         open_weekdays = self.dates == ALL_DATES and not self.special_weekdays
         return not open_weekdays and self.in_year(_SOME_YEAR).bit_count() <= 2
 
@@ -143,7 +143,9 @@ def year_around(day: int) -> Year:
     """Return the year that day number `day` falls in."""
     if _STARTS[0] <= day < _STARTS[-1]:
         return _YEARS[bisect_right(_STARTS, day) - 1]
-    year = year_of(1970 + day * 400 // 146_097)  # by the length of the mean year: right, or one off
+    year = year_of(
+        1970 + day * 400 // 146_097
+    )  # by the mean length of a year: exact, or off by one
     if day < year.start:
         return year_of(year.number - 1)
     return year if day < year.end else year_of(year.number + 1)
@@ -173,7 +175,7 @@ def bits_from(positions: Iterable[int]) -> int:
 
 
 def _special_days(specials: tuple[Special, ...], leap: int, begins_on: int) -> int:
-    """Return the days of a year that the specials mean."""
+    """Return the days of a year for some specials."""
     found, starts = 0, _MONTH_STARTS[leap]
     for special in specials:
         for month in range(1, 13):
@@ -183,7 +185,7 @@ def _special_days(specials: tuple[Special, ...], leap: int, begins_on: int) -> i
 
 
 def _special_day(special: Special, length: int, begins_on: int) -> int:
-    """Return the day a special means in such a month as a bit, or 0."""
+    """Return the day of a special in such a month as a bit, or 0."""
     match special:
         case FromEnd(days):
             return 1 << length - 1 - days if days < length else 0
@@ -209,8 +211,8 @@ def _month_starts(february: int) -> tuple[int, ...]:
     return (0, 0, *accumulate(lengths))  # of month 1..13 at [1]..[13]
 
 
-# At [0] of a common year, at [1] of a leap year: where months begin; and as bits the whole year,
-# the days of month 1..12, and the days that are date 1..31.
+# Index 0 is a common year, index 1 a leap year: the starts of the months, and as bits the whole
+# year, the days of months 1..12, and the days with date 1..31.
 _MONTH_STARTS = (_month_starts(28), _month_starts(29))
 _YEAR = ((1 << 365) - 1, (1 << 366) - 1)
 _MONTHS = [[0, *((1 << b) - (1 << a) for a, b in pairwise(starts[1:]))] for starts in _MONTH_STARTS]
@@ -222,6 +224,6 @@ _EVERY_WEEK = bits_from(range(0, 366, 7))
 _IN_EVERY_MONTH = (1 << 29) - 2
 _ONE_OF_EACH_KIND = range(2000, 2028)  # 28 years in a row without a century hold all fourteen
 
-_YEARS = [year_of(number) for number in range(1900, 2201)]  # those that are asked for
+_YEARS = [year_of(number) for number in range(1900, 2201)]  # the usual range, computed in advance
 _STARTS = [year.start for year in _YEARS]
 _SOME_YEAR = year_of(2026)

@@ -1,7 +1,7 @@
-"""Lengths of time: `90m`, `1h30m`, `2w`, `1mo`, or ISO 8601 (`PT90M`, `P1M`).
+"""Durations: `90m`, `1h30m`, `2w`, `1mo`, or ISO 8601 (`PT90M`, `P1M`).
 
-Seconds, minutes and hours are elapsed time; days, weeks, months and years are calendar time, whose
-length in seconds depends on where they lie. A `Duration` keeps the three apart.
+Seconds, minutes and hours are elapsed time. Days, weeks, months and years are calendar time: their
+length in seconds depends on the dates. A `Duration` keeps months, days and seconds apart.
 """
 
 import re
@@ -24,7 +24,7 @@ _ISO = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """So many calendar months and days, and so many seconds."""
+    """A number of calendar months, of days and of seconds."""
 
     months: int = 0
     days: int = 0
@@ -46,7 +46,7 @@ class Duration:
 
     @property
     def elapsed(self) -> int:
-        """The length in seconds, a day being 24 hours; months have none and are refused."""
+        """The length in seconds, with days of 24 hours. Months have no fixed length."""
         if self.months:
             hint = "days, hours, minutes or seconds"
             raise InvalidSchedule("", f"{shown(str(self))} has no fixed length", hint=hint)
@@ -54,7 +54,7 @@ class Duration:
 
 
 def parse_duration(value: object) -> Duration:
-    """Return the duration that a text or a timedelta gives; anything else is refused."""
+    """Return the duration of a text or a timedelta; anything else is refused."""
     if isinstance(value, Duration):
         return value
     if isinstance(value, timedelta):

@@ -1,7 +1,7 @@
 """Instants at the edge: RFC 3339 and datetimes in, whole UTC seconds inside, RFC 3339 out.
 
 A fraction of a second may have any number of digits. It is rounded down: to the second, or to the
-millisecond where these are kept.
+millisecond where those are stored.
 """
 
 import re
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from onbeat.core.time.zones import DAY, FIRST_SECOND, LAST_SECOND, Gap, Zone, date_of, day_number
 from onbeat.errors import InvalidSchedule, shown
 
-Instant = int | float | datetime  # what a caller may give; inside it is an int
+Instant = int | float | datetime  # what callers may pass; internally it is an int
 
 _TEXT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
 )
 _FRACTION = re.compile(r"(?<=:\d\d:\d\d)\.(\d+)", re.ASCII)  # of a second
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - zones are taken off before it is used
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - zones are removed before it is used
 
 
 def whole_second(t: Instant) -> int:
@@ -26,7 +26,7 @@ def whole_second(t: Instant) -> int:
     if isinstance(t, datetime):
         if t.tzinfo is None:
             raise TypeError(
-                f"{t!r} has no zone, so it is no instant: give it one, such as tzinfo=UTC"
+                f"{t!r} has no zone, so it is not an instant: set one, such as tzinfo=UTC"
             )
         return (t.replace(tzinfo=None) - _EPOCH - (t.utcoffset() or timedelta(0))) // timedelta(
             seconds=1
@@ -34,7 +34,7 @@ def whole_second(t: Instant) -> int:
     try:
         return int(t // 1)
     except (TypeError, ValueError, OverflowError):
-        problem = f"{t!r} is no instant: give UTC seconds, or a datetime with a zone"
+        problem = f"{t!r} is not an instant: pass UTC seconds, or a datetime with a zone"
         raise TypeError(problem) from None
 
 
@@ -65,7 +65,7 @@ def rfc3339_ms(t: int) -> str:
 
 
 def canonical_time(value: object) -> str:
-    """Return the one spelling of a date and time, kept local if it had no offset, else in UTC."""
+    """Return the canonical text of a date and time: local if it has no offset, otherwise UTC."""
     if isinstance(value, datetime):
         if value.tzinfo is not None:
             return rfc3339(_inside(whole_second(value), value))
@@ -75,7 +75,7 @@ def canonical_time(value: object) -> str:
 
 
 def resolve(text: str, zone: Zone) -> int:
-    """Return the instant of a canonical time, a local one being the first pass in `zone`.
+    """Return the instant of a canonical time: for a local time the first occurrence in `zone`.
 
     A local time that the clocks jump over is refused, with the times before and after the gap.
     """
@@ -86,13 +86,13 @@ def resolve(text: str, zone: Zone) -> int:
     if isinstance(found, Gap):
         size = found.last - found.first
         earlier, later = (rfc3339(w)[:-1] for w in (wall - size, wall + size))
-        problem = f"{text} does not exist in {zone.name}, where the clocks are put forward then"
+        problem = f"{text} does not exist in {zone.name}: the clocks move forward over it"
         raise InvalidSchedule("", problem, hint=f"{earlier} or {later}")
     return _inside(found, text)
 
 
 class TypedTime(NamedTuple):
-    """A time that was typed: the instant, a second one if the clocks show it twice, and a note."""
+    """A typed time: its instant, the second instant if the clocks show it twice, and a note."""
 
     at: int
     again: int | None = None
@@ -100,10 +100,10 @@ class TypedTime(NamedTuple):
 
 
 def read_typed(text: str, zone: Zone) -> TypedTime:
-    """Return the instant of a time that was typed to ask for what there is, or was.
+    """Return the instant of a time typed in a query.
 
-    A local time that the clocks jump over stands for the first instant after the gap, as it does
-    for a trigger that keeps it; one that they show twice for both.
+    A local time that the clocks jump over means the first instant after the gap, as it does for a
+    trigger that shifts it. A time that they show twice means both instants.
     """
     wall, offset = _parse(text)
     if offset is not None:
@@ -114,9 +114,7 @@ def read_typed(text: str, zone: Zone) -> TypedTime:
         change = f"clocks go from {_clock_text(found.first)} to {_clock_text(found.last)}"
         missing = f"{_clock_text(wall)} does not exist {where} ({change})"
         first = rfc3339(found.at, zone)
-        return TypedTime(
-            found.at, None, f"{missing}: this is of {first}, the first instant after it"
-        )
+        return TypedTime(found.at, None, f"{missing}: showing {first}, the first instant after it")
     at = _inside(found, text)
     again = _second_pass(wall, at, zone)
     if again is None:
@@ -139,7 +137,7 @@ def _clock_text(wall: int) -> str:
 
 
 def parse_instant(value: object) -> int:
-    """Return the instant that an RFC 3339 text with an offset names."""
+    """Return the instant of an RFC 3339 text with an offset."""
     wall, offset = _parse(value, hint="such as 2026-12-01T09:00:00Z")
     if offset is None:
         hint = f"{value}Z, or +01:00 and the like"
@@ -148,7 +146,7 @@ def parse_instant(value: object) -> int:
 
 
 def parse_instant_ms(value: object) -> int:
-    """Return the instant that an RFC 3339 text with an offset names, in milliseconds."""
+    """Return the instant of an RFC 3339 text with an offset, in milliseconds."""
     whole = parse_instant(value) * 1000
     match = _FRACTION.search(value) if isinstance(value, str) else None
     return whole if match is None else whole + int(match[1][:3].ljust(3, "0"))
@@ -188,12 +186,14 @@ def _inside(t: int, value: object) -> int:
     if not FIRST_SECOND <= t <= LAST_SECOND:
         problem = f"{shown(str(value))} is outside the calendar"
         raise InvalidSchedule(
-            "", problem, hint="the years 1 to 9999, but for their first and last hours"
+            "", problem, hint="the years 1 to 9999, without the first and last hours"
         )
     return t
 
 
 def _offset_text(offset: int) -> str:
     sign, size = ("-", -offset) if offset < 0 else ("+", offset)
-    seconds = f":{size % 60:02}" if size % 60 else ""  # local mean times of before the zones
+    seconds = (
+        f":{size % 60:02}" if size % 60 else ""
+    )  # local mean time, before standard time was introduced
     return f"{sign}{size // 3600:02}:{size // 60 % 60:02}{seconds}"

@@ -1,16 +1,16 @@
-"""Ticks of the wall clock: which seconds of a zone's local time match, found by shifting bits.
+"""Patterns of local time: which seconds of a zone's local time match, found by shifting bits.
 
-A pattern is its days (`days.Days`), the minutes of a day as 1440 bits and the seconds of a minute
-as 60. The rule for clock changes is that of Debian's cron, coalesced:
+A pattern is its days (a `DaySet`), the minutes of a day as 1440 bits and the seconds of a minute
+as 60 bits. The rule for clock changes is that of Debian's cron, coalesced:
 
-- a *wild* pattern has a tick at every real instant whose wall time matches: at both passes of a
+- a *wild* pattern has a tick at every real instant that matches in wall time: at both passes of a
   fold, none in a gap;
-- a *fixed* one has a tick for every matching wall time, at the first instant the clock reaches or
-  passes it: the first pass of a fold, the end of a gap. A gap of over three hours (a skipped day)
-  drops what is in it.
+- a *fixed* pattern has a tick for every matching wall time, at the first instant at which the clock
+  reaches or passes it: the first pass of a fold, the end of a gap. Times in a gap of more than
+  three hours (a skipped day) are dropped.
 
-Equal instants are one tick. The answer depends on `t` alone: `_window` only remembers the stretch
-of one offset and one year that the last answer came from.
+Equal instants are one tick. The answer depends on `t` alone: `_window` only caches the range of one
+offset and one year in which the last answer was found.
 """
 
 from bisect import bisect_left
@@ -38,15 +38,15 @@ from onbeat.core.time.zones import (
 )
 
 CYCLE = 401 * 366 * DAY  # the calendar, and with it every yearly rule, repeats after 400 years
-RULES_ONLY = days_before_year(2100) * DAY  # from here on no zone changes but by its rule
+RULES_ONLY = days_before_year(2100) * DAY  # from here on every zone changes by its rule only
 NEVER = (days_before_year(LAST_YEAR + 1) + 800) * DAY  # a wall time after every other
 
 
 class LocalRange(NamedTuple):
     """Wall times `first <= w < last` under one offset.
 
-    With `after_gap` the instant of `first` is a tick though its wall time does not match: the one
-    that stands for those in the gap before it.
+    With `after_gap` the instant of `first` is a tick although its wall time does not match: it is
+    the tick of the wall times in the gap before it.
     """
 
     first: int
@@ -56,7 +56,7 @@ class LocalRange(NamedTuple):
 
 
 class WallPattern:
-    """What cron, calendar and daily compile to. `texts` are its seven fields, as parsed."""
+    """The compiled form of cron, calendar and daily. `texts` are its seven fields, as parsed."""
 
     __slots__ = (
         "_day_bits", "_day_starts", "_last", "_second", "_window",
@@ -78,9 +78,12 @@ class WallPattern:
         self.minutes, self.seconds = minutes, seconds
         self.wild, self.keep_gaps = wild, keep_gaps
         self._second = lowest_bit(seconds)
-        self._day_starts = lowest_bit(minutes) * 60  # the second comes with the window's base
+        self._day_starts = lowest_bit(minutes) * 60  # the second is part of the window's base
         self._window = (0, 0, 0, 0)  # lo <= t < hi, the instant the year began, its days
-        self._last: tuple[int | None, int | None] = (None, None)  # asked, answered
+        self._last: tuple[int | None, int | None] = (
+            None,
+            None,
+        )  # the last argument of `look`, and its result
         self._day_bits: int | None = None
 
     def next_after(self, t: int) -> int | None:
@@ -100,9 +103,9 @@ class WallPattern:
         return self._search(t)
 
     def look(self, t: int) -> int | None:
-        """Return what `next_after` does, at once if it was just asked, as a herd asks it."""
-        asked, tick = self._last
-        if t != asked:
+        """Return the same as `next_after`, cached for schedules that are due together."""
+        last_t, tick = self._last
+        if t != last_t:
             tick = self.next_after(t)
             self._last = (t, tick)
         return tick
@@ -111,45 +114,45 @@ class WallPattern:
         """Yield the ticks in `first <= t < last` in order, in lists of one day at most."""
         minutes, seconds = [60 * minute for minute in bits_of(self.minutes)], bits_of(self.seconds)
         times = [minute + second for minute in minutes for second in seconds]
-        for stretch in self._stretches(first, last):
-            if stretch.after_gap:
-                yield [stretch.first - stretch.offset]
-            first_day, last_day = stretch.first // DAY, (stretch.last - 1) // DAY
+        for part in self._ranges(first, last):
+            if part.after_gap:
+                yield [part.first - part.offset]
+            first_day, last_day = part.first // DAY, (part.last - 1) // DAY
             for day in self._days_between(first_day, last_day):
                 begins = day * DAY
                 found = times
                 if day in (first_day, last_day):
                     a, b = (
-                        bisect_left(times, stretch.first - begins),
-                        bisect_left(times, stretch.last - begins),
+                        bisect_left(times, part.first - begins),
+                        bisect_left(times, part.last - begins),
                     )
                     found = times[a:b]
-                base = begins - stretch.offset
+                base = begins - part.offset
                 yield [base + time for time in found]
 
     def count(self, first: int, last: int) -> int:
-        """Return how many ticks there are in `first <= t < last`, without going through them."""
+        """Return how many ticks there are in `first <= t < last`, without listing them."""
         return sum(
-            self._count_walls(stretch.first, stretch.last) + stretch.after_gap
-            for stretch in self._stretches(first, last)
+            self._count_walls(part.first, part.last) + part.after_gap
+            for part in self._ranges(first, last)
         )
 
     def bits(self, first: int, last: int) -> int:
         """Return the ticks in `first <= t < last`, a day or two, as bits: bit 0 is `first`."""
         found = 0
-        for stretch in self._stretches(first, last):
-            shift = first + stretch.offset
-            if stretch.after_gap:
-                found |= 1 << stretch.first - shift
-            for day in self._days_between(stretch.first // DAY, (stretch.last - 1) // DAY):
-                begins = max(stretch.first - day * DAY, 0)
-                ends = min(stretch.last - day * DAY, DAY)
-                part = (self._bits_of_day() & (1 << ends) - 1) >> begins
-                found |= part << begins + day * DAY - shift
+        for part in self._ranges(first, last):
+            shift = first + part.offset
+            if part.after_gap:
+                found |= 1 << part.first - shift
+            for day in self._days_between(part.first // DAY, (part.last - 1) // DAY):
+                begins = max(part.first - day * DAY, 0)
+                ends = min(part.last - day * DAY, DAY)
+                bits = (self._bits_of_day() & (1 << ends) - 1) >> begins
+                found |= bits << begins + day * DAY - shift
         return found
 
     def walls(self, first: int, last: int) -> list[int]:
-        """Return the matching wall times `first <= w < last` of a short range, clocks unchanged."""
+        """Return the matching wall times `first <= w < last`, ignoring clock changes."""
         found, wall = [], self._next_wall(first)[0]
         while wall < last:
             found.append(wall)
@@ -157,7 +160,7 @@ class WallPattern:
         return found
 
     def _search(self, t: int) -> int | None:
-        """Answer for any `t`, across years and clock changes."""
+        """Find the first tick later than any `t`, across years and clock changes."""
         if t.__class__ is not int:
             raise TypeError(f"{t!r} is not in whole seconds")
         if not FIRST_SECOND <= t < LAST_SECOND:
@@ -187,7 +190,7 @@ class WallPattern:
             segment, wall = following, opens
 
     def _remember(self, wall: int, year: Year, segment: Segment) -> int | None:
-        """Return the tick at `wall`, and keep what `next_after` needs for its neighbours."""
+        """Return the tick at `wall`, and cache the window that contains it."""
         start, end, offset, seen = segment
         lo, hi = year.start * DAY - offset, year.end * DAY - offset
         base = lo + self._second
@@ -202,9 +205,9 @@ class WallPattern:
         return tick if tick <= LAST_SECOND else None
 
     def _next_wall(self, wall: int) -> tuple[int, Year]:
-        """Return the first matching wall time at or after `wall`, or NEVER, and the year it is in.
+        """Return the first matching wall time at or after `wall`, or NEVER, and its year.
 
-        Clock changes do not count here.
+        Clock changes are ignored.
         """
         day, second = divmod(wall, DAY)
         year = year_around(day)
@@ -239,15 +242,15 @@ class WallPattern:
             return (minute + 1 + lowest_bit(rest)) * 60 + self._second
         return None
 
-    def _stretches(self, first: int, last: int) -> Iterator[LocalRange]:
-        """Yield the wall times of which each match is a tick in `first <= t < last`, in order."""
+    def _ranges(self, first: int, last: int) -> Iterator[LocalRange]:
+        """Yield the ranges of wall time in which each match is a tick in `first <= t < last`."""
         first, last = max(first, FIRST_SECOND), min(last, LAST_SECOND + 1)
         segment = self.zone.segment(first - 1)
         while True:
             begins, ends = first + segment.offset, min(segment.end, last) + segment.offset
             if not self.wild:
                 begins = max(begins, segment.seen)
-            after_gap = first == segment.start and self._stands_for_a_gap(segment)
+            after_gap = first == segment.start and self._has_tick_of_gap(segment)
             if begins < ends or after_gap:
                 yield LocalRange(begins, max(begins, ends), segment.offset, after_gap)
             if segment.end >= last:
@@ -255,7 +258,7 @@ class WallPattern:
             first = max(first, segment.end)
             segment = self.zone.segment(segment.end)
 
-    def _stands_for_a_gap(self, segment: Segment) -> bool:
+    def _has_tick_of_gap(self, segment: Segment) -> bool:
         if self.wild:
             return False
         before = self.zone.segment(segment.start - 1)

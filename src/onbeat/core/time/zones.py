@@ -1,11 +1,11 @@
-"""Time zones as whole numbers: from which instant on which offset holds.
+"""Time zones as whole numbers: the offset for each range of instants.
 
-A zone is a row of segments. Inside one the wall clock runs evenly; where two meet it jumps, forward
-over a *gap* or back into a *fold*. `seen` is the furthest the wall clock of this zone ever stood
-before the segment began, so a wall time below it has had its turn: it was shown, or jumped over.
+A zone is a list of segments. Within a segment the wall clock runs evenly; between two it jumps,
+forward over a *gap* or back into a *fold*. `seen` is the latest wall time that the clock of the
+zone showed before the segment began: a wall time below it has already been shown or jumped over.
 
-The data is the `tzdata` package alone, read through the import system like the code it is; the
-machine's own zone files are never opened, so every node with one `tzdata` gives one answer.
+The data is that of the `tzdata` package alone, read through the import system. The zone files of
+the machine are never read, so all nodes with the same `tzdata` have the same results.
 """
 
 import pkgutil
@@ -31,11 +31,11 @@ _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 # The calendar ends where the local date of some zone would leave the years 1 to 9999.
 FIRST_SECOND = (date.min.toordinal() - _EPOCH_ORDINAL + 1) * DAY
 LAST_SECOND = (date.max.toordinal() - _EPOCH_ORDINAL + 1) * DAY - 15 * 3600
-END_OF_TIME = LAST_SECOND + 400 * DAY  # after every instant there is a tick for
+END_OF_TIME = LAST_SECOND + 400 * DAY  # later than every tick
 
 
 class Segment(NamedTuple):
-    """A stretch of time, `start <= t < end`, during which wall time is `t + offset`."""
+    """A range of time, `start <= t < end`, in which wall time is `t + offset`."""
 
     start: int
     end: int
@@ -52,7 +52,7 @@ class Gap(NamedTuple):
 
 
 class Zone:
-    """One time zone. Made by `zone(name)`, of which there is one per name."""
+    """One time zone. Use `zone(name)`, which returns one object per name."""
 
     __slots__ = ("_rule", "_table", "name")
 
@@ -61,12 +61,12 @@ class Zone:
     ) -> None:
         self.name = name
         self._rule = rule
-        known_until = END_OF_TIME if rule is None else starts[-1]
-        self._table = (starts, _segments(starts, offsets), known_until)  # replaced as one
+        table_end = END_OF_TIME if rule is None else starts[-1]
+        self._table = (starts, _segments(starts, offsets), table_end)  # replaced as one
 
     def segment(self, t: int) -> Segment:
         """Return the segment that holds the instant `t`."""
-        starts, segments, _ = self._known(t)
+        starts, segments, _ = self._table_until(t)
         return segments[max(bisect_right(starts, t) - 1, 0)]
 
     def offset(self, t: int) -> int:
@@ -74,8 +74,8 @@ class Zone:
         return self.segment(t).offset
 
     def first_pass(self, wall: int) -> int | Gap:
-        """Return the first instant the clock shows `wall`, or the gap in which it never does."""
-        _, segments, _ = self._known(wall + 2 * DAY)
+        """Return the first instant at which the clock shows `wall`, or the gap that contains it."""
+        _, segments, _ = self._table_until(wall + 2 * DAY)
         i = max(bisect_right(segments, wall, key=_seen) - 1, 0)
         segment = segments[i]
         instant = wall - segment.offset
@@ -98,12 +98,12 @@ class Zone:
             segment = following
         return found
 
-    def _known(self, t: int) -> tuple[list[int], list[Segment], int]:
-        """Return the table, which the yearly rule has written until well after `t`."""
+    def _table_until(self, t: int) -> tuple[list[int], list[Segment], int]:
+        """Return the table of segments, extended by the yearly rule beyond `t`."""
         table = self._table
         if t < table[2] or table[2] == END_OF_TIME:
             return table
-        assert self._rule is not None, "a zone without a rule knows all its segments"
+        assert self._rule is not None, "a zone without a rule lists all its segments"
         starts, offsets = list(table[0]), [segment.offset for segment in table[1]]
         year = _year_of(max(starts[-1], self._rule.after))
         until = min(max(_year_of(t), year) + 2 * len(starts), date.max.year)
@@ -112,20 +112,20 @@ class Zone:
                 if start > starts[-1] and offset != offsets[-1]:
                     starts.append(start)
                     offsets.append(offset)
-        known_until = END_OF_TIME if until == date.max.year else starts[-1]
-        self._table = (starts, _segments(starts, offsets), known_until)
+        table_end = END_OF_TIME if until == date.max.year else starts[-1]
+        self._table = (starts, _segments(starts, offsets), table_end)
         return self._table
 
 
 @cache  # bounded by the list of names
 def _load(name: str) -> Zone:
     data = pkgutil.get_data("tzdata", f"zoneinfo/{name}")
-    assert data is not None, f"tzdata lists {name} and does not have it"
+    assert data is not None, f"tzdata lists {name} but does not contain it"
     return Zone(name, *_parse_tzif(data))
 
 
 def zone(name: object) -> Zone:
-    """Return the zone with this IANA name; anything else is refused, with the nearest names."""
+    """Return the zone with this IANA name. Other names are refused, with similar names."""
     if not isinstance(name, str) or name not in names():
         raise InvalidSchedule("timezone", f"no zone is called {shown(name)}", hint=_nearest(name))
     return _load(name)
@@ -133,21 +133,21 @@ def zone(name: object) -> Zone:
 
 @lru_cache(maxsize=1)
 def names() -> frozenset[str]:
-    """Return every name the zone data has: the list of what `zone` accepts."""
+    """Return every name of the zone data: the names that `zone` accepts."""
     listed = pkgutil.get_data("tzdata", "zones")
     assert listed is not None, "the tzdata package has no list of zones"
     return frozenset(listed.decode("ascii").split())
 
 
 def digests() -> dict[str, str]:
-    """Return a short digest of each zone's rules: those that differ between two versions changed.
+    """Return a short digest of the rules of each zone, to compare two versions of the data.
 
-    It reads every zone, which takes some 40 ms.
+    It reads every zone, which takes about 40 ms.
     """
     found: dict[str, str] = {}
     for name in sorted(names()):
         rules = pkgutil.get_data("tzdata", f"zoneinfo/{name}")
-        assert rules is not None, f"tzdata lists {name} and does not have it"
+        assert rules is not None, f"tzdata lists {name} but does not contain it"
         found[name] = sha256(rules).hexdigest()[:12]
     return found
 
@@ -169,7 +169,7 @@ def date_of(day: int) -> date:
 
 
 class _Change(NamedTuple):
-    """When a rule acts: the `week`-th `weekday` (Sunday is 0) of `month`, `time` seconds on."""
+    """The `week`-th `weekday` (Sunday is 0) of `month`, plus `time` seconds."""
 
     month: int
     week: int
@@ -179,14 +179,14 @@ class _Change(NamedTuple):
     def wall(self, year: int) -> int:
         first = day_number(year, self.month, 1)
         day = first + (self.weekday - (first + 4)) % 7 + 7 * (self.week - 1)
-        if self.week == 5:  # "the last one": four weeks on may be a week too far
+        if self.week == 5:  # the last one: the fifth week may be in the next month
             following = day_number(year + self.month // 12, self.month % 12 + 1, 1)
             day -= 7 * (day >= following)
         return day * DAY + self.time
 
 
 class _Rule(NamedTuple):
-    """The rule that holds for ever after the last listed transition, which was at `after`."""
+    """The rule that applies after the last listed transition, which was at `after`."""
 
     after: int
     standard: int
@@ -229,7 +229,7 @@ def _parse_tzif(data: bytes) -> tuple[list[int], list[int], _Rule | None]:
     for instant, kind in zip(instants, kinds, strict=True):
         if (
             instant > starts[0] and offset_of[kind] != offsets[-1]
-        ):  # a mere change of name is no jump
+        ):  # a change of the abbreviation alone is not a jump
             starts.append(instant)
             offsets.append(offset_of[kind])
     return (
@@ -249,7 +249,7 @@ _FOOTER = re.compile(rf"{_NAME}{_OFFSET}(?:{_NAME}(?:{_OFFSET})?{_CHANGE}{_CHANG
 
 def _parse_rule(text: str, *, after: int) -> _Rule | None:
     match = _FOOTER.fullmatch(text)
-    assert match is not None, f"this tz data has a rule of a form never seen: {text!r}"
+    assert match is not None, f"this tz data has a rule of an unknown form: {text!r}"
     found = match.groups()
     if found[6] is None:
         return None
@@ -275,11 +275,11 @@ def _year_of(t: int) -> int:
 
 
 def _nearest(name: object) -> str:
-    """Say which names were perhaps meant: by other letters, the city alone, a near spelling."""
+    """Return a hint with similar names: by other case, by the city alone, or by spelling."""
     text = str(name)[:64].strip().replace(" ", "_").lower()
     offset = re.fullmatch(r"(?:utc|gmt)?([+-])0?(\d{1,2})(?::?00)?", text, re.ASCII)
     if offset and f"Etc/GMT{'-' if offset[1] == '+' else '+'}{offset[2]}" in names():
-        west = "-" if offset[1] == "+" else "+"  # these names count the other way round
+        west = "-" if offset[1] == "+" else "+"  # the sign in these names is inverted
         fixed = f"Etc/GMT{west}{offset[2]} for a fixed {offset[1]}{offset[2]}:00"
         return f"a place such as Europe/Berlin, or {fixed}"
     lowered = {known.lower(): known for known in sorted(names())}

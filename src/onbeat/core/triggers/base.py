@@ -1,11 +1,11 @@
-"""What every trigger can do: find the next tick, tell of the ticks in a range, and be combined.
+"""The base of all triggers: find the next tick, list the ticks of a range, combine triggers.
 
-The laws, which the tests hold every kind to:
+The laws, which the tests check for every kind:
 
 - `next_after(t) > t`, in whole seconds;
-- the answer is the same for every instant from `t` until the tick it gives;
+- the result is the same for every instant from `t` until the tick that it returns;
 - the ticks of a range are those of its two halves;
-- an answer, or "never", comes within 50 ms.
+- a result, or "never", is found within 50 ms.
 """
 
 from abc import ABC, abstractmethod
@@ -26,24 +26,24 @@ class Trigger(ABC):
     """The *when* of a schedule: a pure function of time and, for a few kinds, of the past."""
 
     __slots__ = ()
-    # Whether one look finds a tick, which is due as planned and of which there is no fixed number.
+    # Whether one search step finds a tick, ticks are due as planned, and their number is not fixed.
     is_plain: ClassVar[bool] = False
 
     @property
     def needs_past(self) -> bool:
-        """Whether the ticks depend on what happened, so that a preview cannot know them all."""
+        """Whether the ticks depend on past events, so that a preview cannot know them all."""
         return False
 
     @abstractmethod
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
-        """Return the first tick later than `t` in UTC seconds, or None when there is none."""
+        """Return the first tick later than `t` in UTC seconds, or None."""
 
     def look(self, t: int, past: Past) -> tuple[int | None, int | None]:
-        """Return the first tick later than `t`; or None and, if the search gave up, where."""
+        """Return the first tick later than `t`; or None and where the search gave up, if it did."""
         return self.next_after(t, past), None
 
     def following(self, t: int, past: Past, last: int) -> int | None:
-        """Return the first tick with `t < tick < last`, however long the search for it is."""
+        """Return the first tick with `t < tick < last`, however long the search takes."""
         while t < last:
             tick, reached = self.look(t, past)
             if tick is not None or reached is None:
@@ -66,7 +66,7 @@ class Trigger(ABC):
         return TickRange(self, max(begins, FIRST_SECOND), min(ends, LAST_SECOND + 1), past)
 
     def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
-        """Return when the tick planned for `run_at` is to start: then, unless `within` moved it."""
+        """Return when the tick planned for `run_at` is due: then, unless `within` moved it."""
         return run_at
 
     def has(self, t: int, past: Past) -> bool:
@@ -74,13 +74,13 @@ class Trigger(ABC):
         return self.next_after(t - 1, past) == t
 
     def floor(self, t: int, past: Past) -> int | None:
-        """Return an instant after `t` before which there is no tick, found without a search."""
+        """Return an instant after `t` before which there are no ticks, found without a search."""
         return self.next_after(t, past)
 
     def causes(self) -> Iterator[str]:
-        """Yield the events that cause ticks of it, as `Past.happened` names them.
+        """Yield the events that cause its ticks, as named in `Past.happened`.
 
-        Each is `schedule:outcome:delay`, with an empty schedule for its own runs, or
+        Each is `schedule:outcome:delay`, with an empty schedule for runs of the same schedule, or
         `@startup:delay`; the delay is in seconds.
         """
         yield from ()
@@ -91,12 +91,12 @@ class Trigger(ABC):
         return False
 
     def runs_left(self, past: Past) -> int | None:
-        """Return how many runs `max_runs` leaves, if it has one of its own."""
+        """Return how many runs `max_runs` still allows, if this trigger has it."""
         return None
 
     @property
     def cost(self) -> int:
-        """How much work a question is, a plain trigger's being 1: it bounds how far searches go."""
+        """The relative cost of one lookup, 1 for a plain trigger. It limits searches."""
         return 1
 
     def iterate(self, first: int, last: int, past: Past) -> Iterator[int]:
@@ -132,7 +132,7 @@ class Trigger(ABC):
 
 
 class TickRange:
-    """The ticks of a trigger in `first <= tick < last`: like a range, never listed unasked."""
+    """The ticks of a trigger in `first <= tick < last`, computed only when needed."""
 
     __slots__ = ("_first", "_last", "_past", "_trigger")
 
@@ -158,7 +158,7 @@ class TickRange:
 
     @property
     def last(self) -> int | None:
-        """The latest tick of the range, found by looking back in ever longer steps."""
+        """The latest tick of the range, found by searching backward in growing steps."""
         found, step = None, 1
         while found is None:
             since = max(self._last - step, self._first)
@@ -166,7 +166,7 @@ class TickRange:
             if found is None and since == self._first:
                 return None
             step *= 2
-        beyond = self._last  # `found` is a tick, and from `beyond` on there is none
+        beyond = self._last  # `found` is a tick, and there are no ticks from `beyond` on
         while (tick := self._trigger.following(found, self._past, beyond)) is not None:
             middle = (tick + beyond) // 2
             later = self._trigger.following(middle - 1, self._past, beyond)
@@ -178,11 +178,11 @@ class TickRange:
 
 
 def search(trigger: Trigger, t: int, past: Past) -> tuple[int | None, int | None]:
-    """Find the first tick after `t` of a trigger that can tell one but not find the next.
+    """Find the first tick after `t` of a trigger that can test instants but not compute the next.
 
-    Return the tick, or None and, unless there is none at all, where the search gave up. It goes
-    from floor to floor and, where many of them lie in a few hours, by the bits of a whole day. It
-    gives up after BUDGET: see `docs/decisions/0003`.
+    Return the tick, or None and where the search gave up (None if there are no ticks). The
+    search goes from floor to floor and, where many floors lie within a few hours, by the bits of a
+    whole day. It gives up after BUDGET: see `docs/decisions/0003`.
     """
     for _ in range(max(BUDGET // (STEPS * trigger.cost), 2)):
         since = t
@@ -199,27 +199,27 @@ def search(trigger: Trigger, t: int, past: Past) -> tuple[int | None, int | None
     return None, t
 
 
-BUDGET = 10_000  # questions to plain triggers: years of daily parts, half a year of dense ones
+BUDGET = 10_000  # lookups of plain triggers: years of daily parts, half a year of dense parts
 STEPS = 32
-PROBES = (1_800_000_000, 0)  # from where a new trigger is looked at: 2027, then 1970
+PROBES = (1_800_000_000, 0)  # where the search for a tick of a new trigger starts: 2027, then 1970
 MOST_PARTS = 100
 
 
 def refuse_if_never(trigger: Trigger, field: str, problem: str, *, hint: str) -> None:
-    """Refuse a trigger of which no tick is found, unless only the past could tell."""
+    """Refuse a trigger without any tick, unless its ticks depend on the past."""
     if not trigger.needs_past and all(trigger.next_after(t) is None for t in PROBES):
         raise InvalidSchedule(field, problem, hint=hint)
 
 
 class Combined(Trigger):
-    """A trigger made of others by the algebra of sets."""
+    """A trigger combined from others by set operations."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def parts(self) -> tuple[Trigger, ...]:
-        """The triggers it is made of."""
+        """The combined triggers."""
 
     @property
     def needs_past(self) -> bool:
@@ -254,7 +254,7 @@ class Combined(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class AnyOf(Combined):
-    """A tick wherever one of the parts has one; equal instants are one tick."""
+    """A tick wherever one of the parts has a tick; equal instants are one tick."""
 
     triggers: tuple[Trigger, ...]
 
@@ -266,7 +266,7 @@ class AnyOf(Combined):
         return self.triggers
 
     def look(self, t: int, past: Past) -> tuple[int | None, int | None]:
-        """Return the earliest; but if a part gave up before it, nobody knows whether it is that."""
+        """Return the earliest tick. If a part gave up before it, an earlier tick may exist."""
         found = [part.look(t, past) for part in self.triggers]
         tick = min((tick for tick, _ in found if tick is not None), default=None)
         reached = min((end for _, end in found if end is not None), default=None)
@@ -282,7 +282,7 @@ class AnyOf(Combined):
         return min((floor for floor in floors if floor is not None), default=None)
 
     def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
-        """Return the earliest that a part says of those that have this tick."""
+        """Return the earliest due time of the parts that have this tick."""
         having = (part for part in self.triggers if part.has(run_at, past))
         return min((part.due_at(run_at, past) for part in having), default=run_at)
 
@@ -292,14 +292,14 @@ class AnyOf(Combined):
 
 @dataclass(frozen=True, slots=True)
 class AllOf(Combined):
-    """A tick where all the parts have one."""
+    """A tick where all the parts have a tick."""
 
     triggers: tuple[Trigger, ...]
 
     def __post_init__(self) -> None:
         _check_parts(self.triggers, "all")
-        hint = "any, if each shall have its own"
-        refuse_if_never(self, "all", "no tick that all parts have was found", hint=hint)
+        hint = "use any if each part should tick separately"
+        refuse_if_never(self, "all", "the parts have no tick in common", hint=hint)
 
     @property
     def parts(self) -> tuple[Trigger, ...]:
@@ -318,7 +318,7 @@ class AllOf(Combined):
         return latest
 
     def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
-        """Return the latest that a part says: by then all allow it."""
+        """Return the latest due time of the parts: then all allow it."""
         return max(part.due_at(run_at, past) for part in self.triggers)
 
     def bits(self, first: int, last: int, past: Past) -> int:
@@ -327,14 +327,14 @@ class AllOf(Combined):
 
 @dataclass(frozen=True, slots=True)
 class Minus(Combined):
-    """A tick where `trigger` has one and `without` has none."""
+    """A tick where `trigger` has a tick and `without` has none."""
 
     trigger: Trigger
     without: Trigger
 
     def __post_init__(self) -> None:
-        problem = "nothing that is left of the first part was found"
-        refuse_if_never(self, "minus", problem, hint="a narrower second part")
+        problem = "no tick of the first part is left"
+        refuse_if_never(self, "minus", problem, hint="use a narrower second part")
 
     @property
     def parts(self) -> tuple[Trigger, ...]:

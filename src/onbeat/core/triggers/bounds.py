@@ -1,4 +1,4 @@
-"""What can be put around any trigger: closed times, bounds, a delay, a number of runs."""
+"""Limits of any trigger: closed times, bounds, a delay, a number of runs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from onbeat.errors import InvalidSchedule, naming, shown
 
 @dataclass(frozen=True, slots=True)
 class OpenHours(Trigger):
-    """The ticks of `trigger` outside closed times. Those inside are none, unless they are moved.
+    """The ticks of `trigger` outside closed times. Ticks in closed times are dropped or moved.
 
     Under `within.outside: move` a tick outside the hours keeps its `run_at` and is due at the next
-    opening. Of those that share an opening only the first is a tick, and none if the opening has
-    its own.
+    opening. Of the ticks moved to one opening only the first is kept, and none if there is a tick
+    at the opening itself.
     """
 
     trigger: Trigger
@@ -42,7 +42,7 @@ class OpenHours(Trigger):
 
     @property
     def cost(self) -> int:
-        return self.trigger.cost * (200 if self._moves else 32)  # looks at the closed times
+        return self.trigger.cost * (200 if self._moves else 32)  # it examines the closed times
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
         return self.look(whole_second(t), past)[0]
@@ -57,23 +57,23 @@ class OpenHours(Trigger):
         dropped = self._dropped_until(floor)
         if dropped is not None:
             return self.trigger.floor(dropped - 1, past)
-        stretch = self._stretch(floor) if self._moves else None
-        if stretch is None:
+        span = self._closed_span(floor) if self._moves else None
+        if span is None:
             return floor
-        moved = self._moved(stretch, past)  # all others of the stretch are none, however many
+        moved = self._moved(span, past)  # all other ticks of the span are dropped
         is_ahead = moved is not None and moved > t
-        return moved if is_ahead else self.trigger.floor(stretch.last - 1, past)
+        return moved if is_ahead else self.trigger.floor(span.last - 1, past)
 
     def has(self, t: int, past: Past) -> bool:
         if self._dropped_until(t) is not None or not self.trigger.has(t, past):
             return False
-        stretch = self._stretch(t) if self._moves else None
-        return stretch is None or self._moved(stretch, past) == t
+        span = self._closed_span(t) if self._moves else None
+        return span is None or self._moved(span, past) == t
 
     def due_at(self, run_at: int, past: Past = NO_PAST) -> int:
         due = self.trigger.due_at(run_at, past)
-        stretch = self._stretch(due) if self._moves else None
-        return due if stretch is None else stretch.last
+        span = self._closed_span(due) if self._moves else None
+        return due if span is None else span.last
 
     def count(self, first: int, last: int, past: Past) -> int:
         closed = self._closed(first, last)
@@ -94,7 +94,7 @@ class OpenHours(Trigger):
         return self.within is not None and self.within.outside == "move"
 
     def _closed(self, first: int, last: int) -> list[Span]:
-        """Return the closed stretches of `first <= t < last`."""
+        """Return the closed spans of `first <= t < last`."""
         spans = [
             span
             for times in (self.exclude, self.within)
@@ -104,14 +104,14 @@ class OpenHours(Trigger):
         return clipped(spans, first, last)
 
     def _dropped_until(self, tick: int) -> int | None:
-        """Return until when ticks are dropped, if this one is."""
+        """Return until when ticks are dropped, or None if this one is kept."""
         until = self.exclude.closed_until(tick) if self.exclude is not None else None
         if until is None and self.within is not None and not self._moves:
             until = self.within.closed_until(tick)
         return until
 
-    def _stretch(self, t: int) -> Span | None:
-        """Return the whole closed stretch around `t`, if it is closed."""
+    def _closed_span(self, t: int) -> Span | None:
+        """Return the whole closed span around `t`, or None if `t` is open."""
         first = last = t
         while (until := self._closed_until(last)) is not None and until < LAST_SECOND:
             last = until
@@ -122,46 +122,44 @@ class OpenHours(Trigger):
         return Span(first, last) if last > t else None
 
     def _closed_until(self, t: int) -> int | None:
-        """Return an end of what is closed at `t`, if it is."""
+        """Return an end of a closed span that contains `t`, if there is one."""
         until = self.exclude.closed_until(t) if self.exclude is not None else None
         return self.within.closed_until(t) if until is None and self.within is not None else until
 
     def _closed_since(self, t: int) -> int | None:
-        """Return a start of what is closed until `t`, if it is."""
+        """Return the start of a closed span that ends at `t`, if there is one."""
         for times, far in ((self.exclude, 400 * DAY), (self.within, 9 * DAY)):
             closed = times.closed(t - far, t) if times is not None else []
             if closed and closed[-1].last == t:
                 return closed[-1].first
         return None
 
-    def _moved(self, stretch: Span, past: Past) -> int | None:
-        """Return the one tick of a closed stretch that is moved to its end."""
-        if self.trigger.has(stretch.last, past):
+    def _moved(self, span: Span, past: Past) -> int | None:
+        """Return the tick of a closed span that is moved to its end, if there is one."""
+        if self.trigger.has(span.last, past):
             return None
-        tick = self.trigger.following(stretch.first - 1, past, stretch.last)
+        tick = self.trigger.following(span.first - 1, past, span.last)
         while tick is not None:
             dropped = self._dropped_until(tick)
             if dropped is None:
                 return tick
-            tick = self.trigger.following(dropped - 1, past, stretch.last)
+            tick = self.trigger.following(dropped - 1, past, span.last)
         return None
 
     def _moved_between(self, closed: list[Span], first: int, last: int, past: Past) -> list[int]:
         if not self._moves:
             return []
-        stretches = {
-            stretch for span in closed if (stretch := self._stretch(span.first)) is not None
-        }
-        moved = (self._moved(stretch, past) for stretch in stretches)
+        spans = {whole for span in closed if (whole := self._closed_span(span.first)) is not None}
+        moved = (self._moved(span, past) for span in spans)
         return [tick for tick in moved if tick is not None and first <= tick < last]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded(Trigger):
-    """The ticks of `trigger` from `start_at` to `end_at`, both included, once `delay` is over.
+    """The ticks of `trigger` from `start_at` to `end_at`, both included, after `delay` has passed.
 
-    `max_runs` counts scheduled starts: once the past has so many, there are no ticks. How many of
-    the ticks in a range will be starts, nobody knows beforehand; `upcoming` takes each to be one.
+    `max_runs` counts scheduled starts: once the past contains as many, there are no more ticks. How
+    many ticks of a range will start is not known beforehand; `upcoming` assumes that all do.
     """
 
     trigger: Trigger

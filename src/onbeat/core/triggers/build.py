@@ -1,6 +1,6 @@
-"""Triggers the way a person writes them: `cron("0 9 * * MON-FRI", tz="Europe/Berlin")`.
+"""Functions that build triggers: `cron("0 9 * * MON-FRI", tz="Europe/Berlin")`.
 
-Each function takes the limits that can go around any trigger (`start_at`, `end_at`, `delay`,
+Each function takes the limits that can be set on any trigger (`start_at`, `end_at`, `delay`,
 `max_runs`, `exclude`, `within`) as keywords, and triggers combine: `a | b`, `a & b`, `a - b`.
 """
 
@@ -36,7 +36,7 @@ FieldValue = int | str | Sequence[int | str]
 
 
 class BoundFields(TypedDict, total=False):
-    """What can go around any trigger."""
+    """The limits that can be set on any trigger."""
 
     start_at: Time | None
     end_at: Time | None
@@ -49,14 +49,14 @@ class BoundFields(TypedDict, total=False):
 def cron(
     expr: str, tz: str = "UTC", *, dst: Dst = "shift", key: str = "", **limits: Unpack[BoundFields]
 ) -> Trigger:
-    """Return the trigger of a cron text; `key` is what `H` in it hashes, the schedule's id."""
+    """Return the trigger of a cron expression. `H` in it hashes `key`, the schedule's id."""
     return limited(Cron(expr, tz, dst, key), tz, limits)
 
 
-def calendar(tz: str = "UTC", *, dst: Dst = "shift", **given: FieldValue) -> Trigger:
+def calendar(tz: str = "UTC", *, dst: Dst = "shift", **fields: FieldValue) -> Trigger:
     """Return a trigger that ticks where all fields match: `calendar(hour=9, day_of_week="MON")`."""
-    limits = {name: given.pop(name) for name in list(given) if name in LIMITS}
-    return limited(calendar_of(given, tz, dst), tz, limits)  # type: ignore[arg-type]
+    limits = {name: fields.pop(name) for name in list(fields) if name in LIMITS}
+    return limited(calendar_of(fields, tz, dst), tz, limits)  # type: ignore[arg-type]
 
 
 def every(
@@ -70,7 +70,7 @@ def every(
 
 
 def at(*times: Time, tz: str = "UTC", **limits: Unpack[BoundFields]) -> Trigger:
-    """Return a trigger that ticks once at each of the times, local ones being in `tz`."""
+    """Return a trigger that ticks once at each of the times. Local times are in `tz`."""
     if len(times) > MOST_TIMES:
         raise InvalidSchedule("at", f"{len(times)} times", hint=f"at most {MOST_TIMES}")
     with naming("at"):
@@ -91,7 +91,7 @@ def daily(
 
 
 def startup(length: Length = "0s", tz: str = "UTC", **limits: Unpack[BoundFields]) -> Trigger:
-    """Return a trigger that ticks once per start of the scheduler, so long after it."""
+    """Return a trigger that ticks once per start of the scheduler, `length` after it."""
     return limited(Startup(_length("startup", length)), tz, limits)
 
 
@@ -103,29 +103,31 @@ def after(
     tz: str = "UTC",
     **limits: Unpack[BoundFields],
 ) -> Trigger:
-    """Return a trigger that ticks so long after a run, of this or another schedule, ended so."""
+    """Return a trigger that ticks `length` after a run, of this or another schedule, ended."""
     return limited(After(outcome, _length("after", length), schedule), tz, limits)
 
 
-def calendar_of(given: Mapping[str, object], tz: str, dst: Dst) -> Calendar:
-    """Return the calendar of these fields, each a number, a cron field text or a list of both."""
-    known = [field.name for field in FIELDS]
+def calendar_of(fields: Mapping[str, object], tz: str, dst: Dst) -> Calendar:
+    """Return the calendar of these fields. Each is a number, a cron field, or a list of these."""
+    names = [field.name for field in FIELDS]
     texts: dict[str, str] = {}
-    for name, value in given.items():
-        if name not in known:
+    for name, value in fields.items():
+        if name not in names:
             field = f"calendar.{shown(name).strip(chr(39))}"
-            raise InvalidSchedule(field, "no field has this name", hint=meant(name, known))
+            raise InvalidSchedule(field, "no field has this name", hint=meant(name, names))
         items = list(value) if isinstance(value, (list, tuple, range)) else [value]
-        plain = all(type(item) is int or (isinstance(item, str) and item) for item in items)
-        if not plain or not 1 <= len(items) <= MOST_VALUES:
+        is_plain = all(type(item) is int or (isinstance(item, str) and item) for item in items)
+        if not is_plain or not 1 <= len(items) <= MOST_VALUES:
             hint = f"9, MON-FRI, or a list of {MOST_VALUES} at most"
-            raise InvalidSchedule(f"calendar.{name}", f"{shown(value)} is no value", hint=hint)
+            raise InvalidSchedule(
+                f"calendar.{name}", f"{shown(value)} is not a valid value", hint=hint
+            )
         text = ",".join(str(item).strip().upper() for item in items)
         texts[name] = re.sub(r"(?<!\d)0+(?=\d)", "", text, flags=re.ASCII)  # 09 is 9
     try:
         return Calendar(**texts, timezone=tz, dst=dst)
     except InvalidSchedule as refused:
-        typed = given.get(refused.field.rpartition(".")[2], "")
+        typed = fields.get(refused.field.rpartition(".")[2], "")
         parts = typed if isinstance(typed, (list, tuple)) else (typed,)
         raise as_typed(refused, ",".join(map(str, parts))) from None
 
@@ -133,10 +135,10 @@ def calendar_of(given: Mapping[str, object], tz: str, dst: Dst) -> Calendar:
 def limited(
     trigger: Trigger, tz: str, limits: BoundFields, calendars: Calendars = NO_CALENDARS
 ) -> Trigger:
-    """Return `trigger` with these limits around it, or as it is when there are none.
+    """Return `trigger` with these limits applied, or unchanged if there are none.
 
-    Closed times go around the bounds, so that a tick that is cut off moves no other; the number of
-    runs goes around all.
+    Closed times are applied after the bounds, so that a tick outside the bounds moves no other. The
+    number of runs is applied last.
     """
     if not limits:
         return trigger
@@ -157,38 +159,38 @@ def limited(
     return trigger if outer == Bounded(trigger, tz) else outer
 
 
-def _exclude(given: object, tz: str, calendars: Calendars) -> Exclude | None:
-    if given is None:
+def _exclude(value: object, tz: str, calendars: Calendars) -> Exclude | None:
+    if value is None:
         return None
-    items = list(given) if isinstance(given, (list, tuple)) else [given]
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
     texts = [item.isoformat() if isinstance(item, date) else item for item in items]
     return Exclude(tuple(texts), tz, calendars) if texts else None  # type: ignore[arg-type]
 
 
-def _within(given: object, tz: str) -> Within | None:
-    """Read `09:00-17:00`, a list of such, or `{hours, days, outside}`."""
-    if given is None:
+def _within(value: object, tz: str) -> Within | None:
+    """Read `09:00-17:00`, a list of these, or `{hours, days, outside}`."""
+    if value is None:
         return None
-    asked = dict(given) if isinstance(given, Mapping) else {"hours": given}
-    unknown = asked.keys() - {"hours", "days", "outside"}
+    fields = dict(value) if isinstance(value, Mapping) else {"hours": value}
+    unknown = fields.keys() - {"hours", "days", "outside"}
     if unknown:
         field = f"within.{min(map(str, unknown))}"
-        raise InvalidSchedule(field, "no such key", hint="known: hours, days, outside")
-    hours, days = asked.get("hours", "00:00-24:00"), asked.get("days", "*")
+        raise InvalidSchedule(field, "no field has this name", hint="known: hours, days, outside")
+    hours, days = fields.get("hours", "00:00-24:00"), fields.get("days", "*")
     if isinstance(days, (list, tuple)):
         days = ",".join(map(str, days))
     texts = tuple(hours) if isinstance(hours, (list, tuple)) else (hours,)
-    return Within(texts, str(days), asked.get("outside", "skip"), tz)  # type: ignore[arg-type]
+    return Within(texts, str(days), fields.get("outside", "skip"), tz)  # type: ignore[arg-type]
 
 
-def _time(name: str, given: Time | None) -> str | None:
+def _time(name: str, value: Time | None) -> str | None:
     with naming(name):
-        return None if given is None else canonical_time(given)
+        return None if value is None else canonical_time(value)
 
 
-def _length(name: str, given: Length) -> Duration:
+def _length(name: str, value: Length) -> Duration:
     with naming(name):
-        return parse_duration(given)
+        return parse_duration(value)
 
 
 LIMITS = frozenset(BoundFields.__annotations__)

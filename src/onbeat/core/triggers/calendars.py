@@ -1,7 +1,7 @@
-"""Stretches of time in which a trigger has no ticks: days and hours left out, or the hours allowed.
+"""Closed times, in which a trigger has no ticks: excluded days, or times outside allowed hours.
 
-Both `Exclude` and `Within` answer one question, `closed(first, last)`: the stretches of that range
-that are closed, in order and apart. Everything else follows from it.
+Both `Exclude` and `Within` implement `closed(first, last)`: the closed spans of that range, in
+order and disjoint.
 """
 
 import re
@@ -19,7 +19,7 @@ from onbeat.errors import InvalidSchedule, naming, shown
 MOST_ITEMS = 10_000
 MOST_HOURS = 24
 
-Calendars = Mapping[str, tuple[str, ...]]  # a name, and the items of `exclude` that it stands for
+Calendars = Mapping[str, tuple[str, ...]]  # by name: the items of `exclude` in a calendar
 NO_CALENDARS: Calendars = {}
 
 
@@ -34,8 +34,8 @@ class Span(NamedTuple):
 class Exclude:
     """`exclude: [2026-12-25, 12-31, 2026-07-01..2026-07-14, company]`: whole days, or spans.
 
-    An item is a date, a date of every year, two dates or times with `..` between (dates include the
-    last), or the name of a calendar, which `calendars` resolves.
+    An item is a date, a date of every year, two dates or times with `..` between them (the last
+    date is included), or the name of one of the `calendars`.
     """
 
     items: tuple[str, ...]
@@ -56,7 +56,7 @@ class Exclude:
         object.__setattr__(self, "calendars", NO_CALENDARS)
 
     def closed_until(self, t: int) -> int | None:
-        """Return an instant until which `t` and all after it are closed, if `t` is."""
+        """Return an instant until which everything from `t` on is closed, or None if `t` is not."""
         i = bisect_right(self._spans, (t, END_OF_TIME)) - 1
         if i >= 0 and t < self._spans[i].last:
             return self._spans[i].last
@@ -73,7 +73,7 @@ class Exclude:
         return None
 
     def closed(self, first: int, last: int) -> list[Span]:
-        """Return the stretches of `first <= t < last` that are closed."""
+        """Return the closed spans of `first <= t < last`."""
         i = max(bisect_right(self._spans, (first, first)) - 1, 0)
         found = []
         while i < len(self._spans) and self._spans[i].first < last:
@@ -90,9 +90,9 @@ class Exclude:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """`within: 09:00-17:00`, on `days`: when ticks are allowed; `outside` says what else becomes.
+    """`within: 09:00-17:00`, on `days`: when ticks are allowed. Others are skipped or moved.
 
-    The end is not included; `22:00-06:00` runs into the next day.
+    The end is not included. `22:00-06:00` ends on the next day.
     """
 
     hours: tuple[str, ...]
@@ -105,7 +105,7 @@ class Within:
     def __post_init__(self) -> None:
         if self.outside not in ("skip", "move"):
             raise InvalidSchedule(
-                "within.outside", f"no way is called {shown(self.outside)}", hint="skip or move"
+                "within.outside", f"{shown(self.outside)} is not a valid value", hint="skip or move"
             )
         if not 1 <= len(self.hours) <= MOST_HOURS:
             hint = f'1 to {MOST_HOURS} such as "09:00-17:00"'
@@ -122,7 +122,7 @@ class Within:
             raise InvalidSchedule("within.days", quoting.problem, hint=refused.hint) from None
         if weekdays.specials:
             raise InvalidSchedule(
-                "within.days", f"{shown(typed)} is no set of weekdays", hint="such as MON-FRI"
+                "within.days", f"{shown(typed)} is not a set of weekdays", hint="such as MON-FRI"
             )
         object.__setattr__(self, "_weekdays", weekdays.bits)
 
@@ -140,7 +140,7 @@ class Within:
         raise AssertionError("every week has an opening")
 
     def closed(self, first: int, last: int) -> list[Span]:
-        """Return the stretches of `first <= t < last` that are closed."""
+        """Return the closed spans of `first <= t < last`."""
         where, found, opened_until = zone(self.timezone), [], first
         for day in range(first // DAY - 3, last // DAY + 3):
             if not self._weekdays >> (day + 4) % 7 & 1:
@@ -163,7 +163,7 @@ def clipped(spans: Iterable[Span], first: int, last: int) -> list[Span]:
 
 
 def parse_time_of_day(value: object) -> int:
-    """Return the second of the day that `17:00` or `17:00:30` names."""
+    """Return the second of the day for `17:00` or `17:00:30`."""
     parts = (
         value.split(":") if isinstance(value, str) and value.isascii() and len(value) <= 8 else []
     )
@@ -178,7 +178,7 @@ def parse_time_of_day(value: object) -> int:
 
 
 def time_of_day(second: int) -> str:
-    """Return a second of the day as `17:00`, with its seconds only if it has any."""
+    """Return a second of the day as `17:00`, with seconds unless they are 0."""
     text = f"{second // 3600:02}:{second // 60 % 60:02}"
     return f"{text}:{second % 60:02}" if second % 60 else text
 
@@ -201,14 +201,12 @@ def _resolve_names(items: Iterable[str], calendars: Calendars) -> list[str]:
         elif item[:1].isdigit():
             found.append(item)
         else:
-            known = (
-                f"known: {', '.join(sorted(calendars))}"
-                if calendars
-                else "define it under `calendars`"
-            )
+            hint = "define it under `calendars`"
+            if calendars:
+                hint = f"known: {', '.join(sorted(calendars))}"
             if item[:3].upper() in cron.WEEKDAY_NAMES:
-                known = "for weekdays use within: {days: MON-FRI}"
-            raise InvalidSchedule("exclude", f"no calendar is called {shown(item)}", hint=known)
+                hint = "for weekdays use within: {days: MON-FRI}"
+            raise InvalidSchedule("exclude", f"no calendar is called {shown(item)}", hint=hint)
     if len(found) > MOST_ITEMS:
         raise InvalidSchedule("exclude", f"{len(found)} items", hint=f"at most {MOST_ITEMS}")
     return found
@@ -227,7 +225,7 @@ def _span(item: str, where: Zone) -> Span:
         raise InvalidSchedule("exclude", f"{shown(item)} is not a date", hint=DATES)
     if span is None or span.last < span.first:
         problem = f"{shown(item)} ends before it begins"
-        raise InvalidSchedule("exclude", problem, hint="the earlier one first")
+        raise InvalidSchedule("exclude", problem, hint="put the earlier one first")
     return span
 
 
@@ -249,7 +247,7 @@ def _yearly_days(item: str) -> tuple[str, str]:
 
 
 def _in_year(year: int, first: str, last: str) -> tuple[int, int] | None:
-    """Return the day numbers a yearly item means from `year` on; February 29 only where it is."""
+    """Return the day numbers of a yearly item that starts in `year`, or None in this year."""
     begins = _day_in(year, *map(int, first.split("-")))
     last_year = year + (last < first)
     ends = _day_in(last_year, *map(int, last.split("-")))
@@ -291,7 +289,7 @@ def _hours_text(hours: Span) -> str:
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """Return the same instants as spans in order, none touching the next."""
+    """Return the same instants as ordered, disjoint spans."""
     found: list[Span] = []
     for first, last in sorted(spans):
         if first >= last:

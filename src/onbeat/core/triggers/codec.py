@@ -1,8 +1,8 @@
 """Triggers as plain fields, for JSON and YAML, and back.
 
 `decode(encode(trigger)) == trigger`, and `encode(decode(fields))` is the canonical form: one
-spelling for each meaning, defaults left out. A part of `any`, `all` or `minus` has the zone of the
-whole unless it names its own.
+spelling for each meaning, defaults left out. A part of `any`, `all` or `minus` inherits the zone
+unless it names another.
 """
 
 from collections.abc import Hashable, Mapping
@@ -39,8 +39,8 @@ DEEPEST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
-    """What a definition says about its parts: their default zone, and the names they may use."""
+class _Context:
+    """What the parts of a definition inherit: the default zone, and the available calendars."""
 
     timezone: str
     key: str
@@ -50,7 +50,7 @@ class _Around:
 
 
 def decode(
-    given: Mapping[str, Any],
+    fields: Mapping[str, Any],
     *,
     timezone: str = "UTC",
     key: str = "",
@@ -58,30 +58,30 @@ def decode(
 ) -> Trigger:
     """Return the trigger that these fields define.
 
-    `timezone` holds where the fields name none, `key` is what `H` hashes (the schedule's id), and
-    `calendars` are the names that `exclude` may use.
+    `timezone` applies where the fields name no zone. `H` hashes `key`, the schedule's id. `exclude`
+    may name the `calendars`.
     """
-    return _decode(given, _Around(timezone, key, calendars))
+    return _decode(fields, _Context(timezone, key, calendars))
 
 
 def encode(trigger: Trigger, *, timezone: str = "UTC") -> Fields:
     """Return the canonical fields of `trigger`, as read by `decode` with the same `timezone`."""
     match trigger:
-        case Cron() | Daily() | Every() | At():  # mostly
-            own = dict(_given(trigger, without=("key", "timezone")))
+        case Cron() | Daily() | Every() | At():  # the most common kinds
+            own = dict(_non_default_fields(trigger, without=("key", "timezone")))
             return _zoned(own, trigger.timezone, timezone)
         case Bounded():
-            own = dict(_given(trigger, without=("trigger", "timezone")))
-            return _around(trigger.trigger, own, trigger.timezone, timezone)
+            own = dict(_non_default_fields(trigger, without=("trigger", "timezone")))
+            return _with_limits(trigger.trigger, own, trigger.timezone, timezone)
         case OpenHours():
             closing = trigger.exclude or trigger.within
-            assert closing is not None, "without closed times there is nothing to be open from"
+            assert closing is not None, "open hours need closed times"
             own = {}
             if trigger.exclude is not None:
                 own["exclude"] = list(trigger.exclude.items)
             if trigger.within is not None:
-                own["within"] = dict(_given(trigger.within, without=("timezone",)))
-            return _around(trigger.trigger, own, closing.timezone, timezone)
+                own["within"] = dict(_non_default_fields(trigger.within, without=("timezone",)))
+            return _with_limits(trigger.trigger, own, closing.timezone, timezone)
         case AnyOf():
             return {"any": [encode(part, timezone=timezone) for part in trigger.triggers]}
         case AllOf():
@@ -91,22 +91,22 @@ def encode(trigger: Trigger, *, timezone: str = "UTC") -> Fields:
             without = others.triggers if isinstance(others, AnyOf) else (others,)
             return {"minus": [encode(p, timezone=timezone) for p in (trigger.trigger, *without)]}
         case After():
-            return {"after": dict(_given(trigger))}
+            return {"after": dict(_non_default_fields(trigger))}
         case Calendar():
-            known = tuple(field.name for field in FIELDS)
+            names = tuple(field.name for field in FIELDS)
             values = {
                 name: int(text) if text.isdigit() else text
-                for name, text in _given(trigger)
-                if name in known
+                for name, text in _non_default_fields(trigger)
+                if name in names
             }
-            own = dict(_given(trigger, without=("timezone", *known)))
+            own = dict(_non_default_fields(trigger, without=("timezone", *names)))
             return _zoned({"calendar": values} | own, trigger.timezone, timezone)
         case Startup():
             return {"startup": str(trigger.startup)}
         case Manual():
             return {"manual": True}
         case _:
-            raise TypeError(f"{trigger!r} is of a kind that has no fields")
+            raise TypeError(f"{trigger!r} is of an unknown kind")
 
 
 def to_json(trigger: Trigger) -> bytes:
@@ -117,123 +117,127 @@ def to_json(trigger: Trigger) -> bytes:
 def from_json(text: bytes | str, *, key: str = "", calendars: Calendars = NO_CALENDARS) -> Trigger:
     """Return the trigger of a JSON text."""
     try:
-        given = msgspec.json.decode(text)
+        fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as broken:
         raise InvalidSchedule(
             "", f"this is not JSON: {broken}", hint='such as {"every": "90m"}'
         ) from None
-    return decode(given, key=key, calendars=calendars)
+    return decode(fields, key=key, calendars=calendars)
 
 
-def _decode(given: Mapping[str, Any], around: _Around) -> Trigger:
-    if not isinstance(given, Mapping):
+def _decode(value: Mapping[str, Any], context: _Context) -> Trigger:
+    if not isinstance(value, Mapping):
         raise InvalidSchedule(
-            "", f"{shown(given)} is no trigger", hint="fields, such as every: 90m"
+            "", f"{shown(value)} is not a trigger", hint="fields, such as every: 90m"
         )
-    if around.depth > DEEPEST:
-        raise InvalidSchedule("", "the parts are nested too deep", hint=f"{DEEPEST} levels at most")
-    check_names(given, KINDS.keys() | AROUND)
-    kinds = [name for name in given if name in KINDS]
+    if context.depth > DEEPEST:
+        raise InvalidSchedule(
+            "", "the parts are nested too deeply", hint=f"{DEEPEST} levels at most"
+        )
+    check_names(value, KINDS.keys() | AROUND)
+    kinds = [name for name in value if name in KINDS]
     if len(kinds) != 1:
-        told = f"{len(kinds)} triggers: {', '.join(kinds)}" if kinds else "no trigger"
+        problem = f"{len(kinds)} triggers: {', '.join(kinds)}" if kinds else "no trigger"
         hint = "one; `any` holds several" if kinds else f"one of {', '.join(KINDS)}"
-        raise InvalidSchedule("", told, hint=hint)
+        raise InvalidSchedule("", problem, hint=hint)
     (kind,) = kinds
-    around = replace(
-        around, timezone=given.get("timezone", around.timezone), dst=given.get("dst", around.dst)
+    context = replace(
+        context, timezone=value.get("timezone", context.timezone), dst=value.get("dst", context.dst)
     )
-    zone(around.timezone)
-    check_dst(around.dst)
-    limits = {name: given[name] for name in build.LIMITS if given.get(name) is not None}
-    trigger = KINDS[kind](given[kind], limits, around)
-    return build.limited(trigger, around.timezone, limits, around.calendars)  # type: ignore[arg-type]
+    zone(context.timezone)
+    check_dst(context.dst)
+    limits = {name: value[name] for name in build.LIMITS if value.get(name) is not None}
+    trigger = KINDS[kind](value[kind], limits, context)
+    return build.limited(trigger, context.timezone, limits, context.calendars)  # type: ignore[arg-type]
 
 
-def check_names(given: Mapping[str, Any], known: AbstractSet[str]) -> None:
-    """Refuse names that are not known, with the one that was perhaps meant."""
-    for name in given:
+def check_names(value: Mapping[str, Any], known: AbstractSet[str]) -> None:
+    """Refuse unknown names, with a similar known name as the hint."""
+    for name in value:
         if name not in known:
             raise InvalidSchedule(
                 shown(name).strip("'"), "no field has this name", hint=meant(name, known)
             )
 
 
-def _cron(given: Any, limits: Fields, around: _Around) -> Trigger:
-    return Cron(given, around.timezone, around.dst, around.key)  # type: ignore[arg-type]
+def _cron(value: Any, limits: Fields, context: _Context) -> Trigger:
+    return Cron(value, context.timezone, context.dst, context.key)  # type: ignore[arg-type]
 
 
-def _calendar(given: Any, limits: Fields, around: _Around) -> Trigger:
-    if not isinstance(given, Mapping):
+def _calendar(value: Any, limits: Fields, context: _Context) -> Trigger:
+    if not isinstance(value, Mapping):
         raise InvalidSchedule(
-            "calendar", f"{shown(given)} is no set of fields", hint="{hour: 9, day_of_week: MON}"
+            "calendar", f"{shown(value)} is not a set of fields", hint="{hour: 9, day_of_week: MON}"
         )
-    return build.calendar_of(given, around.timezone, around.dst)  # type: ignore[arg-type]
+    return build.calendar_of(value, context.timezone, context.dst)  # type: ignore[arg-type]
 
 
-def _daily(given: Any, limits: Fields, around: _Around) -> Trigger:
-    return Daily(given, around.timezone, around.dst)  # type: ignore[arg-type]
+def _daily(value: Any, limits: Fields, context: _Context) -> Trigger:
+    return Daily(value, context.timezone, context.dst)  # type: ignore[arg-type]
 
 
-def _every(given: Any, limits: Fields, around: _Around) -> Trigger:
-    # the anchor of the grid, before which there are no ticks
+def _every(value: Any, limits: Fields, context: _Context) -> Trigger:
+    # the anchor of the grid; there are no ticks before it
     start_at = limits.pop("start_at", None)
-    return build.every(given, around.timezone, dst=around.dst, start_at=start_at)  # type: ignore[arg-type]
+    return build.every(value, context.timezone, dst=context.dst, start_at=start_at)  # type: ignore[arg-type]
 
 
-def _at(given: Any, limits: Fields, around: _Around) -> Trigger:
-    return build.at(*(given if isinstance(given, (list, tuple)) else [given]), tz=around.timezone)
+def _at(value: Any, limits: Fields, context: _Context) -> Trigger:
+    return build.at(*(value if isinstance(value, (list, tuple)) else [value]), tz=context.timezone)
 
 
-def _startup(given: Any, limits: Fields, around: _Around) -> Trigger:
-    if isinstance(given, bool):
-        hint = "startup: 0s is right at the start, 30s so long after it"
-        raise InvalidSchedule("startup", f"{shown(given)} is not a duration", hint=hint)
-    return build.startup(given)
+def _startup(value: Any, limits: Fields, context: _Context) -> Trigger:
+    if isinstance(value, bool):
+        hint = "startup: 0s is immediately at the start, 30s is 30 seconds after it"
+        raise InvalidSchedule("startup", f"{shown(value)} is not a duration", hint=hint)
+    return build.startup(value)
 
 
-def _manual(given: Any, limits: Fields, around: _Around) -> Trigger:
-    return Manual(given)
+def _manual(value: Any, limits: Fields, context: _Context) -> Trigger:
+    return Manual(value)
 
 
-def _after(given: Any, limits: Fields, around: _Around) -> Trigger:
+def _after(value: Any, limits: Fields, context: _Context) -> Trigger:
     """Read `{success: 30m}`, or `{schedule: other, outcome: success, delay: 5m}`."""
     hint = "{success: 30m} or {schedule: other, outcome: success}"
-    if not isinstance(given, Mapping):
-        raise InvalidSchedule("after", f"{shown(given)} is no outcome", hint=hint)
+    if not isinstance(value, Mapping):
+        raise InvalidSchedule("after", f"{shown(value)} is not an outcome", hint=hint)
     with naming("after"):
-        check_names(given, {*OUTCOMES, "schedule", "outcome", "delay"})
-    short = [outcome for outcome in OUTCOMES if outcome in given]
-    schedule = given.get("schedule")
-    if len(short) + ("outcome" in given) != 1 or (short and "delay" in given):
-        raise InvalidSchedule("after", f"{shown(dict(given))} is not one outcome", hint=hint)
-    outcome = short[0] if short else given["outcome"]
+        check_names(value, {*OUTCOMES, "schedule", "outcome", "delay"})
+    short = [outcome for outcome in OUTCOMES if outcome in value]
+    schedule = value.get("schedule")
+    if len(short) + ("outcome" in value) != 1 or (short and "delay" in value):
+        raise InvalidSchedule("after", f"{shown(dict(value))} is not one outcome", hint=hint)
+    outcome = short[0] if short else value["outcome"]
     return build.after(
-        outcome, given[outcome] if short else given.get("delay", "0s"), schedule=schedule
+        outcome, value[outcome] if short else value.get("delay", "0s"), schedule=schedule
     )
 
 
-def _parts(kind: str, given: Any, around: _Around) -> tuple[Trigger, ...]:
-    if not isinstance(given, (list, tuple)):
-        raise InvalidSchedule(kind, f"{shown(given)} is no list of triggers", hint="[{...}, {...}]")
-    if len(given) > MOST_PARTS:
-        raise InvalidSchedule(kind, f"{len(given)} parts", hint=f"{MOST_PARTS} at most")
+def _parts(kind: str, value: Any, context: _Context) -> tuple[Trigger, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSchedule(
+            kind, f"{shown(value)} is not a list of triggers", hint="[{...}, {...}]"
+        )
+    if len(value) > MOST_PARTS:
+        raise InvalidSchedule(kind, f"{len(value)} parts", hint=f"{MOST_PARTS} at most")
     found = []
-    for i, part in enumerate(given):
+    for i, part in enumerate(value):
         with naming(f"{kind}[{i}]"):
-            found.append(_decode(part, replace(around, depth=around.depth + 1)))
+            found.append(_decode(part, replace(context, depth=context.depth + 1)))
     return tuple(found)
 
 
-def _any(given: Any, limits: Fields, around: _Around) -> Trigger:
-    return AnyOf(_parts("any", given, around))
+def _any(value: Any, limits: Fields, context: _Context) -> Trigger:
+    return AnyOf(_parts("any", value, context))
 
 
-def _all(given: Any, limits: Fields, around: _Around) -> Trigger:
-    return AllOf(_parts("all", given, around))
+def _all(value: Any, limits: Fields, context: _Context) -> Trigger:
+    return AllOf(_parts("all", value, context))
 
 
-def _minus(given: Any, limits: Fields, around: _Around) -> Trigger:
-    parts = _parts("minus", given, around)
+def _minus(value: Any, limits: Fields, context: _Context) -> Trigger:
+    parts = _parts("minus", value, context)
     if len(parts) < 2:
         raise InvalidSchedule(
             "minus", f"{len(parts)} part{'s' * (len(parts) != 1)}", hint="[what, without what]"
@@ -241,17 +245,17 @@ def _minus(given: Any, limits: Fields, around: _Around) -> Trigger:
     return Minus(parts[0], parts[1] if len(parts) == 2 else AnyOf(parts[1:]))
 
 
-def _around(inner: Trigger, own: Fields, where: str, outer: str) -> Fields:
-    """Return the fields of a trigger with limits around it, or refuse what has none."""
+def _with_limits(inner: Trigger, own: Fields, where: str, outer: str) -> Fields:
+    """Return the fields of a trigger with limits, or refuse one that fields cannot represent."""
     found = encode(inner, timezone=where)
     twice = found.keys() & (own.keys() | {"timezone"})
     if twice:
-        problem = "it is there twice, one around the other, which no fields can say"
-        raise InvalidSchedule(min(twice), problem, hint="one limit of a kind, in one zone")
+        problem = "it is set twice, which fields cannot represent"
+        raise InvalidSchedule(min(twice), problem, hint="one limit of each kind, in one zone")
     return _zoned(found | own, where, outer)
 
 
-def _given(value: Any, *, without: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
+def _non_default_fields(value: Any, *, without: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
     """Return the fields of a frozen value that are not at their default, as plain values."""
     found, kind = [], cast("Hashable", type(value))
     for name, default in _fields_of(kind, without):
@@ -261,11 +265,11 @@ def _given(value: Any, *, without: tuple[str, ...] = ()) -> list[tuple[str, Any]
     return found
 
 
-@cache  # bounded by the kinds
+@cache  # bounded by the number of kinds
 def _fields_of(kind: Hashable, without: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
     return tuple(
         (f.name, f.default)
-        for f in fields(kind)  # type: ignore[arg-type]  # it is a class
+        for f in fields(kind)  # type: ignore[arg-type]  # a class
         if not f.name.startswith("_") and f.name not in without
     )
 

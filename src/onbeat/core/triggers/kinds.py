@@ -1,8 +1,7 @@
-"""The kinds of trigger: one frozen value each.
+"""The kinds of trigger: one frozen class each.
 
-Each is its fields: equal fields are equal triggers, and `codec` writes and reads them. What is
-derived from the fields when a value is made (the compiled pattern, the resolved instants) starts
-with `_`.
+Triggers with equal fields are equal, and `codec` writes and reads the fields. Attributes derived
+from the fields (the compiled pattern, the resolved instants) start with `_`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -36,11 +35,11 @@ from onbeat.errors import InvalidSchedule, naming, shown
 MOST_TIMES = 10_000
 Dst = Literal[
     "shift", "skip"
-]  # what becomes of a fixed time in a gap: first instant after it, or nothing
+]  # a fixed time in a gap ticks at the first instant after it, or not at all
 
 
 class OnTheWall(Trigger):
-    """What cron, calendar and daily share: a pattern of the wall clock."""
+    """The base of cron, calendar and daily: a pattern of local time."""
 
     __slots__ = ()
     is_plain: ClassVar[bool] = True
@@ -53,7 +52,7 @@ class OnTheWall(Trigger):
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
         try:
-            return self._pattern.next_after(t)  # type: ignore[arg-type]  # the common case is an int
+            return self._pattern.next_after(t)  # type: ignore[arg-type]  # it is usually an int
         except TypeError:
             return self._pattern.next_after(whole_second(t))
 
@@ -61,7 +60,7 @@ class OnTheWall(Trigger):
         return self._pattern.look(t), None
 
     def upcoming(self, t: Instant, n: int, past: Past = NO_PAST) -> list[int]:
-        few = n <= 100  # listing whole days pays only for many
+        few = n <= 100  # listing whole days is faster only for many ticks
         first = max(whole_second(t) + 1, FIRST_SECOND)
         ticks = Trigger.iterate if few else OnTheWall.iterate
         return list(islice(ticks(self, first, LAST_SECOND + 1, past), n))
@@ -78,7 +77,7 @@ class OnTheWall(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Cron(OnTheWall):
-    """`cron: "0 9 * * MON-FRI"`. `key` is what `H` hashes: the id of the schedule it belongs to."""
+    """`cron: "0 9 * * MON-FRI"`. `H` hashes `key`, the id of its schedule."""
 
     cron: str
     timezone: str = "UTC"
@@ -103,9 +102,9 @@ class Cron(OnTheWall):
 
 @dataclass(frozen=True, slots=True)
 class Calendar(OnTheWall):
-    """`calendar: {hour: 9, day_of_week: MON}`: every field given must match.
+    """`calendar: {hour: 9, day_of_week: MON}`: all listed fields must match.
 
-    A field not given matches anything, but times finer than the finest given one are 0.
+    A field that is left out matches anything, except that times finer than the finest field are 0.
     """
 
     second: str | None = None
@@ -121,10 +120,10 @@ class Calendar(OnTheWall):
 
     def __post_init__(self) -> None:
         check_dst(self.dst)
-        texts: list[str | None] = [getattr(self, known.name) for known in cron.FIELDS]
+        texts: list[str | None] = [getattr(self, each.name) for each in cron.FIELDS]
         if all(text is None for text in texts):
-            names = ", ".join(known.name for known in cron.FIELDS)
-            raise InvalidSchedule("calendar", "no field is given", hint=f"one or more of {names}")
+            names = ", ".join(each.name for each in cron.FIELDS)
+            raise InvalidSchedule("calendar", "it has no fields", hint=f"one or more of {names}")
         finest = next(i for i, text in enumerate(texts) if text is not None)
         filled = [
             "0" if i < finest and i < 3 else "*" if text is None else text
@@ -165,7 +164,7 @@ class Every(Trigger):
     """`every: 90m`: a grid through `start_at`, or through the start of 1970 in UTC or in the zone.
 
     Seconds, minutes and hours are elapsed time. Days, weeks, months and years keep the wall time of
-    the anchor; a month without its day takes its last.
+    the anchor. In a month without the day of the anchor the tick is on the last day.
     """
 
     is_plain: ClassVar[bool] = True
@@ -178,10 +177,10 @@ class Every(Trigger):
 
     def __post_init__(self) -> None:
         check_dst(self.dst)
-        length, given = self.every, [self.every.months, self.every.days, self.every.seconds]
+        length, parts = self.every, [self.every.months, self.every.days, self.every.seconds]
         if length == Duration():
-            raise InvalidSchedule("every", "'0s' is no step", hint="1s or more")
-        if sum(part > 0 for part in given) != 1:
+            raise InvalidSchedule("every", "'0s' is not a step", hint="1s or more")
+        if sum(part > 0 for part in parts) != 1:
             hint = "either s, m, h or d, w or mo, y: 36h, 1d or 1mo"
             raise InvalidSchedule(
                 "every", f"{shown(str(length))} is not one step of a grid", hint=hint
@@ -236,7 +235,7 @@ class Every(Trigger):
         return (bits & (1 << self.every.seconds * n) - 1) << head - first
 
     def walls(self, first: int, last: int) -> list[int]:
-        """Return the wall times `first <= w < last` of a calendar grid, clock changes apart."""
+        """Return the wall times `first <= w < last` of a calendar grid, ignoring clock changes."""
         return list(
             takewhile(
                 lambda wall: wall < last, (w for w in self._walls_from(first // DAY) if w >= first)
@@ -252,7 +251,7 @@ class Every(Trigger):
         return None
 
     def _walls_from(self, today: int) -> Iterator[int]:
-        """Yield the wall times of a calendar grid, from the step before that nearest to `today`."""
+        """Yield the wall times of a calendar grid, starting at most two steps before `today`."""
         anchor_day, second = divmod(self._anchor + self._zone.offset(self._anchor), DAY)
         if self.every.days:
             n = (today - anchor_day) // self.every.days - 1
@@ -281,7 +280,7 @@ class Every(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class At(Trigger):
-    """`at: 2026-12-01T09:00`, or several: once each. Local times are the first pass in the zone."""
+    """`at: 2026-12-01T09:00`, or several times, once each. Local times are the first pass."""
 
     is_plain: ClassVar[bool] = True
     at: tuple[str, ...]
@@ -290,7 +289,7 @@ class At(Trigger):
 
     def __post_init__(self) -> None:
         if not self.at:
-            raise InvalidSchedule("at", "no time is given", hint="such as 2026-12-01T09:00")
+            raise InvalidSchedule("at", "it contains no time", hint="such as 2026-12-01T09:00")
         where = zone(self.timezone)
         with naming("at"):
             times = {resolve(text, where): text for text in map(canonical_time, self.at)}
@@ -298,7 +297,7 @@ class At(Trigger):
         _set(self, "at", tuple(times[instant] for instant in self._instants))
 
     def walls(self, first: int, last: int) -> list[int]:
-        """Return the local times `first <= w < last` that were given without an offset."""
+        """Return the local times `first <= w < last`, those without an offset."""
         local = [resolve(f"{text}Z", zone("UTC")) for text in self.at if not text.endswith("Z")]
         return [wall for wall in sorted(local) if first <= wall < last]
 
@@ -312,7 +311,7 @@ class At(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Startup(Trigger):
-    """`startup: 30s`: once per start of the scheduler, so long after it."""
+    """`startup: 30s`: once per start of the scheduler, with this delay."""
 
     startup: Duration = Duration()
 
@@ -334,7 +333,7 @@ class Startup(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class After(Trigger):
-    """`after: {success: 30m}`: so long after a run of this schedule, or of `schedule`, ended so."""
+    """`after: {success: 30m}`: with this delay after a run of this schedule, or of `schedule`."""
 
     outcome: Ending
     delay: Duration = Duration()
@@ -343,16 +342,18 @@ class After(Trigger):
     def __post_init__(self) -> None:
         if self.schedule is not None and not isinstance(self.schedule, str):
             raise InvalidSchedule(
-                "after.schedule", f"{shown(self.schedule)} is no schedule's name", hint="a text"
+                "after.schedule",
+                f"{shown(self.schedule)} is not the id of a schedule",
+                hint="a string",
             )
         with naming("after"):
             self.delay.elapsed  # noqa: B018 - refuses months
         if self.outcome not in OUTCOMES:
-            known = ", ".join(OUTCOMES)
+            outcomes = ", ".join(OUTCOMES)
             raise InvalidSchedule(
                 "after.outcome",
                 f"no outcome is called {shown(self.outcome)}",
-                hint=f"known: {known}",
+                hint=f"known: {outcomes}",
             )
 
     @property
@@ -369,7 +370,7 @@ class After(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Manual(Trigger):
-    """`manual: true`: no tick ever; it runs when somebody, or some program, starts it."""
+    """`manual: true`: no ticks; it runs only when it is started manually or by a program."""
 
     manual: bool = True
 
@@ -383,13 +384,13 @@ class Manual(Trigger):
 
 
 def _set(value: object, name: str, content: object) -> None:
-    object.__setattr__(value, name, content)  # while a frozen value is being made
+    object.__setattr__(value, name, content)  # only while a frozen value is constructed
 
 
 def check_dst(dst: object) -> None:
-    """Refuse what is no way of meeting a gap."""
+    """Refuse an invalid value of `dst`."""
     if dst not in ("shift", "skip"):
-        raise InvalidSchedule("dst", f"no way is called {shown(dst)}", hint="shift or skip")
+        raise InvalidSchedule("dst", f"{shown(dst)} is not a valid value", hint="shift or skip")
 
 
 def _instant(where: Zone, wall: int, *, keep_gaps: bool = True) -> int | None:

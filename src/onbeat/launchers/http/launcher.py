@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from onbeat.core.runs.run import Failed, Outcome
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.files.secrets import SecretReferences, check_inputs, check_no_reference
 from onbeat.launchers.http.target import WITH_BODY, AllowedHosts, read_target, with_query
 from onbeat.ports.http import NO_HEADERS, Callback, HttpResponse

@@ -15,7 +15,7 @@ import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from onbeat.core.runs.run import Accepted, Busy, Failed, Gone, Outcome, Succeeded
-from onbeat.core.schedule import json_can_say
+from onbeat.core.target import json_can_say
 from onbeat.core.time.instants import rfc3339
 from onbeat.errors import InvalidSchedule
 from onbeat.files.secrets import Redactor, SecretReferences

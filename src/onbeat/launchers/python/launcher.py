@@ -13,7 +13,8 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from onbeat.core.runs.run import Failed, Outcome, Succeeded
-from onbeat.core.schedule import ID, Target, read_inputs
+from onbeat.core.schedule import ID
+from onbeat.core.target import Target, read_inputs
 from onbeat.core.triggers.codec import check_names
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.launchers.python.threads import CallThreads

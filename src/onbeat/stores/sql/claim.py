@@ -11,7 +11,8 @@ from onbeat.core.decide.outcomes import recheck_overlap
 from onbeat.core.decide.plan import switched_off
 from onbeat.core.runs.decisions import Launch, Queue, Skip
 from onbeat.core.runs.run import Reason, Run, Status
-from onbeat.core.schedule import Schedule, Target
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.events import RunClaimed, RunEnqueued, RunFailed, RunStarted
 from onbeat.ports.store import Attempt, Node

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from onbeat.core.schedule import json_can_say
+from onbeat.core.target import json_can_say
 from onbeat.errors import InvalidSchedule, NotAllowed
 from onbeat.events import DocumentForgotten, DocumentKept
 from onbeat.ports.rows import DocumentRow

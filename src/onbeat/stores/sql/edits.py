@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from onbeat.core.decide.edits import EditContext, decide, is_retimed
 from onbeat.core.runs.run import Reason, ReasonDetail, run_key
-from onbeat.core.schedule import Schedule, read_inputs
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import read_inputs
 from onbeat.events import RunMoved, ScheduleChanged
 from onbeat.ports.store import Upserted
 from onbeat.stores.sql.rows import (

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from onbeat.core.explain.attempts import UNLAUNCHED
 from onbeat.core.runs.run import Canceled, Lost, Run, Status
 from onbeat.events import RunHandedBack
 from onbeat.ports.store import Node
@@ -119,7 +120,7 @@ def free(tx: Transaction, fences: Sequence[Value]) -> None:
     again when it is claimed, and may no longer block another: the queue is released.
     """
     for row in tx.each(CANCEL_REQUESTED, fences):
-        end(tx, row, Canceled("canceled before it was launched"))
+        end(tx, row, Canceled(UNLAUNCHED))
     announced: dict[int, int] = dict(tx.each(ANNOUNCED, fences))
     freed = [
         RunHandedBack(schedule_id, run_id, run_at, fence, announced.get(run_id, 0))

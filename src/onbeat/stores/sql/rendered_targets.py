@@ -10,7 +10,8 @@ import msgspec
 
 from onbeat.core.notify.channels import REFERENCE
 from onbeat.core.runs.run import run_key
-from onbeat.core.schedule import Schedule, Target, read_inputs
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import Target, read_inputs
 from onbeat.core.templates import Expression, PreviousRun, Template, Values, render_all, values_of
 from onbeat.files.secrets import without_references
 from onbeat.stores.sql.rows import WaitingRow

@@ -18,7 +18,8 @@ from onbeat.core.runs.run import (
     TriggeredBy,
     WaitedFor,
 )
-from onbeat.core.schedule import FOUND_AGAIN, Schedule, from_definition
+from onbeat.core.schedule import Schedule, from_definition
+from onbeat.core.target import FOUND_AGAIN
 from onbeat.core.time.zones import VERSION
 from onbeat.core.triggers.past import Past
 from onbeat.errors import InvalidSchedule

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from onbeat.core.runs.run import Failed, Outcome, Succeeded
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
 from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.ports.http import HttpResponse, SendRequest

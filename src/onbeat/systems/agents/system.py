@@ -15,7 +15,8 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from onbeat.core.schedule import Schedule, Target, check_schedule, from_definition
+from onbeat.core.schedule import Schedule, check_schedule, from_definition
+from onbeat.core.target import Target
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.instants import parse_instant
 from onbeat.core.triggers.bounds import Bounded

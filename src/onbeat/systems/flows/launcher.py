@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from onbeat.core.runs.run import Busy, Canceled, Failed, Lost, Outcome, Succeeded
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, OnbeatError, StoreFailed
 from onbeat.events import Event, RunCanceled, RunFailed, RunRetrying, RunSucceeded

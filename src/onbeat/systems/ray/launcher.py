@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from onbeat.core.runs.run import Busy, Canceled, Failed, Lost, Outcome, Succeeded
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.core.time.instants import rfc3339
 from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, StoreFailed

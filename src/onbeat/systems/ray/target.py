@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
 from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.files.secrets import check_inputs, check_no_reference

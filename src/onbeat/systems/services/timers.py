@@ -18,7 +18,8 @@ from math import ceil, isfinite
 import msgspec
 
 from onbeat.core.policy import read_policy
-from onbeat.core.schedule import Schedule, Target, check_schedule, from_definition, read_target
+from onbeat.core.schedule import Schedule, check_schedule, from_definition
+from onbeat.core.target import Target, read_target
 from onbeat.core.time.cron import MONTH_NAMES, WEEKDAY_NAMES
 from onbeat.core.time.zones import zone
 from onbeat.core.triggers.base import Trigger

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from onbeat.core.schedule import json_can_say
+from onbeat.core.target import json_can_say
 from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import BROKEN
 from onbeat.service.service import Service

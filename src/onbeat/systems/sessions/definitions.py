@@ -18,7 +18,8 @@ from typing import Literal
 import msgspec
 
 from onbeat.core.explain.preview import shortest_gap
-from onbeat.core.schedule import Schedule, json_can_say, read_schedule
+from onbeat.core.schedule import Schedule, read_schedule
+from onbeat.core.target import json_can_say
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.core.triggers.codec import decode, encode

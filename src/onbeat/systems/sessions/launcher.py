@@ -19,7 +19,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Lost, Outcome, Succeeded
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, OnbeatError
 from onbeat.ports.http import NO_HEADERS, Callback, HttpResponse, SendRequest

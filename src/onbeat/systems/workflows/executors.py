@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from onbeat.core.runs.run import Accepted, Failed, Outcome, Succeeded
-from onbeat.core.schedule import json_can_say
+from onbeat.core.target import json_can_say
 from onbeat.errors import InvalidSettings, shown
 from onbeat.ports.http import Callback, HttpResponse, SendRequest
 from onbeat.systems.workflows.store import Dag

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 
 from onbeat.core.runs.run import Accepted, Failed, Outcome
-from onbeat.core.schedule import Target
+from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
 from onbeat.errors import InvalidSchedule
 from onbeat.ports.store import Attempt

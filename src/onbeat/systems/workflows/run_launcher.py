@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from onbeat.core.runs.run import Accepted, Failed, Outcome, Succeeded
-from onbeat.core.schedule import json_can_say
+from onbeat.core.target import json_can_say
 from onbeat.core.time.instants import parse_instant, rfc3339, rfc3339_ms
 from onbeat.errors import InvalidSchedule, InvalidSettings, OnbeatError, naming, shown
 from onbeat.ports.clock import Clock

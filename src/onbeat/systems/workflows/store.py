@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from onbeat.core.schedule import json_can_say
+from onbeat.core.target import json_can_say
 from onbeat.errors import InvalidSchedule, shown
 from onbeat.files.atomic import replace_file, sync_folder
 from onbeat.files.regular import read_regular

@@ -1,0 +1,156 @@
+"""Targets: what a schedule starts, as a value and as the fields of `run:`.
+
+A target has a kind, which names its launcher, and the fields that this launcher reads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+
+import msgspec
+
+from onbeat.core.policy import read_flag
+from onbeat.core.templates import check_templates, has_templates
+from onbeat.errors import InvalidSchedule, meant, naming, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is started: the kind of launcher, and the fields that it reads."""
+
+    kind: str
+    fields: Mapping[str, object]
+    is_enabled: bool = True
+    # What a node must offer to launch it: usually the kind. A registered Python function is
+    # offered by name. A prompt with a server URL can be sent by every node.
+    needs: str = field(init=False, repr=False, compare=False)
+    # What is passed to it, as JSON: stored with a run from the moment it is decided.
+    inputs_text: str | None = field(init=False, repr=False, compare=False)
+    has_templates: bool = field(init=False, repr=False, compare=False)
+    starts_directly: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        inputs = self.fields.get("inputs")
+        text = msgspec.json.encode(inputs).decode() if inputs else None
+        object.__setattr__(self, "needs", _needs(self.kind, self.fields.get(self.kind)))
+        object.__setattr__(self, "inputs_text", text)
+        templates = has_templates(self.fields)
+        object.__setattr__(self, "has_templates", templates)
+        # A target that may report its outcome by the run's key must receive the key beforehand.
+        object.__setattr__(self, "starts_directly", not (templates or self.may_report))
+
+    @property
+    def may_report(self) -> bool:
+        """Whether it may accept a run and report its outcome later, by the run's key."""
+        return self.kind in REPORTING_KINDS
+
+    @property
+    def reattachable(self) -> bool:
+        """Whether it continues without its node and can be reattached by the run's key."""
+        return self.kind in FOUND_AGAIN
+
+    @property
+    def inputs(self) -> dict[str, object]:
+        """What is passed to it: a new copy each time, which the caller may change."""
+        return read_inputs(self.inputs_text)
+
+
+def read_inputs(text: str | None) -> dict[str, object]:
+    """Return the inputs stored as `text`."""
+    return msgspec.json.decode(text) if text is not None else {}
+
+
+def read_target(fields: object) -> Target:
+    """Return the target of `run: {command: [...]}`, or refuse it."""
+    _kind_and_fields(fields)
+    if not json_can_say(fields):
+        hint = "strings, finite numbers, lists, and names that are strings"
+        raise InvalidSchedule("", "it contains values that JSON cannot represent", hint=hint)
+    check_templates(fields)
+    return decode_target(msgspec.json.decode(msgspec.json.encode(fields)))
+
+
+def decode_target(fields: object) -> Target:
+    """Return the target of plain JSON fields that were checked when they were defined."""
+    kind, own = _kind_and_fields(fields)
+    with naming("enabled"):
+        is_enabled = read_flag(own.pop("enabled", True))
+    if kind == "python" and "on" in own:
+        if own["on"] != ON_RAY:
+            problem = f"functions cannot run on {shown(own['on'])}"
+            raise InvalidSchedule("on", problem, hint="ray, or omit it: then it runs in the node")
+        kind = ON_RAY
+    return Target(kind, own, is_enabled)
+
+
+def json_can_say(value: object, depth: int = 32) -> bool:
+    """Return whether a value survives a round trip through JSON unchanged."""
+    if depth == 0:
+        return False
+    match value:
+        case None | bool():
+            return True
+        case str():
+            return is_encodable(value)
+        case int():
+            return -(2**63) <= value < 2**64
+        case float():
+            return isfinite(value)
+        case list() | tuple():
+            return all(json_can_say(item, depth - 1) for item in value)
+        case Mapping():
+            names = all(isinstance(name, str) and is_encodable(name) for name in value)
+            return names and all(json_can_say(item, depth - 1) for item in value.values())
+        case _:
+            return False
+
+
+def is_encodable(text: str) -> bool:
+    """Return whether a text can be encoded as UTF-8: files and databases refuse lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _needs(kind: str, value: object) -> str:
+    if kind == "python" and ":" not in str(value):
+        return f"python:{value}"
+    has_url = isinstance(value, Mapping) and bool(value.get("url"))
+    return "session:url" if kind == "session" and has_url else kind
+
+
+def _kind_and_fields(fields: object) -> tuple[str, dict[str, object]]:
+    """Return the kind of a target, the one of its fields that names a launcher, and a copy."""
+    if not isinstance(fields, Mapping):
+        problem = (
+            "it is missing: what to run" if fields is None else f"{shown(fields)} is not a target"
+        )
+        raise InvalidSchedule("", problem, hint="such as run: {command: [./backup.sh, --all]}")
+    kinds = [name for name in fields if name in TARGETS]
+    if len(kinds) != 1:
+        names = ", ".join(TARGETS)
+        if not kinds and fields:
+            name = next(iter(fields))
+            raise InvalidSchedule(
+                shown(name).strip("'"), "no launcher has this name", hint=meant(name, TARGETS)
+            )
+        problem = f"{len(kinds)} targets" if kinds else "no target"
+        raise InvalidSchedule("", problem, hint=f"one of {names}")
+    inputs = fields.get("inputs")
+    if inputs is not None and not (
+        isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs)
+    ):
+        problem = f"{shown(inputs)} is not a mapping of names to values"
+        raise InvalidSchedule("inputs", problem, hint="{limit: 100}")
+    return str(kinds[0]), dict(fields)
+
+
+# The kinds of launcher.
+TARGETS = ("command", "python", "http", "session", "flock", "workflow", "flow")
+# Kinds that may accept a run, and report its outcome or name later.
+REPORTING_KINDS = frozenset({"http", "session", "workflow", "flow"})
+ON_RAY = "ray"  # a function on a cluster: `python` with `on: ray`
+# What continues without its node, by what it needs of one: it is reattached by the run's key.
+FOUND_AGAIN = frozenset({ON_RAY, "flow", "session", "session:url"})
