@@ -188,9 +188,9 @@ class Orchestrator:
             await self.beat.open()
             try:
                 self.beat.listen(self._heard)
-                await self.beat.begin(first=self._system.begin)
+                await self.beat.begin(first=self._system.start)
             except BaseException:
-                await self._system.end()
+                await self._system.stop()
                 await self.beat.close()
                 raise
             self._is_open = True
@@ -202,7 +202,7 @@ class Orchestrator:
                 return
             self._is_open = False
             try:
-                await self._system.end()
+                await self._system.stop()
             finally:
                 await self.beat.close()
             if self._has_stopped_timers:

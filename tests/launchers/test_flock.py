@@ -146,7 +146,7 @@ def test_a_name_is_a_part_of_a_path_and_no_more():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"flock": "daily"}, "flock: 'daily' is no set of fields"),
+        ({"flock": "daily"}, "flock: 'daily' is not a set of fields"),
         ({"flock": {"agent": "daily"}}, "flock.url: it is missing (such as http://127.0.0.1:8344)"),
         ({"flock": {"url": "http://127.0.0.1"}}, "flock.agent: it is missing (such as daily)"),
         ({"flock": DAILY | {"agent": 5}}, "flock.agent: 5 is not a text"),

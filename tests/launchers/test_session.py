@@ -80,7 +80,7 @@ def test_a_success_tells_the_session_and_the_log_what_was_asked():
         "HTTP 200 OK",
         "POST http://127.0.0.1:1/api/sessions/s-1/messages",
         "HTTP 200 OK",
-        "the server does not say whether the session works",
+        "the server does not report whether the session is busy",
     ]
 
 
@@ -104,11 +104,11 @@ def test_what_the_answer_to_a_message_means(answer, outcome):
     ("answer", "error"),
     [
         (HttpResponse(503, "Service Unavailable"), "HTTP 503: Service Unavailable"),
-        (HttpResponse(200, "OK", {"id": 7}), "the server has made no session"),
-        (HttpResponse(200, "OK", {"sessionId": "a\nb"}), "the server has made no session"),
-        (HttpResponse(200, "OK", {"sessionId": ".."}), "the server has made no session"),
-        (HttpResponse(200, "OK", {"sessionId": "."}), "the server has made no session"),
-        (HttpResponse(200, "OK", "hello"), "the server has made no session"),
+        (HttpResponse(200, "OK", {"id": 7}), "the server created no session"),
+        (HttpResponse(200, "OK", {"sessionId": "a\nb"}), "the server created no session"),
+        (HttpResponse(200, "OK", {"sessionId": ".."}), "the server created no session"),
+        (HttpResponse(200, "OK", {"sessionId": "."}), "the server created no session"),
+        (HttpResponse(200, "OK", "hello"), "the server created no session"),
         (Failed("nobody is there"), "nobody is there"),
     ],
 )
@@ -211,11 +211,11 @@ def test_a_launch_that_has_no_server_says_so_and_is_not_tried_again():
 @pytest.mark.parametrize(
     ("session", "error"),
     [
-        ("Hello", "session: 'Hello' is no set of fields"),
+        ("Hello", "session: 'Hello' is not a set of fields"),
         ({}, "session.prompt: it is missing"),
         ({"prompt": " "}, "session.prompt: it is empty"),
         ({"prompt": 7}, "session.prompt: 7 is not a text"),
-        ({"prompt": "x", "persist": 1}, "session.persist: 1 is no answer"),
+        ({"prompt": "x", "persist": 1}, "session.persist: 1 is not a boolean"),
         ({"prompt": "x", "mode": "y"}, "session.mode: no field has this name"),
         ({"prompt": "x", "url": "ftp://x"}, "session.url: 'ftp://x' is no URL"),
         ({"prompt": "x", "url": "http://u:p@x"}, "session.url: 'x' is no URL"),
@@ -240,7 +240,7 @@ def test_a_private_address_is_refused_for_who_may_only_reach_public_ones():
 
 def test_without_a_server_in_the_settings_a_target_has_to_name_one():
     launcher = SessionLauncher(check_url=CHECKS, url="")
-    with pytest.raises(InvalidSchedule, match=r"session\.url: there is no chat server"):
+    with pytest.raises(InvalidSchedule, match=r"session\.url: no chat server is configured"):
         launcher.check(Target("session", {"session": {"prompt": "x"}}))
     launcher.check(Target("session", {"session": {"prompt": "x", "url": "http://127.0.0.1:2"}}))
 

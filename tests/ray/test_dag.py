@@ -101,7 +101,7 @@ def test_a_node_that_fails_fails_the_run_and_what_is_after_it_does_not_begin(wor
         ({"nodes": [{"python": "a:b"}]}, r"nodes\[0\].id: it is missing"),
         (
             {"nodes": [{"id": "a", "python": "b"}]},
-            r"nodes\[0\].python: 'b' names no function \(module:function\)",
+            r"nodes\[0\].python: 'b' does not name a function \(module:function\)",
         ),
         ({"nodes": [{"id": "a", "python": "b:c"}] * 2}, r"nodes\[1\].id: two nodes are called 'a'"),
         (
@@ -110,7 +110,7 @@ def test_a_node_that_fails_fails_the_run_and_what_is_after_it_does_not_begin(wor
         ),
         (
             {"nodes": [{"id": "a", "python": "b:c", "inputs": 1}]},
-            r"nodes\[0\].inputs: 1 is no set of names",
+            r"nodes\[0\].inputs: 1 is not a set of names",
         ),
         (
             {"nodes": [{"id": "a", "python": "b:c", "cpus": "x"}]},
@@ -135,4 +135,4 @@ def test_a_dag_that_no_cluster_could_run_is_refused_with_where_and_why(dag, told
 def test_such_a_dag_fails_its_run_at_once(world):
     run = play(world, [{"id": "a", "action": "count"}])
     assert (run.status, run.reason) == ("FAILED", "invalid_target")
-    assert run.error == "nodes[0].python: None names no function (module:function)"
+    assert run.error == "nodes[0].python: None does not name a function (module:function)"

@@ -142,7 +142,7 @@ def test_what_was_launched_on_another_panel_is_not_asked_of_this_one(world):
     there = "http://10.0.0.1:3370"
     (found,) = launched(world, an_attempt(7, 2, may_run=True), book=begun(1, fid="abc", url=there))
     assert (found.reason, found.retryable) == ("lost", False)
-    assert found.error.startswith(f"it was launched as abc on {there}, and flows_panel is http")
+    assert found.error.startswith(f"it was launched as abc on {there}, but flows_panel is http")
     assert world.panel.asked_of_runs == []
 
 
@@ -156,7 +156,7 @@ def test_a_run_that_is_only_to_be_found_is_ended(world):
         body = {"url": its.url, "begun_at": 0, "fid": answer.body["result"], "attempt": 1}
         await its.service.keep(MADE, "7", body)
 
-    asked_to = Canceled("ended because it was asked to")
+    asked_to = Canceled("canceled as requested")
     to_end = an_attempt(7, 2, may_run=True, is_to_end=True)
     assert launched(world, to_end, before=launch) == [asked_to]
     assert world.panel.executions == {}
@@ -164,7 +164,7 @@ def test_a_run_that_is_only_to_be_found_is_ended(world):
 
 def test_a_run_that_is_to_be_ended_and_was_not_launched_is_canceled(world):
     found = launched(world, an_attempt(7, 2, may_run=True, is_to_end=True))
-    assert found == [Canceled("ended because it was asked to")]
+    assert found == [Canceled("canceled as requested")]
     assert world.panel.asked_of_runs == []
 
 
@@ -238,7 +238,7 @@ def test_a_flow_that_could_not_be_ended_is_ended_once_the_panel_does(world, told
     world.play(first)
     fid = world.panel.launched[0]["fid"]
     lines = [line for _, line in told()]
-    assert any(f"{KEY}: {fid} could not be ended, and is tried again" in each for each in lines)
+    assert any(f"{KEY}: {fid} could not be canceled, will be retried" in each for each in lines)
     assert f"{KEY}: {fid} is ended" in lines
     assert any(f": launched as {fid}" in each for each in lines)
 
@@ -273,7 +273,7 @@ def test_what_cannot_be_ended_for_a_day_is_given_up_and_told(world, told):
 
     world.play(story)
     (line,) = [line for level, line in told() if level == "ERROR"]
-    assert line.startswith(f"{KEY}: abc on {world.url} could not be ended for a day, and may run")
+    assert line.startswith(f"{KEY}: abc on {world.url} could not be canceled for a day, and may be running")
 
 
 def test_a_flow_beyond_its_timeout_that_cannot_be_ended_is_ended_later(world):
@@ -291,7 +291,7 @@ def test_a_flow_beyond_its_timeout_that_cannot_be_ended_is_ended_later(world):
 
     run = world.play(story)
     assert (run.status, run.reason) == ("FAILED", "timeout")
-    assert "the panel has not ended it: it is asked again" in run.log_tail
+    assert "the panel has not canceled it; the request is retried" in run.log_tail
 
 
 def test_an_attempt_that_is_over_is_not_left_to_anybody(world):
@@ -301,7 +301,7 @@ def test_an_attempt_that_is_over_is_not_left_to_anybody(world):
         flows = its.beat._open._launchers["flow"]
         failed, _ = await flows.launch(an_attempt(7))
         after_failure = flows.leave([7])
-        flows.heard(0, [RunRetrying(KEY, 7, 0, 1, 0, "error", "no more quota")])
+        flows.on_events(0, [RunRetrying(KEY, 7, 0, 1, 0, "error", "no more quota")])
         its.panel.fails = {f"GET {URL}": 503}
         busy, _ = await flows.launch(an_attempt(7, 2))
         return failed, busy, after_failure, flows.leave([7])

@@ -99,7 +99,7 @@ def test_whatever_else_says_when_is_refused_by_name(other):
     ("block", "told"),
     [
         ({}, "schedule.cron: it is missing"),
-        (5, "schedule: 5 is no set of fields"),
+        (5, "schedule: 5 is not a set of fields"),
         ({"cron": 5}, "schedule.cron: 5 is not a text"),
         (
             {"cron": "* * * *"},
@@ -108,12 +108,12 @@ def test_whatever_else_says_when_is_refused_by_name(other):
         ({"cron": "0 0 9 * * *"}, "schedule.cron: 6 fields in"),
         ({"cron": "61 * * * *"}, "schedule.cron.minute: '61' is no minute"),
         ({"cron": "0 0 31 2 *"}, "schedule.cron"),
-        ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is no set of names"),
+        ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is not a set of names"),
         ({"cron": "0 * * * *", "enabled": "yes"}, "schedule.enabled: 'yes' is neither"),
         ({"cron": "0 * * * *", "timezone": "Berlin"}, "schedule.timezone: "),
-        ({"cron": "0 * * * *", "retry_count": -1}, "schedule.retry_count: -1 is no such number"),
+        ({"cron": "0 * * * *", "retry_count": -1}, "schedule.retry_count: -1 is not a valid number"),
         ({"cron": "0 * * * *", "retry_delay": "soon"}, "schedule.retry_delay: "),
-        ({"cron": "0 * * * *", "entry_point": "x"}, "schedule.entry_point: 'x' names no function"),
+        ({"cron": "0 * * * *", "entry_point": "x"}, "schedule.entry_point: 'x' does not name a function"),
         (
             {"cron": "0 * * * *", "input": {}},
             "schedule.input: no field has this name (did you mean 'inputs'?)",
@@ -373,7 +373,7 @@ def test_a_folder_of_yaml_files_is_read_like_the_table(world):
     assert right == ["plain/-/x", KEY]
     assert found.keys() == {"other", "broken", "Odd"}
     assert found["other"].startswith("name: other.yaml calls itself 'another'")
-    assert "is no name of an expose" in found["Odd"]
+    assert "is not the name of an expose" in found["Odd"]
 
 
 def test_the_file_is_opened_for_reading_only(tmp_path):

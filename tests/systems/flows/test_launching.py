@@ -82,7 +82,7 @@ def test_a_wrong_password_is_a_failed_launch_and_told_nowhere(world, told):
     world.panel.users["timer"] = "another"
     run = played(world)
     assert (run.status, run.reason) == ("FAILED", "launch_failed")
-    assert "does not let 'timer' in: HTTP 401: Unauthorized: Invalid name or password" in run.error
+    assert "refuses the login of 'timer': HTTP 401: Unauthorized: Invalid name or password" in run.error
     assert "sesame" not in f"{run}{told()}"
 
 
@@ -129,7 +129,7 @@ def test_a_launch_whose_answer_is_lost_is_in_doubt_and_not_made_again(world):
     run = played(world)
     assert len(world.panel.launched) == 1
     assert (run.status, run.reason, run.attempt) == ("FAILED", "lost", 1)
-    assert "it may run, and is not launched again" in run.error
+    assert "it may be running, and is not launched again" in run.error
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])
@@ -145,7 +145,7 @@ def test_a_launch_that_a_panel_breaks_on_is_in_doubt_and_not_made_again(world, s
 
     run = world.play(story)
     assert (run.status, run.reason, run.attempt) == ("FAILED", "lost", 1)
-    assert "it may run, and is not launched again" in run.error
+    assert "it may be running, and is not launched again" in run.error
     assert world.panel.count("POST", URL) == 1
 
 
@@ -300,7 +300,7 @@ def test_a_launch_that_was_begun_by_a_node_that_died_is_lost_and_not_made_again(
 
     run = world.play(story)
     assert (run.status, run.reason) == ("FAILED", "lost")
-    assert "a node fell silent while it was launching it" in run.error
+    assert "a node stopped responding while launching it" in run.error
     assert len(world.panel.launched) == 1
 
 
@@ -352,11 +352,11 @@ def test_without_a_panel_flows_wait_and_the_log_says_so(world, told):
         return await its.statuses()
 
     assert world.play(story) == [("ENQUEUED", None)]
-    assert ("WARNING", "flows_panel names no panel: flows wait for a node that has one") in told()
+    assert ("WARNING", "flows_panel is not set: flows wait for a node that has a panel") in told()
 
 
 def test_a_password_that_is_no_reference_is_refused():
-    with pytest.raises(InvalidSettings, match=r"flows_password: it is no reference to a secret"):
+    with pytest.raises(InvalidSettings, match=r"flows_password: it is not a reference to a secret"):
         Panel(None, "http://127.0.0.1:3370", user="timer", password="sesame")
 
 
@@ -364,21 +364,21 @@ def test_a_password_that_is_no_reference_is_refused():
     ("run", "told"),
     [
         ({"flow": {}}, "run.flow.url: it is missing"),
-        ({"flow": "/-/x/-/"}, "run.flow: '/-/x/-/' is no set of fields"),
+        ({"flow": "/-/x/-/"}, "run.flow: '/-/x/-/' is not a set of fields"),
         ({"flow": {"url": "https://elsewhere.example/x"}}, "run.flow.url: 'https://elsewhere"),
         ({"flow": {"url": "//elsewhere.example/x"}}, "run.flow.url: '//elsewhere.example/x' is no"),
-        ({"flow": {"url": "/a/../b"}}, "run.flow.url: '/a/../b' is no path of a flow"),
-        ({"flow": {"url": "/-/a?b=c"}}, "run.flow.url: '/-/a?b=c' is no path of a flow"),
-        ({"flow": {"url": "/role"}}, "run.flow.url: '/role' is no path of a flow (such as /-/"),
-        ({"flow": {"url": "/-/"}}, "run.flow.url: '/-/' is no path"),
-        ({"flow": {"url": "/-/../role"}}, "run.flow.url: '/-/../role' is no path"),
-        ({"flow": {"url": "/-/./a"}}, "run.flow.url: '/-/./a' is no path"),
-        ({"flow": {"url": "/-/%2e%2e/role"}}, "run.flow.url: '/-/%2e%2e/role' is no path"),
-        ({"flow": {"url": "/-/a%2frole"}}, "run.flow.url: '/-/a%2frole' is no path"),
-        ({"flow": {"url": "/-//a"}}, "run.flow.url: '/-//a' is no path"),
-        ({"flow": {"url": "/-/a//"}}, "run.flow.url: '/-/a//' is no path"),
-        ({"flow": {"url": "/-/a\n"}}, "run.flow.url: '/-/a\\n' is no path"),
-        ({"flow": {"url": "/-/a", "key": ""}}, "run.flow.key: '' is no key"),
+        ({"flow": {"url": "/a/../b"}}, "run.flow.url: '/a/../b' is not the path of a flow"),
+        ({"flow": {"url": "/-/a?b=c"}}, "run.flow.url: '/-/a?b=c' is not the path of a flow"),
+        ({"flow": {"url": "/role"}}, "run.flow.url: '/role' is not the path of a flow (such as /-/"),
+        ({"flow": {"url": "/-/"}}, "run.flow.url: '/-/' is not the path"),
+        ({"flow": {"url": "/-/../role"}}, "run.flow.url: '/-/../role' is not the path"),
+        ({"flow": {"url": "/-/./a"}}, "run.flow.url: '/-/./a' is not the path"),
+        ({"flow": {"url": "/-/%2e%2e/role"}}, "run.flow.url: '/-/%2e%2e/role' is not the path"),
+        ({"flow": {"url": "/-/a%2frole"}}, "run.flow.url: '/-/a%2frole' is not the path"),
+        ({"flow": {"url": "/-//a"}}, "run.flow.url: '/-//a' is not the path"),
+        ({"flow": {"url": "/-/a//"}}, "run.flow.url: '/-/a//' is not the path"),
+        ({"flow": {"url": "/-/a\n"}}, "run.flow.url: '/-/a\\n' is not the path"),
+        ({"flow": {"url": "/-/a", "key": ""}}, "run.flow.key: '' is not a key"),
         ({"flow": {"url": "/-/a", "panel": "x"}}, "run.flow.panel: no field has this name"),
         ({"flow": {"url": "/{{ date }}"}}, "run.flow: a flow has no templates"),
         (FLOW | {"inputs": {"a": "secret://b"}}, "run.inputs.a: a secret would be seen here"),

@@ -148,7 +148,7 @@ def test_an_id_that_is_another_s_is_left_alone_and_told(world):
 
     source, why = world.play(story)
     assert source == ""
-    assert "is a schedule that is no flow's" in why
+    assert "exists already and is not a flow" in why
 
 
 def test_what_somebody_took_away_or_edited_is_back_at_the_next_interval_and_a_pause_stays(world):
@@ -279,7 +279,7 @@ def test_exposes_are_looked_at_every_minute_unless_an_interval_is_given(world, g
 
     async def story(its):
         standing = await its.timer.status(its.service)
-        return standing.interval, its.timer._keeper._every
+        return standing.interval, its.timer._reconciling._every
 
     assert world.play(story) == (seconds, seconds)
 
@@ -353,7 +353,7 @@ def test_a_user_that_the_panel_does_not_know_fails_the_run_and_is_named(world):
     run = world.play(story)
     assert (run.status, run.reason) == ("FAILED", "launch_failed")
     assert run.error == (
-        f"{world.url} does not let 'cronos' in: HTTP 401: Unauthorized: Invalid name or password"
+        f"{world.url} refuses the login of 'cronos': HTTP 401: Unauthorized: Invalid name or password"
         " (flows_user and flows_password, or KODO_TIMER_USER)"
     )
 

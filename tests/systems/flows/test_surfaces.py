@@ -96,7 +96,7 @@ def test_owner_reads_that_exposes_cannot_be_read_and_no_path_of_them(tmp_path):
             for token in (found.admin, found.token("read", "ann"))
         )
     assert admin[0].startswith(f"exposes: {tmp_path}/none does not exist")
-    assert owner[0] == "exposes: they cannot be read"
+    assert owner[0] == "exposes: cannot be read"
     assert len(owner) == len(admin)
 
 
@@ -166,7 +166,7 @@ def test_the_timer_is_started_looked_at_and_stopped_in_the_words_it_is_known_for
         pid = int(re.fullmatch(r"timer started \(pid=(\d+)\)\.", told)[1])
         assert code == 0
         running = f"timer (pid={pid}) is running\nactive flows: 0, total flows: 1"
-        no_panel = "flows_panel names no panel: flows wait for a node that has one"
+        no_panel = "flows_panel is not set: flows wait for a node that has a panel"
         assert onbeat(tmp_path, "--status") == (1, f"{running}\nproblem: {no_panel}", "")
         code, told, _ = onbeat(tmp_path, "--status", "--json")
         found = json.loads(told)
@@ -240,7 +240,7 @@ def test_the_status_is_green_only_while_the_panel_lets_the_timer_in(world):
     green, away, again, refused, both = world.play(story)
     assert (green, again) == ([], [])
     assert away == f"panel: {world.url} does not answer: HTTP 502: Bad Gateway: broken"
-    assert refused.startswith(f"panel: {world.url} does not let 'timer' in: HTTP 401")
+    assert refused.startswith(f"panel: {world.url} refuses the login of 'timer': HTTP 401")
     assert both[0].startswith("exposes: ")
     assert both[1] == refused
 

@@ -283,7 +283,7 @@ class TestByItself:
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             assert world.play(story) == ["hourly"]
         (told,) = [record.getMessage() for record in caplog.records]
-        assert f"{world.path}: retry: 'soon' is no list of delays" in told
+        assert f"{world.path}: retry: 'soon' is not a list of delays" in told
 
     def test_a_file_that_cannot_be_read_leaves_all_as_it_is_and_is_told(self, world, caplog):
         async def story(world):
@@ -361,7 +361,7 @@ class TestStarting:
             world.play(lambda world: world.rows())
         (told,) = [record.getMessage() for record in caplog.records]
         are = "1 timer is" if count == 1 else "3 timers are"
-        assert told == f"timers: {are} invalid: onbeat timers tells why"
+        assert told == f"timers: {are} invalid; onbeat timers lists the reasons"
 
 
 class TestBoundary:
@@ -412,7 +412,7 @@ class TestBoundary:
             if "timers_enabled" in path.read_text()
         ]
         assert sorted(users) == [
-            "cli/timers.py", "systems/services/import_elisp.py", "systems/services/field_spelled.py",
+            "cli/timers.py", "systems/services/import_elisp.py", "systems/services/field_aliases.py",
             "systems/services/timers.py",
         ]  # fmt: skip
         told = (PACKAGE / "cli" / "timers.py").read_text().count("timers_enabled")

@@ -107,8 +107,8 @@ def test_configuration_in_elisp_becomes_a_services_file_that_is_right():
     assert services.are_timers_on
     assert list(services.timers().right) == ["nightly", "boot"]
     assert reported(CONFIGURATION) == [
-        "12: service 'nm' is simple: timers start oneshots only",
-        "13: 'pasystray' is a simple service: only oneshots are",
+        "12: service 'nm' is simple; timers start oneshots only",
+        "13: 'pasystray' is a simple service; only oneshots are translated",
     ]
 
 
@@ -153,7 +153,7 @@ def test_unit_file_is_a_service():
     [
         ("(setq supervisor-timers (mapcar #'f x))", "1: supervisor-timers: it is not a quoted list"),
         ("\n\n(setq supervisor-timers my-timers)", "3: supervisor-timers: it is not a quoted list"),
-        ("(when t\n (supervisor-mode 1))", "1: (when ...) is run by Emacs, and is not translated"),
+        ("(when t\n (supervisor-mode 1))", "1: (when ...) is code and is not translated"),
         ("(add-hook 'a #'supervisor-start)", "1: (add-hook ...) is run by Emacs"),
         ('(setq supervisor-log-directory "~")', "1: supervisor-log-directory has no counterpart"),
         ("(supervisor-mode (if x 1 0))", "1: it is computed by Emacs"),
@@ -162,7 +162,7 @@ def test_unit_file_is_a_service():
         ("(setq supervisor-timer-retry-intervals '(30 soon))", "1: supervisor-timer-retry-intervals: soon"),
         ("(setq supervisor-timers)", "1: setq has a variable without a value"),
         ("(setq supervisor-programs '((\"a\" :type oneshot :stage\n stage1)))", "2: service 'a': :stage is not"),
-        ("(setq supervisor-programs '((\"a \\\"b\" :type oneshot)))", "1: 'a \"b' has a quote that is not closed"),
+        ("(setq supervisor-programs '((\"a \\\"b\" :type oneshot)))", "1: 'a \"b' has an unclosed quote"),
         ("(setq supervisor-programs '((\"a\" :type oneshot)\n(\"a\" :type oneshot)))", "2: service 'a' is there twice"),
         ("(setq supervisor-programs `((,cmd :type oneshot)))", "1: (unquote ...) is not a keyword"),
         ("(setq supervisor-timers '((:id \"t\" :on-cal 1)))", "1: unknown keyword :on-cal, so the timer"),
@@ -209,7 +209,7 @@ def test_gate_that_is_not_set_is_reported_and_stays_closed():
     found = imported(text)
     assert "timers_enabled" not in found.fields
     assert str(found.left_out[0]) == (
-        "timers_enabled: it does not open the gate of timers, so they stay off"
+        "timers_enabled: the gate of timers is not opened, so they stay off"
         " (write timers_enabled: true into the new file)"
     )
 
@@ -253,16 +253,16 @@ def test_dotted_lists_are_lists():
     [
         ("(a\n(b", "x:2: the list of line 2 is not closed"),
         ("a)", "x:1: there is nothing that ')' closes"),
-        ('\n"abc', "x:2: the text of line 2 is not closed"),
-        ('"a\\', "x:1: the text of line 1 is not closed"),
-        ("(a . b c)", "x:1: there is more than one form after a dot"),
-        ("'", "x:1: it ends in the middle of a form"),
+        ('\n"abc', "x:2: the string of line 2 is not closed"),
+        ('"a\\', "x:1: the string of line 1 is not closed"),
+        ("(a . b c)", "x:1: more than one form after a dot"),
+        ("'", "x:1: the file ends within a form"),
         ("#", "x:1: '' is not read"),
         (r'"\C-a"', r"x:1: the escape '\\C' is not read"),
         (r'"\ud800"', "x:1: 'ud800' is not a character"),
         ("(" * (DEEPEST + 2), "x:1: lists are nested too deeply"),
         ("'" * (DEEPEST + 2) + "a", "x:1: lists are nested too deeply"),
-        ("a " * (MOST + 1), "x:1: it holds too much"),
+        ("a " * (MOST + 1), "x:1: the file has too many forms"),
         ("a" * (2**20 + 1), "x: it is too long"),
         ("1" * 31, "x:1: '1111"),
     ],
@@ -356,8 +356,8 @@ class TestCli:
         assert done.stderr.splitlines() == [
             "wrote services.yaml",
             "wrote timer-state.json",
-            "init.el:12: service 'nm' is simple: timers start oneshots only",
-            "init.el:13: 'pasystray' is a simple service: only oneshots are",
+            "init.el:12: service 'nm' is simple; timers start oneshots only",
+            "init.el:13: 'pasystray' is a simple service; only oneshots are translated",
         ]
         found = yaml.safe_load((folder / "services.yaml").read_text())
         assert found == imported(CONFIGURATION).fields

@@ -16,7 +16,7 @@ from onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Failed
 from onbeat.systems.services.state import StateFile, TimerHistory, read_state, write_state
-from onbeat.systems.services.timer_list import _kept
+from onbeat.systems.services.timer_list import _history
 from tests.systems.services.conftest import HOURLY
 
 NOON = 1_767_268_800_000
@@ -163,7 +163,7 @@ class TestReading:
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             world.play(lambda world: world.let_pass("1s"))
         assert world.started == ["hourly"], "what was missed since nine is caught up"
-        assert "timers.zzz: 5 is no set of fields" in caplog.records[0].getMessage()
+        assert "timers.zzz: 5 is not a set of fields" in caplog.records[0].getMessage()
 
     @pytest.mark.req("S77", "S90")
     def test_one_that_cannot_be_read_for_a_while_is_not_lost(self, world, monkeypatch, caplog):
@@ -199,7 +199,7 @@ class TestReading:
             "last_exit": 0,
         }
         (told,) = [record.getMessage() for record in caplog.records]
-        assert "cannot be read, nor written: Too many open files" in told
+        assert "cannot be read, so it is not written: Too many open files" in told
 
     def test_a_link_stays_one(self, world):
         (world.folder / "elsewhere").mkdir()
@@ -252,7 +252,7 @@ def test_a_retry_that_a_node_has_taken_and_not_started_moves_no_failure(world):
     known = TimerHistory(last_run_at=run.started_at, last_failure_at=run.updated_at, last_exit=7)
     taken = replace(run, updated_at=run.updated_at + 30_000)
     for each in (run, taken):
-        assert _kept(row, each, None, known)[0].last_failure_at == run.updated_at
+        assert _history(row, each, None, known)[0].last_failure_at == run.updated_at
 
 
 class TestWhenItIsWritten:
@@ -363,7 +363,7 @@ class TestWhenItIsWritten:
         async def story(world):
             world.clock.advance("1h")
             await world.beat.settle()
-            await world.system._keeper.end()  # the step that it was woken for is done
+            await world.system._reconciling.stop()  # the step that it was woken for is done
 
         world.write()
         world.play(story)

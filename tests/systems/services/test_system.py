@@ -60,8 +60,8 @@ def test_services_are_run_by_the_launcher_of_commands_with_its_output_and_its_ti
     assert (runs["greets"].status, runs["greets"].log_tail) == ("SUCCESS", "hello from a service\n")
     hung = runs["hangs"]
     assert (hung.status, hung.reason, hung.attempt) == ("FAILED", "timeout", 1)
-    assert listed["greets"].kept.last_exit == 0
-    assert listed["hangs"].kept.last_failure_at == hung.finished_at
+    assert listed["greets"].history.last_exit == 0
+    assert listed["hangs"].history.last_failure_at == hung.finished_at
 
 
 class TestTriggers:
@@ -772,12 +772,12 @@ class TestMany:
         here, elsewhere, kept, *others = found
         assert here == elsewhere
         assert others == [here, elsewhere, kept]
-        exits = {each.timer_id: each.kept.last_exit for each in here.timers}
+        exits = {each.timer_id: each.history.last_exit for each in here.timers}
         assert exits == {
             "fails": -9, "goes_on": 0, "waits": 3, "canceled": 0, "succeeds": 0, "never": None,
         }  # fmt: skip
         two = parse_instant("2026-01-01T14:00:00Z") * 1000
-        started = [each.timer_id for each in here.timers if each.kept.last_run_at == two]
+        started = [each.timer_id for each in here.timers if each.history.last_run_at == two]
         assert started == ["fails", "goes_on", "waits", "canceled", "succeeds"]
 
     def test_a_listing_asks_a_few_times_however_many_there_are(self, world):
@@ -823,7 +823,7 @@ class TestTheFileIsTheWhole:
 
         world.write({**HOURLY, "id": "first"})
         invalid, rows = world.play(story)
-        assert invalid == {"hourly": "'hourly' is a schedule, and no timer"}
+        assert invalid == {"hourly": "'hourly' is the id of another schedule"}
         assert rows.keys() == {"hourly", "own"}
 
     @pytest.mark.req("S73")

@@ -80,12 +80,12 @@ class TestOfAllTimers:
     @pytest.mark.parametrize(
         ("given", "problem"),
         [
-            ({7: []}, "7 is no name of a field (a text)"),
+            ({7: []}, "7 is not a field name (a string)"),
             ({"timer": []}, "timer: no field has this name (did you mean 'timers'?)"),
-            ({"services": 5}, "services: 5 is no set of services"),
+            ({"services": 5}, "services: 5 is not a set of services"),
             ({"services": [{"argv": ["true"]}]}, "services[0]: it has no id"),
             ({"timers": {"hourly": {}}}, "timers: {'hourly': {}} is no list"),
-            ({"retry": "30s"}, "retry: '30s' is no list of delays ([30s, 2m, 10m])"),
+            ({"retry": "30s"}, "retry: '30s' is not a list of delays ([30s, 2m, 10m])"),
             ({"retry": ["30s", "soon"]}, "retry[1]: 'soon' is not a duration"),
             ({"timezone": "Europe/Berln"}, "timezone: no zone is called 'Europe/Berln'"),
             ({"timezone": None}, "timezone: "),
@@ -103,14 +103,14 @@ class TestOfAllTimers:
 
     @pytest.mark.parametrize("nothing", [None, [], "timers"])
     def test_what_is_no_set_of_fields_is_refused(self, nothing):
-        with pytest.raises(InvalidSchedule, match="is no set of fields"):
+        with pytest.raises(InvalidSchedule, match="is not a set of fields"):
             Services(nothing)
 
     @pytest.mark.parametrize("name", [5, "", True, "a\0b"])
     def test_a_state_file_has_a_name_or_there_is_none(self, name):
         assert Services({}).state_file == "timer-state.json"
         assert Services({"state_file": None}).state_file is None
-        with pytest.raises(InvalidSchedule, match=r"state_file: .* is no file name"):
+        with pytest.raises(InvalidSchedule, match=r"state_file: .* is not a file name"):
             _ = Services({"state_file": name}).state_file
 
 
@@ -327,7 +327,7 @@ def test_a_trigger_of_nothing_is_none(nothing):
 @pytest.mark.parametrize("name", [5, "", "a\0b", ["a"]])
 @pytest.mark.req("S79")
 def test_a_state_file_without_a_name_is_refused(name):
-    with pytest.raises(InvalidSchedule, match=r"state_file: .* is no file name"):
+    with pytest.raises(InvalidSchedule, match=r"state_file: .* is not a file name"):
         Services(a_file(state_file=name))
 
 

@@ -139,9 +139,9 @@ class World:
         """Let everything happen that is due, and the files be told."""
         self.beat.wake()
         await self.beat.settle()
-        await self.sessions.look()
+        await self.sessions.reconcile()
         await self.beat.settle()
-        await self.sessions.look()
+        await self.sessions.reconcile()
 
     async def let_pass(self, *lengths):
         for length in lengths:

@@ -29,12 +29,12 @@ BROKEN = """{
         (
             "definition.json",
             BROKEN,
-            "definition.json is corrupt: it is not JSON: line 5, column 14: Expecting value",
+            "definition.json is corrupt: invalid JSON: line 5, column 14: Expecting value",
         ),
         (
             "last-run.json",
             "[1,]",
-            "last-run.json is corrupt: it is not JSON: line 1, column 4: Expecting value",
+            "last-run.json is corrupt: invalid JSON: line 1, column 4: Expecting value",
         ),
         (
             "definition.json",
@@ -87,7 +87,7 @@ def test_a_corrupt_last_run_is_refused_with_a_hint(world):
         ):
             with pytest.raises(PromptRefused) as refused:
                 await call
-            assert refused.value.hint == "nextRun: it is no text (a text, or null)"
+            assert refused.value.hint == "nextRun: it is not a text (a text, or null)"
 
     world.play(story)
 
@@ -118,8 +118,8 @@ def test_names_that_are_not_those_of_folders_are_told_once(world, told):
     assert world.play(story) == ["daily"]
     slugs = "letters, digits, '.', '_' and '-', at most 100, and no '.' first"
     assert sorted(told()) == [
-        f"[SCHEDULER] 'not a slug' is left alone: it is no slug ({slugs})",
-        "[SCHEDULER] daily: it calls itself 'weekly', but its folder is what it is called",
+        f"[SCHEDULER] 'not a slug' is ignored: not a slug ({slugs})",
+        "[SCHEDULER] daily: its definition has the slug 'weekly'; the folder's name is used",
     ]
 
 
@@ -127,7 +127,7 @@ FIRST_SIGHT = [
     (
         "definition.json",
         '{"slug": "new", "prompt": ',
-        "definition.json is corrupt: it is not JSON: line 1, column 27: Expecting value",
+        "definition.json is corrupt: invalid JSON: line 1, column 27: Expecting value",
     ),
     (
         "definition.json",
@@ -137,7 +137,7 @@ FIRST_SIGHT = [
     (
         "last-run.json",
         "[1,]",
-        "last-run.json is corrupt: it is not JSON: line 1, column 4: Expecting value",
+        "last-run.json is corrupt: invalid JSON: line 1, column 4: Expecting value",
     ),
 ]
 
@@ -261,7 +261,7 @@ def test_doctor_and_list_name_broken_files(world, tmp_path):
     (tmp_path / "onbeat.toml").write_text(
         f'database = "{world.database}"\n[sessions]\nurl = "{world.url}"\nfolder = "schedule"\n'
     )
-    why = "definition.json is corrupt: it is not JSON: line 1, column 2: "
+    why = "definition.json is corrupt: invalid JSON: line 1, column 2: "
     with contextlib.chdir(tmp_path):
         listed, looked, found = (
             CliRunner().invoke(main, words)

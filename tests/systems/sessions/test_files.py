@@ -343,9 +343,9 @@ def test_a_crash_before_the_file_is_written_runs_nothing_twice(world):
         await world.put("daily")
         world.early = world.last_run("daily")
         await world.let_pass("1h")
-        known = await world.sessions._mirror.known("daily")
+        known = await world.sessions._mirror.record("daily")
         told = {name: world.early[name] for name in ("sessionId", "nextRun")}
-        await world.sessions._mirror.keep("daily", type(known)(known.definition, told=told))
+        await world.sessions._mirror.save("daily", type(known)(known.definition, written=told))
         world.sessions._mirror.is_on = False
 
     world.play(whole)
@@ -365,7 +365,7 @@ def test_a_crash_between_keeping_and_writing_is_nobody_s_edit(world):
 
     async def crashes(world):
         await world.put("daily")
-        write, keep = Files.write, world.sessions._mirror.keep
+        write, keep = Files.write, world.sessions._mirror.save
         left = world.crash_after
 
         def step():
@@ -382,7 +382,7 @@ def test_a_crash_between_keeping_and_writing_is_nobody_s_edit(world):
             step()
             return write(self, slug, name, fields, **own)
 
-        world.sessions._mirror.keep, Files.write = kept, written
+        world.sessions._mirror.save, Files.write = kept, written
         try:
             await world.sessions.patch(world.service, "daily", {"enabled": False})
             world.done = True
@@ -391,7 +391,7 @@ def test_a_crash_between_keeping_and_writing_is_nobody_s_edit(world):
         finally:
             Files.write = write
             world.sessions._mirror.is_on = False
-            world.sessions.look = lambda: nothing(world)
+            world.sessions.reconcile = lambda: nothing(world)
         world.paused = (await world.service.schedule("daily")).paused
 
     async def again(world):
@@ -535,7 +535,7 @@ def test_an_edit_that_comes_while_we_are_about_to_write_is_not_lost(world):
         Files.read = edited_in_between
         try:
             await world.beat.pause("daily")
-            await world.sessions.look()
+            await world.sessions.reconcile()
         finally:
             Files.read = read
         await world.settled()
@@ -549,16 +549,16 @@ def test_a_crash_after_a_run_was_started_for_an_edit_starts_no_second_one(world)
     async def crashes(world):
         await world.put("daily")
         world.edit("daily", "last-run.json", nextRun="2026-01-29T07:00:00.000Z")
-        mirror, keep = world.sessions._mirror, world.sessions._mirror.keep
+        mirror, keep = world.sessions._mirror, world.sessions._mirror.save
 
         async def kept(slug, known):
             if known.awaited is None and await world.service.runs(limit=1):
                 raise OSError("the power is off")
             await keep(slug, known)
 
-        mirror.keep = kept
-        await world.sessions.look()
-        world.sessions.look = lambda: nothing(world)
+        mirror.save = kept
+        await world.sessions.reconcile()
+        world.sessions.reconcile = lambda: nothing(world)
 
     world.play(crashes, nothing, nothing)
     assert world.messages == ["daily"]
@@ -578,7 +578,7 @@ def test_a_crash_between_defining_and_writing_deletes_nothing(world):
             pass
         finally:
             Files.write = write
-            world.sessions.look = lambda: nothing(world)
+            world.sessions.reconcile = lambda: nothing(world)
 
     async def again(world):
         return await world.item("daily")
@@ -601,7 +601,7 @@ def test_a_crash_while_the_last_run_is_told_to_the_file_is_no_second_run(world):
             await world.let_pass("1h")
         finally:
             Files.write = write
-            world.sessions.look = lambda: nothing(world)
+            world.sessions.reconcile = lambda: nothing(world)
         assert world.last_run("daily")["nextRun"] == "2026-01-29T09:00:00.000Z", "that is past"
 
     world.play(crashes, nothing)

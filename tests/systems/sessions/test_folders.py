@@ -168,7 +168,7 @@ def test_while_a_run_is_tried_again_the_last_one_is_still_the_last(world):
 
         async def meanwhile():
             world.edit("daily", "definition.json", own=1)
-            await world.sessions.look()
+            await world.sessions.reconcile()
             seen.append((await world.item("daily")).last_run)
             seen.append(world.last_run("daily")["lastRun"])
 
@@ -194,7 +194,7 @@ def test_a_folder_that_is_no_folder_any_more_does_not_keep_a_node_from_ending(wo
 def test_a_next_run_that_is_put_after_a_run_ended_comes_although_that_is_told_later(world):
     async def story(world):
         await world.put("daily")
-        await world.sessions._keeper.end()  # it does not come before the edit
+        await world.sessions._reconciling.stop()  # it does not come before the edit
         await world.service.start("daily")
         await world.beat.settle()
         world.edit("daily", "last-run.json", nextRun="2026-01-29T08:30:00.000Z")
@@ -241,7 +241,7 @@ def test_what_is_written_while_an_editor_has_moved_the_file_away_is_not_lost(wor
             return found
 
         monkeypatch.setattr(Files, "read", then_it_is_saved)
-        await world.sessions.look()
+        await world.sessions.reconcile()
         await world.settled()
         return (await world.item("daily")).prompt
 
@@ -298,7 +298,7 @@ def test_a_disk_that_is_full_is_told_once_and_the_calls_go_on(world, monkeypatch
         monkeypatch.setattr(on_disk, "replace_file", full)
         await world.sessions.put(world.service, "daily", STANDUP | {"prompt": "New"})
         for _ in range(3):
-            await world.sessions.look()
+            await world.sessions.reconcile()
         during = (await world.item("daily")).prompt, world.definition("daily")["prompt"]
         await world.sessions.run(world.service, "daily")
         monkeypatch.setattr(on_disk, "replace_file", write)
@@ -317,9 +317,9 @@ def test_a_file_where_a_folder_would_be_is_left_alone(world, told):
         path.write_text("mine")
         await world.sessions.put(world.service, "README", STANDUP)
         for _ in range(3):
-            await world.sessions.look()
+            await world.sessions.reconcile()
         await world.sessions.delete(world.service, "README")
-        await world.sessions.look()
+        await world.sessions.reconcile()
         return path.read_text(), await world.sessions.items(world.service)
 
     assert world.play(story) == ("mine", [])
@@ -401,7 +401,7 @@ def test_of_two_nodes_one_has_the_files_and_what_the_other_takes_is_not_deleted(
             fields = STANDUP | {"prompt": prompt}
             await beat.systems.sessions.put(beat.service, "daily", fields)
             for each in (a, b, a, b):
-                await each.systems.sessions.look()
+                await each.systems.sessions.reconcile()
             item = await beat.systems.sessions.item(beat.service, "daily")
             found.append(item.prompt)
         return found

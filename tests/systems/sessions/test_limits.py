@@ -146,7 +146,7 @@ def test_schedule_that_follows_itself_is_refused_by_the_routes_and_in_files(worl
 
     problem = (
         "schedule.slug: a schedule cannot follow itself "
-        "(the slug of another schedule; type: interval runs again and again)"
+        "(the slug of another schedule, or type: interval to repeat)"
     )
     assert world.play(story) == (400, problem, f"definition.json is refused: {problem}")
 

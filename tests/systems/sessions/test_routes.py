@@ -167,7 +167,7 @@ def read(path):
         ),
         (
             {"schedule": {"type": "interval", "intervalMinutes": 60.5}},
-            "intervalMinutes is no number of minutes",
+            "intervalMinutes is not a number of minutes",
         ),
         (
             {"schedule": {"type": "cron", "expression": "*/5 * * * *"}},
@@ -183,7 +183,7 @@ def read(path):
             "sessionConfig.persistSession must be true or false",
         ),
         ({"sessionConfig": []}, "sessionConfig must have model and persistSession"),
-        ({"sessionConfig": {"model": ""}}, "sessionConfig.model must be a text"),
+        ({"sessionConfig": {"model": ""}}, "sessionConfig.model must be a string"),
     ],
 )
 def test_what_cannot_be_is_refused_with_400_and_the_reason(api, fields, error):

@@ -293,7 +293,7 @@ def test_a_session_that_somebody_has_named_meanwhile_is_used_before_a_new_one_is
         async def meanwhile():
             world.server.before_message = None
             world.edit("daily", "last-run.json", sessionId="mine")
-            await world.sessions.look()
+            await world.sessions.reconcile()
 
         world.server.before_message = meanwhile
         await world.run("daily")
@@ -713,7 +713,7 @@ def test_kill_9_after_the_prompt_was_sent_sends_it_no_second_time(world):
     found = world.play(first, again)
     assert world.messages == ["daily"]
     assert (found["lastResult"], found["lastRun"]) == ("error", "2026-01-29T09:00:00.000Z")
-    assert found["lastError"].startswith("it is not known whether it arrived: ")
+    assert found["lastError"].startswith("unknown whether it arrived: ")
     assert [found["sessionId"]] == world.server.sessions, "and it knows its session"
 
 
@@ -724,17 +724,17 @@ def test_on_postgresql_it_is_the_same(world, postgres_url):
     async def first(world):
         await world.put("daily")
         await world.run("daily")
-        await world.sessions.look()
+        await world.sessions.reconcile()
         world.server.busy.add(world.last_run("daily")["sessionId"])
         await world.run("daily")
-        await world.sessions.look()
+        await world.sessions.reconcile()
         return world.last_run("daily")
 
     async def again(world):
         world.edit("daily", "last-run.json", nextRun="2026-01-29T07:00:00.000Z")
         world.server.busy.clear()
         await world.settled()
-        await world.sessions.look()
+        await world.sessions.reconcile()
         return world.last_run("daily")
 
     busy = world.play(first)

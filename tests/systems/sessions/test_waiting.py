@@ -67,7 +67,7 @@ def test_what_waited_when_a_node_went_down_gives_way_to_what_was_sent_meanwhile(
         await failed(world)
         world.clock.advance("1m")
         run = await world.service.start("daily")
-        world.sessions.heard = lambda at, events: None
+        world.sessions.on_events = lambda at, events: None
         world.beat.wake()
         await world.beat.settle()
         assert (await world.service.run(run.run_id)).status == "SUCCESS"

@@ -88,7 +88,7 @@ def test_server_that_does_not_say_whether_it_is_busy_frees_the_place_with_its_an
         run = await the_run(world, "a", "SUCCESS")
         return run.log_tail
 
-    assert "the server does not say whether the session works" in world.play(story)
+    assert "the server does not report whether the session is busy" in world.play(story)
     assert sorted(world.messages) == ["a", "b"]
 
 
@@ -202,7 +202,7 @@ def test_timeout_stops_the_session_or_says_that_it_may_still_be_working(world, s
         assert run.status == "STARTED"
         await due(world, "1m")
         run = await the_run(world, "daily", "FAILED")
-        await world.sessions.look()
+        await world.sessions.reconcile()
         return run, world.last_run("daily"), set(world.server.busy)
 
     run, last_run, busy = world.play(story)
@@ -255,7 +255,7 @@ def test_session_at_work_is_reattached_by_the_next_start_and_the_prompt_not_sent
         world.server.busy.clear()
         for slug in ("daily", "other"):
             await the_run(world, slug, "SUCCESS")
-        await world.sessions.look()
+        await world.sessions.reconcile()
         return [run.status for run in during]
 
     world.settled = lambda: asyncio.sleep(0)
@@ -296,7 +296,7 @@ def test_disabled_schedule_leaves_the_session_at_work(world):
         await due(world)
         await until(lambda: world.server.busy)
         await world.sessions.patch(world.service, "daily", {"enabled": False})
-        await world.sessions.look()
+        await world.sessions.reconcile()
         (run,) = await world.service.runs()
         world.server.busy.clear()
         await the_run(world, "daily", "SUCCESS")
@@ -338,7 +338,7 @@ def test_server_that_makes_no_session_now_is_asked_again_in_an_hour(world, statu
         return world.last_run("daily")
 
     found = world.play(story)
-    assert found["lastError"].startswith(f"the server makes no session now: HTTP {status}")
+    assert found["lastError"].startswith(f"the server creates no session now: HTTP {status}")
     assert found["nextRun"] == "2026-01-29T10:00:00.000Z"
 
 

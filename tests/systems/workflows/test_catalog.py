@@ -208,7 +208,7 @@ def test_inputs_of_a_run_reach_the_executor_in_meta(world, by):
         await its.with_dag()
         if by == "start":
             asked = ("report", 3, "ada", "2026-01-01T14:00:00Z", "key-1")
-            assert await its.workflows.start(*asked, inputs=inputs)
+            assert await its.workflows.start_workflow(*asked, inputs=inputs)
         else:
             await its.beat.service.start("hourly-report", inputs=inputs)
             await its.beat.settle()
@@ -240,6 +240,6 @@ def test_inputs_that_are_not_an_object_of_json_are_refused(world):
         asked = ("report", 3, "ada", "2026-01-01T14:00:00Z", "key-1")
         for inputs in ([1], {"a": float("nan")}, {1: 2}):
             with pytest.raises(InvalidSchedule, match="is not an object of JSON"):
-                await its.workflows.start(*asked, inputs=inputs)
+                await its.workflows.start_workflow(*asked, inputs=inputs)
 
     world.play(story)

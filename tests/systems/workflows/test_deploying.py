@@ -297,14 +297,14 @@ class TestOwners:
                 ann.registrar.upsert_schedule(
                     {**ABOUT, "user_id": "bob", "cron_expr": "* * * * *", "timezone": "UTC"}
                 ),
-                ann.start("report", 1, "bob", "2026-01-01T00:00:00Z", "k"),
+                ann.start_workflow("report", 1, "bob", "2026-01-01T00:00:00Z", "k"),
                 self.of(its, "bob").deploy(a_dag(trigger(), user_id="bob")),
                 self.of(its, scope="operate").deploy(a_dag(user_id="ann")),
-                self.of(its, scope="read").start("report", 1, "ann", "2026-01-01T00:00:00Z", "k"),
+                self.of(its, scope="read").start_workflow("report", 1, "ann", "2026-01-01T00:00:00Z", "k"),
             ):
                 with pytest.raises(NotAllowed):
                     await refused
-            started = await ann.start("report", 1, "ann", "2026-01-01T00:00:00Z", "k")
+            started = await ann.start_workflow("report", 1, "ann", "2026-01-01T00:00:00Z", "k")
             return started, await self.of(its, "bob").registrar.list_schedules()
 
         assert workflows.play(story) == (True, [])
@@ -322,9 +322,9 @@ class TestOwners:
             await eve.registrar.upsert_schedule(given | {"user_id": "eve", "schedule_id": "eves"})
             await its.let_pass("1h")
             (run,) = await its.runs("eves")
-            started = await eve.start("report", 1, "eve", "2026-01-01T00:00:00Z", "k")
+            started = await eve.start_workflow("report", 1, "eve", "2026-01-01T00:00:00Z", "k")
             await its.workflows.store.save_dag("report", 1, a_dag(nodes=["everybody"]))
-            return run["error"], started, await eve.start("report", 1, "eve", NOON, "k")
+            return run["error"], started, await eve.start_workflow("report", 1, "eve", NOON, "k")
 
         missing = "there is no DAG of report v1 (POST /schedules/deploy puts it there)"
         assert workflows.play(story) == (missing, False, True)
@@ -336,7 +336,7 @@ class TestOwners:
             await its.workflows.deploy(a_dag(trigger(), user_id="ann"))
             ann, bob = self.of(its), self.of(its, "bob")
             started = [
-                await each.start("report", 1, who, NOON, "k")
+                await each.start_workflow("report", 1, who, NOON, "k")
                 for who, each in (("ann", ann), ("bob", bob))
             ]
             await ann.deploy(a_dag(trigger("evening"), user_id="ann"))
@@ -360,8 +360,8 @@ class TestOwners:
             await its.with_dag()
             await its.let_pass("1h")
             for who in ("ann", "ann", "bob"):
-                await self.of(its, who).start("report", 3, who, NOON, its.keys[0])
-            await its.workflows.start("report", 3, "ada", NOON, "by-hand")
+                await self.of(its, who).start_workflow("report", 3, who, NOON, its.keys[0])
+            await its.workflows.start_workflow("report", 3, "ada", NOON, "by-hand")
 
         workflows.play(story)
         of_ada, ann, again, bob, own = workflows.keys

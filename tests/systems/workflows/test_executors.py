@@ -58,7 +58,7 @@ def test_it_is_told_who_asks_and_how_to_tell_of_the_end():
 def test_a_token_that_is_no_reference_is_refused():
     with pytest.raises(InvalidSettings) as refused:
         HttpExecutor("http://executor", Server(None), token="hunter2")
-    assert str(refused.value).startswith("workflows_token: it is no reference to a secret")
+    assert str(refused.value).startswith("workflows_token: it is not a reference to a secret")
     assert "hunter2" not in str(refused.value)
 
 

@@ -286,9 +286,9 @@ WRONG = [
     ({"timezone": "Europe/Berln"}, "timezone: "),
     ({"timezone": ""}, "timezone: '' is not a text"),
     ({"start_at": "soon"}, "start_at: "),
-    ({"jitter_ms": -1}, "jitter_ms: -1 is no such number (milliseconds, 0 to 604800000)"),
-    ({"jitter_ms": "5s"}, "jitter_ms: '5s' is no such number (milliseconds, 0 to 604800000)"),
-    ({"jitter_ms": 10**12}, "jitter_ms: 1000000000000 is no such number"),
+    ({"jitter_ms": -1}, "jitter_ms: -1 is not a valid number (milliseconds, 0 to 604800000)"),
+    ({"jitter_ms": "5s"}, "jitter_ms: '5s' is not a valid number (milliseconds, 0 to 604800000)"),
+    ({"jitter_ms": 10**12}, "jitter_ms: 1000000000000 is not a valid number"),
     (
         {"overlap_policy": "skipp"},
         "overlap_policy: no policy is called 'skipp' (did you mean 'skip'?)",
@@ -322,8 +322,8 @@ def test_what_is_refused_is_told_in_its_words(workflows, given, problem):
 @pytest.mark.parametrize(
     ("call", "given", "problem"),
     [
-        ("upsert", [None], "None is no set of fields (fields by name: catchup_policy, cron_expr,"),
-        ("upsert", [[]], "[] is no set of fields"),
+        ("upsert", [None], "None is not a set of fields (fields by name: catchup_policy, cron_expr,"),
+        ("upsert", [[]], "[] is not a set of fields"),
         (
             "upsert",
             [{"workflow_id": "report"}],

@@ -255,7 +255,7 @@ IN_WORDS = [
     ("upsert", YEARLY | {"version": 1.5}, "version: 1.5 is not a whole number"),
     ("upsert", YEARLY | {"user_id": 7}, "user_id: 7 is not a text"),
     ("upsert", YEARLY | {"end_at": 7}, "end_at: 7 is not a text"),
-    ("upsert", YEARLY | {"jitter_ms": "5"}, "jitter_ms: '5' is no such number (milliseconds,"),
+    ("upsert", YEARLY | {"jitter_ms": "5"}, "jitter_ms: '5' is not a valid number (milliseconds,"),
     (
         "upsert",
         YEARLY | {"overlap_policy": "skipp"},
@@ -265,7 +265,7 @@ IN_WORDS = [
     ("upsert", YEARLY | {"cron": "* * * * *"}, "cron: no field has this name (did you mean 'cron"),
     ("upsert", YEARLY | {"paused": True}, "paused: no field has this name (pause_schedule, or PO"),
     ("upsert", {"workflow_id": "a"}, "version: it is missing (a whole number is needed)"),
-    ("upsert", [], "body: [] is no set of fields"),
+    ("upsert", [], "body: [] is not a set of fields"),
     ("deploy", {"dag": DAG, "version": "1"}, "version: '1' is not a whole number"),
     ("deploy", {"dag": DAG, "workflow": "r"}, "workflow: no field has this name (did you mean "),
     ("deploy", {"dag": []}, "dag: [] is no DAG"),

@@ -104,7 +104,7 @@ def _read(target: Target) -> tuple[str, str]:
     with naming("flock"):
         if not isinstance(given, Mapping):
             hint = "{url: http://127.0.0.1:8344, agent: daily}"
-            raise InvalidSchedule("", f"{shown(given)} is no set of fields", hint=hint)
+            raise InvalidSchedule("", f"{shown(given)} is not a set of fields", hint=hint)
         check_names(given, {"url", "agent"})
         url, agent = (_text(name, given.get(name)) for name in ("url", "agent"))
         if len(agent) > LONGEST_NAME or agent in {".", ".."}:

@@ -84,7 +84,7 @@ class AgentSystem:
 
     # -- as schedules
 
-    async def begin(self, service: Service) -> None:
+    async def start(self, service: Service) -> None:
         """Define the agents, each as it was if it says the same, and do what was left undone."""
         self._service = service
         await self.blackboard.open(service)
@@ -110,12 +110,12 @@ class AgentSystem:
         if self._deliverer is None:
             step = self._look_for_work
             self._deliverer = PeriodicTask("artifacts of agents", step, every=DELIVER_EVERY)
-            self._deliverer.begin()
+            self._deliverer.start()
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Let what is being published come to its end, while the store is open."""
         if self._deliverer is not None:
-            await self._deliverer.end()
+            await self._deliverer.stop()
             self._deliverer = None
         if self._publishing:
             await asyncio.wait(self._publishing, timeout=LONGEST_END)

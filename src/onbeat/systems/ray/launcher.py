@@ -256,7 +256,7 @@ class RayLauncher:
         if self._link is not None:
             await self._link.close()
 
-    def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - as listeners are told
+    def on_events(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - as listeners are told
         """Hear what was recorded: whose outcome is, that runner is needed no more."""
         for event in events:
             match event:
