@@ -106,13 +106,13 @@ def test_an_agent_is_given_a_tick_as_its_own_timer_would():
     ("answer", "error", "retryable"),
     [
         (HttpResponse(404, "Not Found", {"detail": "agent not found"}), "the server has no agent called 'daily' (agent not found)", False),
-        (HttpResponse(404, "Not Found", {"detail": "Not Found"}), "HTTP 404: there is no Flock server at this address", False),
+        (HttpResponse(404, "Not Found", {"detail": "Not Found"}), "HTTP 404: no Flock server at this address", False),
         (HttpResponse(500, "Internal Server Error", {"detail": "Agent execution failed: no"}), "HTTP 500: Internal Server Error: Agent execution failed: no", True),
         (HttpResponse(503, "Service Unavailable"), "HTTP 503: Service Unavailable", True),
         (HttpResponse(429, "Too Many Requests"), "HTTP 429: Too Many Requests", True),
         (HttpResponse(422, "Unprocessable Entity", {"detail": [{"loc": ["x"]}]}), "HTTP 422: Unprocessable Entity: [{'loc': ['x']}]", False),
-        (HttpResponse(200, "OK", "<html>"), "the answer has no artifacts: is there a Flock server at this address?", False),
-        (HttpResponse(200, "OK", {"artifacts": "x"}), "the answer has no artifacts: is there a Flock server at this address?", False),
+        (HttpResponse(200, "OK", "<html>"), "the answer has no artifacts; check that this is a Flock server", False),
+        (HttpResponse(200, "OK", {"artifacts": "x"}), "the answer has no artifacts; check that this is a Flock server", False),
     ],
 )  # fmt: skip
 def test_what_the_answers_mean(answer, error, retryable):
@@ -150,7 +150,7 @@ def test_a_name_is_a_part_of_a_path_and_no_more():
         ({"flock": {"agent": "daily"}}, "flock.url: it is missing (such as http://127.0.0.1:8344)"),
         ({"flock": {"url": "http://127.0.0.1"}}, "flock.agent: it is missing (such as daily)"),
         ({"flock": DAILY | {"agent": 5}}, "flock.agent: 5 is not a text"),
-        ({"flock": DAILY | {"agent": ".."}}, "flock.agent: '..' is no name"),
+        ({"flock": DAILY | {"agent": ".."}}, "flock.agent: '..' is not a name"),
         ({"flock": DAILY | {"url": "file:///etc"}}, "flock.url: "),
         (
             {"flock": DAILY | {"url": "http://h:1/?a=1"}},
@@ -162,7 +162,7 @@ def test_a_name_is_a_part_of_a_path_and_no_more():
         ),
         ({"flock": DAILY | {"name": "x"}}, "flock.name: no field has this name"),
         ({"flock": DAILY, "inputs": {}}, "inputs: no field has this name"),
-        ({"flock": DAILY, "public_only": "x"}, "public_only: it is no answer"),
+        ({"flock": DAILY, "public_only": "x"}, "public_only: it is not a boolean"),
     ],
 )
 def test_what_could_never_be_asked_is_refused(given, said):

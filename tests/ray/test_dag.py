@@ -97,7 +97,7 @@ def test_a_node_that_fails_fails_the_run_and_what_is_after_it_does_not_begin(wor
     ("dag", "told"),
     [
         ({}, "nodes: there are none"),
-        ({"nodes": ["fetch"]}, r"nodes\[0\]: 'fetch' is no node"),
+        ({"nodes": ["fetch"]}, r"nodes\[0\]: 'fetch' is not a node"),
         ({"nodes": [{"python": "a:b"}]}, r"nodes\[0\].id: it is missing"),
         (
             {"nodes": [{"id": "a", "python": "b"}]},
@@ -114,11 +114,11 @@ def test_a_node_that_fails_fails_the_run_and_what_is_after_it_does_not_begin(wor
         ),
         (
             {"nodes": [{"id": "a", "python": "b:c", "cpus": "x"}]},
-            r"nodes\[0\].cpus: 'x' is no number",
+            r"nodes\[0\].cpus: 'x' is not a number",
         ),
         (
             {"nodes": [{"id": "a", "python": "b:c", "after": "a"}]},
-            "nodes: they wait for each other: a -> a",
+            "nodes: circular dependency: a -> a",
         ),
         ({"nodes": [{"id": "a", "python": "b:c"}], "edges": [1]}, r"edges\[0\]: 1 is none"),
         (

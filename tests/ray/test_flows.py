@@ -169,6 +169,6 @@ def test_the_log_does_not_say_launched_while_there_is_no_cluster(world):
 
     world.address = "127.0.0.1:1"
     run, told = play(world, story)
-    assert "there is no Ray cluster at 127.0.0.1:1: Connection refused" in run.error
+    assert "no Ray cluster at 127.0.0.1:1: Connection refused" in run.error
     assert "is being launched" in told
     assert "is launched" not in told

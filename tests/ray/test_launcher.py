@@ -48,12 +48,12 @@ def test_what_it_raises_is_the_error_of_the_run_and_its_trace_the_output(world):
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        ("odd", "it returned {1, 2}: that is no JSON"),
+        ("odd", "it returned {1, 2}: which is not JSON"),
         ("leave", "SystemExit: 3"),
         ("nowhere", "tests.ray.work:nowhere cannot be imported on the cluster"),
         ("add", "missing a required argument: 'a'"),
-        ("half_a_character", "that is no JSON"),
-        ("large", "it returned 100002 bytes: 65536 at most are kept of a result"),
+        ("half_a_character", "which is not JSON"),
+        ("large", "it returned 100002 bytes; a result has 65536 at most"),
         ("raise_half_a_character", "ValueError: ?"),
         ("raise_mute", "Mute"),
     ],
@@ -224,7 +224,7 @@ def test_a_cluster_that_is_not_there_leaves_a_run_waiting_and_nothing_is_lost(tm
 
     run = play(world, story, ray_address="127.0.0.1:1")
     assert (run.status, run.reason) == ("ENQUEUED", "busy")
-    assert "there is no Ray cluster at 127.0.0.1:1" in run.error
+    assert "no Ray cluster at 127.0.0.1:1" in run.error
 
 
 def test_what_an_earlier_node_started_goes_on_and_is_found_again_when_it_stops_in_order(world):

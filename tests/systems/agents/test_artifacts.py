@@ -291,7 +291,7 @@ def test_what_no_agent_can_consume_is_refused(world):
                 await its.its.publish(given)
 
     world.play(story)
-    with pytest.raises(ValueError, match="a TimerTick is no artifact"):
+    with pytest.raises(ValueError, match="a TimerTick is not an artifact"):
         Orchestrator("sqlite://").agent("x").consumes(TimerTick)
 
 

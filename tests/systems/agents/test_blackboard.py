@@ -103,13 +103,13 @@ def test_what_is_published_is_the_same_after_a_restart(lasting, payload):
 @pytest.mark.parametrize(
     ("payload", "said"),
     [
-        (Secret(s="x"), "Secret cannot be kept: s would be read as something else"),
-        (Excluding(a=1), "Excluding cannot be kept: a is missing: Field required"),
-        (Number(x=float("nan")), "Number cannot be kept: x is kept as None: Input should be a valid number"),
-        (Binary(b=b"\xff"), "Binary cannot be kept: .*utf-8"),
-        (Anything(x=(1, 2)), "Anything cannot be kept: x would be read as something else"),
-        (ReadByAnotherName(y=1), "ReadByAnotherName cannot be kept: y is missing: Field required"),
-        (LogEntry(text="x" * 1_100_000), "LogEntry cannot be kept: it is 11000.. bytes long, and may be 1032192"),
+        (Secret(s="x"), "Secret cannot be stored: s would be decoded as another value"),
+        (Excluding(a=1), "Excluding cannot be stored: a is missing: Field required"),
+        (Number(x=float("nan")), "Number cannot be stored: x has the value None: Input should be a valid number"),
+        (Binary(b=b"\xff"), "Binary cannot be stored: .*utf-8"),
+        (Anything(x=(1, 2)), "Anything cannot be stored: x would be decoded as another value"),
+        (ReadByAnotherName(y=1), "ReadByAnotherName cannot be stored: y is missing: Field required"),
+        (LogEntry(text="x" * 1_100_000), "LogEntry cannot be stored: it has 11000.. bytes; the limit is 1032192"),
     ],
     ids=lambda given: type(given).__name__ if isinstance(given, BaseModel) else "",
 )  # fmt: skip
@@ -133,7 +133,7 @@ def test_of_several_outputs_none_is_published_if_one_cannot_be(world):
     async def story(its):
         await its.passes("1s")
         (run,) = await its.runs()
-        assert "Secret cannot be kept" in run.error
+        assert "Secret cannot be stored" in run.error
         return await its.its.get_artifacts(Report)
 
     assert world.play(story) == []
@@ -164,7 +164,7 @@ def test_what_does_not_fit_a_changed_model_is_left_out_with_a_warning_and_can_be
     lasting.play(publishes)
     described(lasting.reborn(), stricter)
     assert lasting.play(reads) == 2  # the new one, and what says that the old one is gone
-    told = [each.message for each in caplog.records if "is left out" in each.message]
+    told = [each.message for each in caplog.records if "is ignored" in each.message]
     assert len(told) == 1
     assert "does not fit LogEntry any more: host is missing: Field required (give" in told[0]
 
@@ -280,7 +280,7 @@ def test_an_output_whose_run_timed_out_while_it_was_published_still_triggers(wor
     world.agent("reader").consumes(Report)
 
     async def story(its):
-        service = its.its._system._asked
+        service = its.its._system._started_service
         start = service.start
 
         async def slowly(schedule_id, **given):
@@ -302,7 +302,7 @@ def test_agents_that_could_not_be_started_are_started_a_moment_later(world):
     world.agent("reader").consumes(LogEntry)
 
     async def story(its):
-        service = its.its._system._asked
+        service = its.its._system._started_service
         start, broken = service.start, []
 
         async def breaks_once(schedule_id, **given):
@@ -332,7 +332,7 @@ def test_who_publishes_again_under_the_same_request_id_publishes_once(lasting):
             with pytest.raises(ValueError, match="request_id: artifact external:r1 was published"):
                 await its.its.publish(wrong, request_id="r1")
         for wrong in ("", 5, "x" * 201):
-            with pytest.raises(ValueError, match="request_id must be a text"):
+            with pytest.raises(ValueError, match="request_id must be a string"):
                 await its.its.publish(LogEntry(), request_id=wrong)
         await its.its.beat.settle()
 

@@ -83,7 +83,7 @@ def test_a_timeout_stops_the_timers_until_it_is_closed_and_what_fell_due_is_caug
         row = await its.its.beat.service.schedule("agents/daily")
         assert (row.paused, row.pause_note) == (
             True,
-            "run_until_idle is over: the next start goes on",
+            "paused by run_until_idle until the next start",
         )
         assert (
             await its.its.run_until_idle(timeout=0.05) is False
@@ -297,7 +297,7 @@ def test_what_is_wrong_with_an_agent_is_told_before_anything_starts():
     refused(lambda agent: agent.consumes(LogEntry), "agent 'daily' has no engine")
     refused(
         lambda agent: agent.with_engines(report).publishes(Report),
-        "nothing ever triggers agent 'daily'",
+        "agent 'daily' has no trigger",
     )
 
 
@@ -312,12 +312,12 @@ def test_what_is_described_wrongly_is_refused_at_once():
         its.agent("x" * 94)
     with pytest.raises(ValueError, match="no agent is called 'external'"):
         its.agent("external")
-    with pytest.raises(TypeError, match=r"is no async function \(async def engine"):
+    with pytest.raises(TypeError, match=r"is not an async function \(async def engine"):
         agent.with_engines(lambda ctx: None)
     for places in (0, 10_001, True, "2"):
         with pytest.raises(ValueError, match="max_concurrency must be 1 to 10000"):
             agent.max_concurrency(places)
-    with pytest.raises(InvalidSchedule, match=r"overlap: agents have their own \(max_concurrency"):
+    with pytest.raises(InvalidSchedule, match=r"overlap: it cannot be set for agents \(max_concurrency"):
         agent.policy(overlap="skip")
     with pytest.raises(InvalidSchedule, match="retrry"):
         agent.policy(retrry=["5s"])
@@ -335,7 +335,7 @@ def test_nothing_is_described_once_it_has_started(world):
     async def story(its):
         with pytest.raises(RuntimeError, match="comes too late"):
             its.its.agent("late")
-        with pytest.raises(RuntimeError, match="is at work already"):
+        with pytest.raises(RuntimeError, match="has started already"):
             agent.schedule(every=SECOND)
 
     world.play(story)

@@ -114,7 +114,7 @@ def test_an_artifact_over_http_triggers_its_agent_once_for_each_key(program):
 @pytest.mark.parametrize(
     ("body", "field", "problem"),
     [
-        ({"type": "LogEntry", "payload": {"level": 7}}, "payload", "level is kept as 7"),
+        ({"type": "LogEntry", "payload": {"level": 7}}, "payload", "level has the value 7"),
         ({"type": "Nothing", "payload": {}}, "type", "no program has an artifact 'Nothing'"),
         ({"type": "LogEntry", "payload": [1]}, "payload", ""),
         ({"type": "LogEntry", "payload": {}, "tag": []}, "tag", ""),
@@ -170,7 +170,7 @@ def test_an_artifact_that_cannot_be_published_is_refused_and_does_not_hold_up_ot
 
     odd, other = play(story)
     assert (odd.status_code, other.status_code) == (422, 201)
-    assert {"Odd": "its model raises KeyError", "Grows": "bytes long"}[name] in odd.text
+    assert {"Odd": "its model raised KeyError", "Grows": "bytes; the limit is"}[name] in odd.text
 
 
 def test_what_was_taken_is_kept_without_its_payload_and_forgotten_after_a_day(program):

@@ -23,7 +23,7 @@ SECOND, NOON = timedelta(seconds=1), parse_instant("2026-01-01T12:00:00Z")
         ({"interval": SECOND, "max_repeats": 0}, "^max_repeats must be > 0$"),
         ({"interval": SECOND, "max_repeats": -1}, "^max_repeats must be > 0$"),
         ({"interval": SECOND, "max_repeats": 1.5}, "max_repeats must be a whole number, not 1.5"),
-        ({"at": datetime(2026, 1, 1, tzinfo=UTC), "max_repeats": 10_001}, "10001 are too many"),
+        ({"at": datetime(2026, 1, 1, tzinfo=UTC), "max_repeats": 10_001}, "10001 is too large"),
         ({"interval": timedelta(0)}, "interval must be > 0 seconds"),
         ({"interval": -SECOND}, "interval must be > 0 seconds"),
         ({"interval": timedelta(milliseconds=500)}, "interval must be whole seconds, not 0:00:00.500000"),
@@ -43,7 +43,7 @@ SECOND, NOON = timedelta(seconds=1), parse_instant("2026-01-01T12:00:00Z")
         ({"cron": "60 * * * *"}, "cron.minute: '60' is no minute"),
         ({"cron": "0 0 31 2 *"}, "cron: "),
         ({"cron": "H 9 * * *"}, "cron"),
-        ({"cron": 5}, "cron must be a text, not 5"),
+        ({"cron": 5}, "cron must be a string, not 5"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_when_it_is_made(given, said):

@@ -239,7 +239,7 @@ def test_a_flow_that_could_not_be_ended_is_ended_once_the_panel_does(world, told
     fid = world.panel.launched[0]["fid"]
     lines = [line for _, line in told()]
     assert any(f"{KEY}: {fid} could not be canceled, will be retried" in each for each in lines)
-    assert f"{KEY}: {fid} is ended" in lines
+    assert f"{KEY}: {fid} is canceled" in lines
     assert any(f": launched as {fid}" in each for each in lines)
 
 

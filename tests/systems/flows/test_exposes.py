@@ -232,7 +232,7 @@ def test_an_invalid_cron_is_left_out_with_a_warning_and_hurts_no_other(world, to
     assert found[KEY] == "schedule.cron.minute: '61' is no minute (0 to 59)"
     assert "url: it is missing" in found["reports/meta[3]"]
     warned = [line for level, line in told() if level == "WARNING"]
-    assert f"{KEY} is left out: {found[KEY]}" in warned
+    assert f"{KEY} is ignored: {found[KEY]}" in warned
     assert len(warned) == 4
 
 
@@ -284,11 +284,11 @@ def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world
         its.expose("reports", enabled=1)
         await until_there_are("reports", "other")
         its.expose("broken", meta="{", enabled=1)
-        await its.until(lambda: any("broken is left out" in line for _, line in told()))
+        await its.until(lambda: any("broken is ignored" in line for _, line in told()))
         return [line for _, line in told()]
 
     lines = world.play(story)
-    assert sum("broken is left out" in line for line in lines) == 1
+    assert sum("broken is ignored" in line for line in lines) == 1
     assert lines.index(f"{KEY} is scheduled no longer") < len(lines) - 1
 
 

@@ -45,7 +45,7 @@ def test_a_launch_answered_200_without_a_result_is_a_failed_launch(world):
     world.panel.fails = {f"POST {URL}": 200}
     run = played(world)
     assert (run.status, run.reason) == ("FAILED", "launch_failed")
-    assert "without an id" in run.error
+    assert "the panel returned no id" in run.error
 
 
 def test_a_flow_that_the_panel_does_not_have_is_a_failed_launch(world):
@@ -120,7 +120,7 @@ def test_while_the_panel_is_away_it_is_asked_again_at_the_next_interval(world, t
     assert still.attempt == 1
     assert (run.status, run.deferrals) == ("SUCCESS", 1)
     assert len(world.panel.launched) == 1
-    assert any(level == "ERROR" and "the panel is not there" in line for level, line in told())
+    assert any(level == "ERROR" and "the panel is unavailable" in line for level, line in told())
 
 
 def test_a_launch_whose_answer_is_lost_is_in_doubt_and_not_made_again(world):
@@ -262,7 +262,7 @@ def test_a_scheduler_that_was_killed_finds_what_runs_and_goes_on_with_it(world):
     assert run.external_id == world.panel.launched[0]["fid"]
     assert len(world.panel.launched) == 1
     assert left == []
-    assert "found again" in run.log_tail
+    assert "reattached" in run.log_tail
 
 
 def test_a_scheduler_that_is_stopped_leaves_the_flow_running_and_goes_on_with_it(world):

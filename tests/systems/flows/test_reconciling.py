@@ -200,7 +200,7 @@ def test_a_mirror_is_shown_pid_schedules_and_what_runs_after_each_launch(world, 
     assert first["schedules"][KEY]["next_run"] == "2026-01-01T13:00:00Z"
     assert any(meta["running"] == {KEY: [run_id]} for meta in mirror.metas)
     assert statuses == [("SUCCESS", None)]  # what only shows breaks nothing
-    assert any("cannot be shown elsewhere: the cluster is away" in line for _, line in told())
+    assert any("could not be updated: the cluster is away" in line for _, line in told())
 
 
 class Locked:

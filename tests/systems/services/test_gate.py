@@ -315,7 +315,7 @@ class TestByItself:
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             assert world.play(story) == ["a"]
         (told,) = [record.getMessage() for record in caplog.records]
-        assert f"they stay as they are: {world.path}: it is " in told
+        assert f"they stay unchanged: {world.path}: it is " in told
 
 
 SAME = {

@@ -151,10 +151,10 @@ def test_unit_file_is_a_service():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("(setq supervisor-timers (mapcar #'f x))", "1: supervisor-timers: it is not a quoted list"),
-        ("\n\n(setq supervisor-timers my-timers)", "3: supervisor-timers: it is not a quoted list"),
+        ("(setq supervisor-timers (mapcar #'f x))", "1: supervisor-timers: not a quoted list"),
+        ("\n\n(setq supervisor-timers my-timers)", "3: supervisor-timers: not a quoted list"),
         ("(when t\n (supervisor-mode 1))", "1: (when ...) is code and is not translated"),
-        ("(add-hook 'a #'supervisor-start)", "1: (add-hook ...) is run by Emacs"),
+        ("(add-hook 'a #'supervisor-start)", "1: (add-hook ...) is code"),
         ('(setq supervisor-log-directory "~")', "1: supervisor-log-directory has no counterpart"),
         ("(supervisor-mode (if x 1 0))", "1: it is computed by Emacs"),
         ("(supervisor-mode 'toggle)", "1: it is computed by Emacs"),

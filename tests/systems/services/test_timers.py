@@ -84,7 +84,7 @@ class TestOfAllTimers:
             ({"timer": []}, "timer: no field has this name (did you mean 'timers'?)"),
             ({"services": 5}, "services: 5 is not a set of services"),
             ({"services": [{"argv": ["true"]}]}, "services[0]: it has no id"),
-            ({"timers": {"hourly": {}}}, "timers: {'hourly': {}} is no list"),
+            ({"timers": {"hourly": {}}}, "timers: {'hourly': {}} is not a list"),
             ({"retry": "30s"}, "retry: '30s' is not a list of delays ([30s, 2m, 10m])"),
             ({"retry": ["30s", "soon"]}, "retry[1]: 'soon' is not a duration"),
             ({"timezone": "Europe/Berln"}, "timezone: no zone is called 'Europe/Berln'"),

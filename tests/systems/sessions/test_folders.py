@@ -152,7 +152,7 @@ def test_a_pause_of_somebody_s_outlasts_the_repair_of_a_file(world):
         return held, row.paused, row.pause_note
 
     held, *found = world.play(story)
-    assert held.startswith("definition.json: it is not JSON")
+    assert held.startswith("definition.json: invalid JSON")
     assert found == [True, "until Monday"]
 
 
@@ -283,7 +283,7 @@ def test_half_a_file_is_read_in_no_time(tmp_path, text):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "definition.json").write_text(text[: 512 * 1024])
     began = time.process_time()
-    assert Files(tmp_path).read("a").definition.why.startswith("it is not JSON")
+    assert Files(tmp_path).read("a").definition.why.startswith("invalid JSON")
     assert time.process_time() - began < 2
 
 
@@ -343,7 +343,7 @@ def test_a_number_that_no_database_has_is_called_that(world, told):
     text = json.dumps({"slug": "daily"} | STANDUP)[:-1] + f', "own": {"1" * 30}}}'
     world.write("daily", "definition.json", text)
     assert world.play(everything) == ["daily"]
-    assert any("holds a number or a depth that is too large" in line for line in told())
+    assert any("contains a number that is too large, or is nested too deeply" in line for line in told())
 
 
 def test_what_has_become_too_often_for_the_operator_is_held_until_it_is_not(world, told):

@@ -162,7 +162,7 @@ def test_each_user_has_versions_of_their_own_and_only_those_are_deleted(in_datab
         await its.upsert(schedule_id="of-eve", user_id="eve")
         whole = await catalog.get_workflow("report")
         uses = {each["user_id"]: each["schedules"] for each in whole["versions"]}
-        with pytest.raises(InvalidSchedule, match="several users have 'report'"):
+        with pytest.raises(InvalidSchedule, match="several users have a workflow 'report'"):
             await catalog.delete_workflow("report", 3)
         await catalog.delete_workflow("report", 3, user_id="bob")
         left = await catalog.list_workflows()

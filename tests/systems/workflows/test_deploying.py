@@ -160,12 +160,12 @@ def test_what_a_dag_does_not_say_is_said_beside_it(workflows):
 @pytest.mark.parametrize(
     ("dag", "problem"),
     [
-        ([], "dag: [] is no DAG"),
+        ([], "dag: [] is not a DAG"),
         ({"version": 1, "user_id": "ada"}, "workflow_id: it is missing (workflow_id beside the"),
         (a_dag(version="1"), "version: '1' is not a whole number"),
         (a_dag(user_id=""), "user_id: '' is not a text"),
-        (a_dag(triggers={}), "triggers: {} is no list"),
-        (a_dag("morning"), "triggers[0]: 'morning' is no trigger"),
+        (a_dag(triggers={}), "triggers: {} is not a list"),
+        (a_dag("morning"), "triggers[0]: 'morning' is not a trigger"),
         (a_dag({"type": "schedule_based"}), "triggers[0].id: it is missing (such as morning)"),
         (
             a_dag({"type": "schedule_base"}),
@@ -179,8 +179,8 @@ def test_what_a_dag_does_not_say_is_said_beside_it(workflows):
         (a_dag(trigger(cron="* * * * *")), "triggers[0].schedule.cron: no field has this name"),
         (a_dag(trigger(), trigger("b", "61 * * * *")), "triggers.b.cron_expr.minute: '61' is no"),
         (a_dag(trigger(timezone="Mars/Base")), "triggers.morning.timezone: "),
-        (a_dag(trigger("a b")), "triggers[0].id: 'a b' cannot be a part of an id (letters"),
-        (a_dag(trigger(), workflow_id="a b"), "workflow_id: 'a b' cannot be a part of an id ("),
+        (a_dag(trigger("a b")), "triggers[0].id: 'a b' cannot be part of an id (letters"),
+        (a_dag(trigger(), workflow_id="a b"), "workflow_id: 'a b' cannot be part of an id ("),
         (a_dag(*(trigger(f"t{n}") for n in range(101))), "triggers: too many (100 at most)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -209,7 +209,7 @@ def test_triggers_of_another_type_are_somebody_else_s(workflows, kind):
 def test_an_id_that_is_somebody_else_s_is_refused_and_no_schedule_changes(workflows):
     async def story(its):
         await its.beat.define(a_schedule("report/morning"))
-        with pytest.raises(InvalidSchedule, match="is there, and of no workflow"):
+        with pytest.raises(InvalidSchedule, match="exists already and is not a workflow"):
             await its.workflows.deploy(a_dag(trigger("evening"), trigger()))
         return await ids(its)
 
@@ -220,7 +220,7 @@ def test_what_is_refused_because_of_its_id_leaves_the_dag_as_it_was(workflows):
     async def story(its):
         await its.workflows.deploy(a_dag(trigger()))
         await its.beat.define(a_schedule("report/evening"))
-        with pytest.raises(InvalidSchedule, match="is there, and of no workflow"):
+        with pytest.raises(InvalidSchedule, match="exists already and is not a workflow"):
             await its.workflows.deploy(a_dag(trigger("evening")))
         return await its.workflows.store.load_dag("report", 1)
 
@@ -326,7 +326,7 @@ class TestOwners:
             await its.workflows.store.save_dag("report", 1, a_dag(nodes=["everybody"]))
             return run["error"], started, await eve.start_workflow("report", 1, "eve", NOON, "k")
 
-        missing = "there is no DAG of report v1 (POST /schedules/deploy puts it there)"
+        missing = "no DAG of report v1 (deploy it with POST /schedules/deploy)"
         assert workflows.play(story) == (missing, False, True)
         seen = sorted((meta["user_id"], *dag["nodes"]) for dag, meta in workflows.handed_over)
         assert seen == [("ann", "ann"), ("bob", "bob"), ("eve", "everybody")]
@@ -352,7 +352,7 @@ class TestOwners:
             return str(refused.value), (await its.get())["user_id"]
 
         told, whose = workflows.play(story)
-        assert told.startswith("user_id: 'hourly-report' is of 'ada' (another schedule_id, or ")
+        assert told.startswith("user_id: 'hourly-report' belongs to 'ada' (another schedule_id, or ")
         assert whose == "ada"
 
     def test_a_start_by_hand_has_no_key_of_another_s_run(self, workflows):

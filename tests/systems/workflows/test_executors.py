@@ -128,7 +128,7 @@ def test_a_function_is_given_the_same_async_or_plain():
 def test_what_a_function_returns_is_what_came_of_it():
     assert call(lambda *_: None) == Succeeded(None)
     assert call(lambda *_: Accepted("r-1")) == Accepted("r-1")
-    refused = Failed("the executor refused it", "launch_failed", retryable=False)
+    refused = Failed("the executor refused the DAG", "launch_failed", retryable=False)
     assert call(lambda *_: False) == refused
     assert "no JSON" in call(lambda *_: object()).error
 

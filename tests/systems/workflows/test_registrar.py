@@ -269,19 +269,19 @@ def test_schedules_of_others_are_not_there(workflows):
         return str(refused.value), (await its.beat.service.schedule("own")).source
 
     refused, source = workflows.play(story)
-    assert refused == "schedule_id: 'own' is there, and of no workflow (another id)"
+    assert refused == "schedule_id: 'own' exists already and is not a workflow (choose another id)"
     assert source == ""
 
 
 WRONG = [
     ({"cron_expr": "61 * * * *"}, "cron_expr.minute: '61' is no minute"),
     ({"cron_expr": "* * *"}, "cron_expr: "),
-    ({"cron_expr": None}, "cron_expr: it is missing (a text is needed)"),
+    ({"cron_expr": None}, "cron_expr: it is missing (a string is needed)"),
     ({"cron_expr": 5}, "cron_expr: 5 is not a text"),
     ({"version": None}, "version: it is missing (a whole number is needed)"),
     ({"version": -1}, "version: -1 is not a whole number (0 or more)"),
     ({"user_id": "a" * 201}, "user_id: "),
-    ({"workflow_id": "a\nb"}, "workflow_id: 'a\\nb' is no such text"),
+    ({"workflow_id": "a\nb"}, "workflow_id: 'a\\nb' is not such a string"),
     ({"overlap_policy": "replace"}, "overlap_policy: no policy is called 'replace'"),
     ({"timezone": "Europe/Berln"}, "timezone: "),
     ({"timezone": ""}, "timezone: '' is not a text"),
@@ -297,9 +297,9 @@ WRONG = [
     ({"cron": "0 * * * *"}, "cron: no field has this name (did you mean 'cron_expr'?)"),
     ({"paused": True}, "paused: no field has this name (pause_schedule, or POST /schedules/pause"),
     ({"schedule_id": "no id"}, "schedule_id: 'no id' is no id"),
-    ({"schedule_id": "upsert"}, "schedule_id: /schedules/upsert is something else (another id)"),
-    ({"schedule_id": "pause"}, "schedule_id: /schedules/pause is something else (another id)"),
-    ({"schedule_id": "deploy"}, "schedule_id: /schedules/deploy is something else (another id)"),
+    ({"schedule_id": "upsert"}, "schedule_id: /schedules/upsert is another route (choose another id)"),
+    ({"schedule_id": "pause"}, "schedule_id: /schedules/pause is another route (choose another id)"),
+    ({"schedule_id": "deploy"}, "schedule_id: /schedules/deploy is another route (choose another id)"),
     ({"schedule_id": ""}, "schedule_id: '' is no id"),
     ({"schedule_id": 7}, "schedule_id: 7 is no id"),
     ({"version": 2**70}, "version: 1180591620717411303424 is not a whole number"),

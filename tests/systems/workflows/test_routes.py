@@ -268,7 +268,7 @@ IN_WORDS = [
     ("upsert", [], "body: [] is not a set of fields"),
     ("deploy", {"dag": DAG, "version": "1"}, "version: '1' is not a whole number"),
     ("deploy", {"dag": DAG, "workflow": "r"}, "workflow: no field has this name (did you mean "),
-    ("deploy", {"dag": []}, "dag: [] is no DAG"),
+    ("deploy", {"dag": []}, "dag: [] is not a DAG"),
     ("deploy", DAG, "nodes: no field has this name (known: dag, user_id, version, workflow_id)"),
     ("deploy", {}, "dag: it is missing"),
     ("status", {"status": "SUCESS"}, "status: no status is called 'SUCESS' (did you mean 'SUCCE"),

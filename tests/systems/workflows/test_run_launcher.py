@@ -133,7 +133,7 @@ def test_a_database_that_does_not_answer_is_a_hand_over_that_failed(tmp_path):
 
 def test_without_an_executor_it_says_what_is_missing(tmp_path):
     launcher = RunLauncher(DirectoryStore(tmp_path), None, clock=ManualClock())
-    with pytest.raises(InvalidSettings, match="workflows_executor: nobody here runs DAGs"):
+    with pytest.raises(InvalidSettings, match="workflows_executor: this process runs no DAGs"):
         asyncio.run(launcher.start(*ASKED))
 
 
@@ -215,7 +215,7 @@ def test_a_tick_whose_dag_is_not_there_fails_at_once_and_says_so(workflows):
 
     run, failed = workflows.play(story)
     assert (run["status"], run["reason"]) == ("FAILED", "invalid_target")
-    told = "there is no DAG of report v3 (POST /schedules/deploy puts it there)"
+    told = "no DAG of report v3 (deploy it with POST /schedules/deploy)"
     assert run["error"] == told
     assert (workflows.keys, failed) == ([], {"invalid_target": 1})
 
@@ -376,7 +376,7 @@ def test_what_becomes_of_runs_is_in_the_log_with_the_reason(workflows, caplog):
     assert any(line.startswith("run.started") and " long " in line for line in lines)
     assert any(line.startswith("run.skipped") and "reason=overlap" in line for line in lines)
     failed = [line for line in lines if line.startswith("run.failed")]
-    assert any('error="there is no DAG of none v3 (' in line for line in failed)
+    assert any('error="no DAG of none v3 (' in line for line in failed)
 
 
 def test_without_an_executor_runs_wait_and_why_says_for_what():
@@ -419,7 +419,7 @@ class TestExecutorOfAProgram:
 
     def test_there_is_one_and_it_is_a_function(self):
         beat = Onbeat("sqlite://")
-        with pytest.raises(InvalidSchedule, match="executor: 5 is no function"):
+        with pytest.raises(InvalidSchedule, match="executor: 5 is not a function"):
             beat.executor(5)
 
         @beat.executor

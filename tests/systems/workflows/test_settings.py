@@ -112,9 +112,9 @@ def test_a_folder_of_dags_that_is_not_there_is_told_at_the_start_and_by_each_run
         await its.let_pass("1h")
         return (await its.runs())[0]["reason"], (await its.runs())[0]["error"]
 
-    told = f"there is no DAG of report v3 (no such file in {folder})"
+    told = f"no DAG of report v3 (no such file in {folder})"
     assert world.play(story) == ("invalid_target", told)
-    assert f"workflows_folder: {folder} is no folder (deploying makes it)" in caplog.messages
+    assert f"workflows_folder: {folder} is not a folder (deploying creates it)" in caplog.messages
 
 
 def test_one_that_is_there_is_not_told_of(tmp_path, caplog):

@@ -63,12 +63,12 @@ def test_any_id_is_one_of_its_own(kept, workflow_id):
     ("workflow_id", "version", "dag", "problem"),
     [
         ("", 1, {}, "workflow_id: '' is not a text"),
-        ("a\0b", 1, {}, "workflow_id: 'a\\x00b' is no such text"),
+        ("a\0b", 1, {}, "workflow_id: 'a\\x00b' is not such a string"),
         ("a" * 201, 1, {}, "workflow_id: "),
         ("a", -1, {}, "version: -1 is not a whole number (0 or more)"),
         ("a", "1", {}, "version: '1' is not a whole number (a whole number is needed)"),
         ("a", True, {}, "version: True is not a whole number"),
-        ("a", 1, [], "dag: [] is no DAG"),
+        ("a", 1, [], "dag: [] is not a DAG"),
         ("a", 1, {"x": float("nan")}, "dag: it holds more than JSON can say"),
     ],
 )
@@ -194,7 +194,7 @@ def test_a_dag_that_several_users_have_is_not_guessed_for_whoever_sees_all(monke
         for who in ("ann", "bob"):
             await store.save_dag("report", 1, DAG, user_id=who)
         await store.save_dag("other", 1, DAG, user_id="ann")
-        with pytest.raises(InvalidSchedule, match="users: several users have 'report'"):
+        with pytest.raises(InvalidSchedule, match="users: several users have a workflow 'report'"):
             await store.load_dag("report", 1)
         return await store.load_dag("other", 1)
 
