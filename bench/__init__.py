@@ -1,1 +1,1 @@
-"""Benchmarks: each compares with peers in the same run, and decides by ratios."""
+"""Benchmarks: each compares with peers in the same run, and passes or fails by ratios."""

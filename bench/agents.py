@@ -1,9 +1,9 @@
 """A thousand agents and ten thousand artifacts in one process: `python -m bench.agents [SECONDS]`.
 
-Each agent is a timer of its own, every 10 to 60 seconds; each run reads all artifacts through a
-filter and publishes one. Lateness is from the planned instant to the first line of the engine. Then
-all of them are due in one second: what the last of a herd waits for. Memory is what the process has
-more than before.
+Each agent has a timer of 10 to 60 seconds; each run reads all artifacts through a
+filter and publishes one. Lateness is from the planned instant to the first line of the engine. In a
+second part all agents are due in the same second: how long the last one waits. Memory is the growth
+of the process.
 """
 
 import asyncio
@@ -17,15 +17,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from onbeat.agents import Orchestrator
-from onbeat.systems.agents.builder import AgentBuilder
-from onbeat.systems.agents.context import AgentContext
+from onbeat.agents import AgentBuilder, AgentContext, Orchestrator
 
-AGENTS, ARTIFACTS, AT_ONCE = 1_000, 10_000, 200
+AGENTS, ARTIFACTS, IN_PARALLEL = 1_000, 10_000, 200
 
 
 class LogEntry(BaseModel):
-    """What each run reads."""
+    """The artifact that each run reads."""
 
     level: str
     text: str
@@ -33,7 +31,7 @@ class LogEntry(BaseModel):
 
 
 class Report(BaseModel):
-    """What each run publishes."""
+    """The artifact that each run publishes."""
 
     count: int
 
@@ -50,7 +48,7 @@ def is_error(log: LogEntry) -> bool:
 
 
 class Bench:
-    """An orchestrator with its agents, and how late each run was."""
+    """An orchestrator with its agents, and the lateness of each run."""
 
     def __init__(self, folder: str, when: Callable[[AgentBuilder, int], AgentBuilder]):
         self.lateness: list[float] = []
@@ -63,26 +61,26 @@ class Bench:
         self.lateness.append(time.time() - ctx.fire_time.timestamp())
         return Report(count=len(ctx.get_artifacts(LogEntry)))
 
-    def tell(self, what: str) -> None:
+    def show(self, title: str) -> None:
         late = sorted(self.lateness)
         p50, p99 = (1000 * late[int(len(late) * share)] for share in (0.5, 0.99))
-        figures = f"p50 {p50:5.0f} ms, p99 {p99:5.0f} ms, most {1000 * late[-1]:5.0f} ms"
-        print(f"{what:44} {len(late):6} runs, lateness {figures}")
+        figures = f"p50 {p50:5.0f} ms, p99 {p99:5.0f} ms, max {1000 * late[-1]:5.0f} ms"
+        print(f"{title:44} {len(late):6} runs, lateness {figures}")
 
 
 async def fill(folder: str) -> None:
     its = Orchestrator(f"sqlite:///{folder}/agents.db")
     async with its:
         before, begun = memory(), time.monotonic()
-        for begin in range(0, ARTIFACTS, AT_ONCE):
-            some = range(begin, min(begin + AT_ONCE, ARTIFACTS))
+        for begin in range(0, ARTIFACTS, IN_PARALLEL):
+            batch = range(begin, min(begin + IN_PARALLEL, ARTIFACTS))
             entries = [
                 LogEntry(
                     level="INFO" if n % 10 else "ERROR",
                     text=f"request {n} was answered",
                     at=datetime.now(UTC),
                 )
-                for n in some
+                for n in batch
             ]
             await asyncio.gather(*map(its.publish, entries))
         rate = ARTIFACTS / (time.monotonic() - begun)
@@ -103,15 +101,15 @@ async def spread(folder: str, seconds: float) -> None:
     bench = Bench(folder, when)
     begun = time.monotonic()
     async with bench.its as its:
-        print(f"{'start with all of it':44} {time.monotonic() - begun:6.2f} s")
+        print(f"{'start with all agents and artifacts':44} {time.monotonic() - begun:6.2f} s")
         held = memory()
         await its.get_artifacts(LogEntry)
         print(f"{'memory of an agent':44} {1024 * (held - before) / AGENTS:6.0f} bytes")
-        used, looked = time.process_time(), time.monotonic()
+        used, began = time.process_time(), time.monotonic()
         await asyncio.sleep(seconds)
-        cpu = 100 * (time.process_time() - used) / (time.monotonic() - looked)
-        bench.tell(f"{AGENTS} timers of 10 to 60 s")
-        print(f"{'':44} {cpu:6.0f} % of a processor, {memory() / 1024:.0f} MiB resident")
+        cpu = 100 * (time.process_time() - used) / (time.monotonic() - began)
+        bench.show(f"{AGENTS} timers of 10 to 60 s")
+        print(f"{'':44} {cpu:6.0f} % of one CPU, {memory() / 1024:.0f} MiB resident")
 
 
 async def herd(folder: str) -> None:
@@ -119,14 +117,12 @@ async def herd(folder: str) -> None:
     bench = Bench(folder, lambda agent, _: agent.schedule(at=due))
     async with bench.its as its:
         await its.run_until_idle(timeout=120)
-    bench.tell(f"{AGENTS} timers in the same second")
+    bench.show(f"{AGENTS} timers in the same second")
 
 
 async def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        print(
-            f"{AGENTS} agents, {ARTIFACTS} artifacts of which each run reads a tenth, one process"
-        )
+        print(f"{AGENTS} agents, {ARTIFACTS} artifacts (each run reads a tenth), one process")
         await fill(folder)
         await spread(folder, seconds)
         await herd(folder)

@@ -1,10 +1,10 @@
-"""What the API answers in a second, and what that does to schedules beside it.
+"""Requests per second of the API, and their effect on schedules in the same node.
 
     python -m bench.api [--seconds 10] [--schedules 10000]
 
-A node has 100 ticks a second, spread over it, and many more schedules that rest. Its lateness
-(start after `due_at`) is measured with nothing beside it, and while `wrk` reads pages and asks for
-previews over 16 connections as fast as it gets answers: much more than people and dashboards do.
+A node has 100 ticks a second, spread over the second, and many more idle schedules. Its lateness
+(start after `due_at`) is measured without load, and while `wrk` requests pages and previews over 16
+connections as fast as it gets answers: far more than people and dashboards do.
 """
 
 import argparse
@@ -33,7 +33,7 @@ async def nothing(run):
     """Do nothing."""
 
 
-async def main(seconds: int, resting: int) -> None:
+async def main(seconds: int, idle: int) -> None:
     wrk = shutil.which("wrk")
     if wrk is None:
         sys.exit("wrk is not installed (Debian: apt-get install wrk)")
@@ -48,17 +48,19 @@ async def main(seconds: int, resting: int) -> None:
         await beat.begin(client=False)
         await front.start(beat)
         _, secret = await beat.service.tokens.create("bench", "admin")
-        await beat.define(*_busy(), *_resting(resting))
+        await beat.define(*_busy(), *_idle(idle))
         await asyncio.sleep(2)
         url, load = front.settings.api_url, _Load(wrk, folder, secret, seconds)
-        print(f"{TICKS} ticks a second beside {resting} schedules that rest, {seconds} s each")
-        await _tell(beat, seconds, "nothing", None)
+        print(f"{TICKS} ticks a second beside {idle} idle schedules, {seconds} s each")
+        await _measure(beat, seconds, "no load", None)
         page = f"{url}/api/v1/schedules?limit=50"
-        await _tell(beat, seconds, "list, 50 on a page", load.start(page))
-        await _tell(
+        await _measure(beat, seconds, "list, 50 on a page", load.start(page))
+        await _measure(
             beat, seconds, "preview, 10 ticks", load.start(f"{url}/api/v1/preview", PREVIEW)
         )
-        await _tell(beat, seconds, "one schedule", load.start(f"{url}/api/v1/schedules/busy%2F1"))
+        await _measure(
+            beat, seconds, "one schedule", load.start(f"{url}/api/v1/schedules/busy%2F1")
+        )
         await front.stop()
         await beat.close()
 
@@ -70,9 +72,9 @@ def _busy():
     ]
 
 
-def _resting(n):
+def _idle(n):
     fields = {"cron": "H 3 1 1 *", "run": {"command": ["true"]}}
-    return [read_schedule(f"resting/{i:05}", fields) for i in range(n)]
+    return [read_schedule(f"idle/{i:05}", fields) for i in range(n)]
 
 
 class _Load:
@@ -91,28 +93,28 @@ class _Load:
                 f"wrk.body = [[{json.dumps(body)}]]",
             ]
         script.write_text("\n".join(lines))
-        asked = ["-t1", f"-c{CONNECTIONS}", f"-d{self._seconds}s", "--latency", "-s", str(script)]
-        command = [self._wrk, *asked, url]
+        options = ["-t1", f"-c{CONNECTIONS}", f"-d{self._seconds}s", "--latency", "-s", str(script)]
+        command = [self._wrk, *options, url]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - wrk
 
 
-async def _tell(beat: Onbeat, seconds: int, what: str, load: subprocess.Popen | None) -> None:
+async def _measure(beat: Onbeat, seconds: int, title: str, load: subprocess.Popen | None) -> None:
     begin = time.time_ns() // 1_000_000
     await asyncio.sleep(seconds)
     answered = ""
     if load is not None:
-        told, _ = await asyncio.to_thread(load.communicate)
-        rate = re.search(r"Requests/sec:\s+([\d.]+)", told)
-        slow = re.search(r"99%\s+(\S+)", told)
-        bad = re.search(r"Non-2xx or 3xx responses: (\d+)", told)
-        answered = f"{float(rate[1]):7.0f}/s, p99 {slow[1]:>8}" if rate and slow else told
+        printed, _ = await asyncio.to_thread(load.communicate)
+        rate = re.search(r"Requests/sec:\s+([\d.]+)", printed)
+        slow = re.search(r"99%\s+(\S+)", printed)
+        bad = re.search(r"Non-2xx or 3xx responses: (\d+)", printed)
+        answered = f"{float(rate[1]):7.0f}/s, p99 {slow[1]:>8}" if rate and slow else printed
         answered += f", {bad[1]} REFUSED" if bad else ""
     end = begin + seconds * 1000
     rows = await beat.service.runs(RunFilter(status="SUCCESS"), limit=10_000)
     late = sorted(row.started_at - row.due_at for row in rows if begin <= row.due_at < end)
     p50, p99 = (late[int(len(late) * part)] for part in (0.5, 0.99))
-    told = f"late by p50 {p50} ms, p99 {p99} ms, most {late[-1]} ms, {len(late)} runs"
-    print(f"{what:20} {told:60} {answered}")
+    lateness = f"late by p50 {p50} ms, p99 {p99} ms, max {late[-1]} ms, {len(late)} runs"
+    print(f"{title:20} {lateness:60} {answered}")
 
 
 if __name__ == "__main__":

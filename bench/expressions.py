@@ -1,4 +1,4 @@
-"""Two hundred cron texts of the kinds people write, which every peer can read."""
+"""Two hundred common cron expressions that every peer can parse."""
 
 from itertools import cycle, islice, product
 
@@ -23,4 +23,4 @@ EXPRESSIONS = [
         islice(cycle(product(MINUTES, HOURS)), 200), cycle(DAYS), strict=False
     )
 ]
-assert len(set(EXPRESSIONS)) == 200, "two of the texts are the same"
+assert len(set(EXPRESSIONS)) == 200, "two expressions are the same"

@@ -1,9 +1,9 @@
-"""Every use case at 1 000, 10 000 and 100 000 schedules, with ten runs each: `make growth`.
+"""Cost of every use case at 1 000, 10 000 and 100 000 schedules with ten runs each: `make growth`.
 
-For each use case and size: milliseconds (the best of three), statements, and on SQLite how many
-instructions its engine executed, in thousands: that is the work, on however busy a machine. A use
-case is flat if its answer does not grow with the size, else linear; a bounded one looks at so many
-rows and no more. Those that grow more are marked with `!`, and the program ends with 1.
+For each use case and size: milliseconds (the best of three), statements, and on SQLite the
+instructions of its engine in thousands, which measure the work independently of the machine's load.
+A use case is flat if its cost does not grow with the size, else linear; a bounded one reads at most
+a fixed number of rows. Use cases that grow more are marked with `!`, and the program exits with 1.
 
     python -m bench.growth                      # SQLite, all sizes
     python -m bench.growth --postgres --sizes 1000 10000
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from onbeat.app.opened import SystemClock
+from onbeat.app.stores import SystemClock
 from onbeat.core.decide.plan import plan
 from onbeat.core.schedule import Schedule
 from onbeat.events import SchedulePaused, encode_events
@@ -38,13 +38,13 @@ RUNS = 10  # of each schedule
 FEW = 10  # schedules of the small source
 ROUNDS = 3
 CHUNK = 5_000
-STEPS = 100  # instructions between two looks
-SPARE = 60  # thousand instructions, or milliseconds, that a flat one may differ by, for what varies
-GROWTH = 3.0  # times, that it may grow by where it should not at all
+STEPS = 100  # instructions between two calls of the handler
+SPARE = 60  # thousand instructions, or milliseconds: tolerance for noise in a flat use case
+GROWTH = 3.0  # factor by which a flat use case may grow
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Tokyo")
 
-# Runs of all schedules, so that the latest are of different ones; then what waits, of few.
+# Runs of all schedules, so that the latest belong to different ones; then waiting runs of a few.
 FILL = """
 INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, reason,
        triggered_by, needs, revision, attempt, started_at, finished_at, created_at, updated_at)
@@ -63,12 +63,12 @@ INSERT INTO events (at, body, asked_by, to_notify)
 SELECT {now}000 - i, '{body}', CASE WHEN i % 10 = 0 THEN 'cli:ada' END, NULL FROM n
 """
 
-Growth = Literal["flat", "bounded", "linear"]  # bounded: up to so many rows, and no more
+Growth = Literal["flat", "bounded", "linear"]  # bounded: up to a fixed number of rows
 Call = Callable[["World"], Awaitable[object]]
 
 
 class Cost(NamedTuple):
-    """What a use case took."""
+    """The cost of a use case."""
 
     milliseconds: float
     statements: int
@@ -76,7 +76,7 @@ class Cost(NamedTuple):
 
 
 class World:
-    """A store with so many schedules and runs, and the use cases on it."""
+    """A store with the given number of schedules, their runs, and the use cases on it."""
 
     def __init__(self, store: SqliteStore | PostgresStore, count: int) -> None:
         launchers: Launchers = {"command": RecordingLauncher()}
@@ -87,17 +87,17 @@ class World:
         self._statements = self._steps = 0
 
     def new_id(self) -> str:
-        """Return an id that was not there before."""
+        """Return a new id."""
         self._ids += 1
         return f"new/{self._ids:09}"
 
     @property
     def middle(self) -> str:
-        """A schedule in the middle of all."""
+        """The id of the schedule in the middle."""
         return name(self.count // 2)
 
     async def fill(self, runs: int = RUNS) -> None:
-        """Define the schedules, most of one source, and give them runs."""
+        """Define the schedules, most of them of one source, with runs."""
         await self.store.register(self.node)
         for begin in range(0, self.count, CHUNK):
             end = min(begin + CHUNK, self.count)
@@ -117,14 +117,14 @@ class World:
                 tx.run(KEEP, ("next_run_id", (self.count + FEW) * runs + 1))
             else:
                 tx.all("SELECT setval('run_ids', ?1)", ((self.count + FEW) * runs + 1,))
-                tx.run("ANALYZE")  # as its server does by itself, in a minute
+                tx.run("ANALYZE")  # as autovacuum would within a minute
 
-        await self.store._work.write(rows)  # noqa: SLF001 - as no call of it would
+        await self.store._work.write(rows)  # noqa: SLF001 - no public call does this
         for i in range(FEW):
             await self.store.enqueue(f"few/{i}", request_id=self.new_id())
 
     def watch(self) -> None:
-        """Count statements, and on SQLite instructions, from now on."""
+        """Count statements from now on, and on SQLite instructions."""
         if isinstance(self.store, SqliteStore):
             connection = self.store._worker._connection  # type: ignore[attr-defined]  # noqa: SLF001
             connection.exec_trace = self._count
@@ -136,9 +136,9 @@ class World:
             )
 
     def _counting(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*given: Any) -> Any:
+        def counted(*arguments: Any) -> Any:
             self._statements += 1
-            return method(*given)
+            return method(*arguments)
 
         return counted
 
@@ -151,7 +151,7 @@ class World:
         return False
 
     async def cost(self, call: Call, rounds: int = ROUNDS) -> Cost:
-        """Return what a use case takes, at its best."""
+        """Return the best cost of a use case."""
         found: list[Cost] = []
         for _ in range(rounds):
             self._statements = self._steps = 0
@@ -169,7 +169,7 @@ def name(i: int) -> str:
 
 
 def the_schedule(i: int, **fields: object) -> Schedule:
-    """Return a schedule: daily, at a time of its own."""
+    """Return a daily schedule; the time depends on `i`."""
     when = f"{i % 60} {i // 60 % 24} * * *"
     return a_schedule(name(i), cron=when, timezone=ZONES[i % len(ZONES)], **fields)
 
@@ -264,7 +264,7 @@ async def zone_data(world: World) -> object:
         tx.run(KEEP, ("tz", "1999a"))
         tx.run("DELETE FROM meta WHERE name = 'tz_zones'")
 
-    await world.store._work.write(age)  # noqa: SLF001 - as no call of it would
+    await world.store._work.write(age)  # noqa: SLF001 - no public call does this
     return await start_of_a_node(world)
 
 
@@ -346,18 +346,18 @@ USES: Sequence[tuple[str, Growth, Call]] = (
 async def measure(
     store: SqliteStore | PostgresStore, count: int, *, runs_each: int = RUNS, rounds: int = ROUNDS
 ) -> dict[str, Cost]:
-    """Return what every use case takes at this size."""
+    """Return the cost of every use case at this size."""
     world = World(store, count)
     began = time.perf_counter()
     await world.fill(runs_each)
     print(f"{count} schedules, {count * runs_each} runs: {time.perf_counter() - began:.1f} s")
     world.watch()
-    return {told: await world.cost(call, rounds) for told, _, call in USES}
+    return {use: await world.cost(call, rounds) for use, _, call in USES}
 
 
-def grows(told: Growth, first: Cost, last: Cost, times: float) -> bool:
-    """Return whether a use case grows by more than it may, when the size does so many times."""
-    allowed = GROWTH * (1 if told == "flat" else times)
+def grows(growth: Growth, first: Cost, last: Cost, times: float) -> bool:
+    """Return whether a use case grows by more than it may, when the size grows by `times`."""
+    allowed = GROWTH * (1 if growth == "flat" else times)
     pairs = [(first.statements, last.statements)]
     pairs.append(
         (first.milliseconds, last.milliseconds)
@@ -368,13 +368,13 @@ def grows(told: Growth, first: Cost, last: Cost, times: float) -> bool:
 
 
 def show(found: dict[int, dict[str, Cost]]) -> int:
-    """Print the table; return how many use cases grow by more than they may."""
+    """Print the table, and return the number of use cases that grow by more than they may."""
     sizes = sorted(found)
     heads = "".join(f"{f'{size:,}':>26}" for size in sizes)
     print(f"{'':32}{heads}\n{'':32}" + f"{'ms   stmts  k steps':>26}" * len(sizes))
     wrong = 0
-    for told, growth, _ in USES:
-        costs = [found[size][told] for size in sizes]
+    for use, growth, _ in USES:
+        costs = [found[size][use] for size in sizes]
         bad = grows(growth, costs[0], costs[-1], sizes[-1] / sizes[0])
         wrong += bad
         cells = "".join(
@@ -382,7 +382,7 @@ def show(found: dict[int, dict[str, Cost]]) -> int:
             f"{'-' if cost.steps is None else cost.steps:>8}"
             for cost in costs
         )
-        print(f"{'!' if bad else ' '} {told:30}{cells}  {growth}")
+        print(f"{'!' if bad else ' '} {use:30}{cells}  {growth}")
     print(f"{len(USES) - wrong} of {len(USES)} grow no more than they may")
     return wrong
 
@@ -399,7 +399,7 @@ async def on_sqlite(sizes: Sequence[int]) -> dict[int, dict[str, Cost]]:
 
 
 async def on_postgres(sizes: Sequence[int]) -> dict[int, dict[str, Cost]]:
-    from tests.postgres import Server, new_folder  # noqa: PLC0415 - only here
+    from tests.postgres import Server, new_folder  # noqa: PLC0415 - needed only here
 
     found = {}
     server = Server(new_folder()).__enter__()

@@ -1,14 +1,14 @@
-"""Planning on PostgreSQL: `python -m bench.postgres` for a herd, `--steady 300` for minutes of it.
+"""Planning on PostgreSQL: `python -m bench.postgres` for a herd, `--steady 300` for a steady load.
 
-The herd: 100 000 hourly schedules are due at once, and one planner, then two, each a process of its
-own, decide them all: every tick its run row, its event and the next due row, in batches, durably
-(fsync on). The machine's two cores are shared by planners and server; what the server could do
-alone is shown by rows moved in plain SQL, in one session and in two.
+The herd: 100 000 hourly schedules are due at one instant. One planner process, then two, decide
+them all, in batches, durably (fsync on): a run row, an event and the next due row for every tick.
+Planners and server share the machine's two cores; rows moved in plain SQL, in one session and in
+two, show the limit of the server.
 
-Steady: 2 000 schedules of a second each, planned and run to their SUCCESS by two nodes. Told for
-each half minute: ticks a second, how late they were decided and done, and how long a look at the
-head of the queue takes, where the dead rows are. It fails if that look slows down, or if ticks are
-left behind.
+Steady: 2 000 schedules that tick every second, planned and run to their SUCCESS by two nodes. For
+each half minute it prints the ticks per second, how late they were decided and done, and the time
+to read the head of the queue, where the dead rows are. It fails if that read slows down, or if
+ticks fall behind.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from tests.postgres import Server, new_folder
 
 HERD, BATCH = 100_000, 1000
 STEADY, STRETCH = 2_000, 30
-WANTED, BOUND = 1.5, 1.2  # two planners, times one: as promised, and what fails on a busy machine
+AIM, BOUND = 1.5, 1.2  # two planners relative to one: the aim, and the bound on a busy machine
 HOUR = 3600
 FILL = """
 INSERT INTO schedules (schedule_id, source, user_id, definition, revision, created_at, updated_at)
@@ -68,10 +68,10 @@ def decide(
 
 
 def fill(url: str, count: int, *, due: int, every: str, run: object = None) -> None:
-    """Make schedules by plain SQL, all due at one time."""
+    """Create schedules in plain SQL, all due at one instant."""
     asyncio.run(_make_tables(url))
     target = {"command": ["true"]} if run is None else run
-    # Whenever it is, they are on time.
+    # A long grace keeps them on time, whenever this runs.
     text = definition(a_schedule("s", every=every, grace="2h", run=target))
     given = {"text": text, "now": due * 1000, "due": due, "count": count}
     with psycopg.connect(url, options="-csearch_path=onbeat") as connection:
@@ -85,11 +85,11 @@ async def _make_tables(url: str) -> None:
 
 
 def plan_the_herd(url: str, ready, go, took) -> None:
-    """Plan until nothing is due any more; tell when that was."""
+    """Plan until nothing is due, and report the ticks and the end time."""
 
     async def work() -> tuple[int, float]:
         store = await PostgresStore.open(url)
-        await store.nodes()  # it is connected
+        await store.nodes()  # connects
         ready.release()
         go.wait()
         ticks = 0
@@ -106,7 +106,7 @@ def plan_the_herd(url: str, ready, go, took) -> None:
 
 
 def herd(server: Server, planners: int) -> float:
-    """Return how many ticks a second so many planners decide."""
+    """Return how many ticks per second the planners decide."""
     url = server.new_database()
     due = int(time.time()) // HOUR * HOUR
     fill(url, HERD, due=due, every="1h")
@@ -126,13 +126,13 @@ def herd(server: Server, planners: int) -> float:
         process.join()
     with psycopg.connect(url) as connection:
         rows = connection.execute("SELECT count(*) FROM onbeat.schedule_runs").fetchone()
-    assert rows == (HERD,), f"{rows}: each tick has its row"
+    assert rows == (HERD,), f"{rows}: not every tick has its row"
     server.drop_database(url)
     return sum(ticks for ticks, _ in done) / (max(ended for _, ended in done) - began)
 
 
 def bare(server: Server, sessions: int) -> float:
-    """Return how many rows a second the server moves when nobody thinks."""
+    """Return how many rows per second the server moves without a planner."""
     url = server.new_database()
     due = int(time.time()) // HOUR * HOUR
     fill(url, HERD, due=due, every="1h")
@@ -163,7 +163,7 @@ def move_rows(url: str, now: int, took) -> None:
 
 
 def compare(rounds: int) -> None:
-    """Print what one and two planners do, interleaved; exit 1 if two are not faster enough."""
+    """Compare one and two planners, interleaved; exit with 1 if two are not fast enough."""
     with Server(new_folder(on_disk=True), durable=True) as server:
         version, one, two, alone = server.version, [], [], {1: [], 2: []}
         for _ in range(rounds):
@@ -179,13 +179,13 @@ def compare(rounds: int) -> None:
         print(f"  bare SQL, {sessions}     {median(rates):8,.0f} rows/s    {_each(rates)}")
     ratio = median(two) / median(one)
     limit = median(two) / max(median(rates) for rates in alone.values())
-    print(f"  two are {ratio:.2f} x one (wanted: {WANTED}), and {limit:.2f} of what bare SQL does")
+    print(f"  two are {ratio:.2f} x one (aim: {AIM}), and {limit:.2f} of the rate of bare SQL")
     if ratio < BOUND and limit < 0.6:
         sys.exit(1)
 
 
 def serve(url: str, seconds: float, began) -> None:
-    """Be a node for a while."""
+    """Run a node for some seconds."""
 
     async def noop() -> None:
         pass
@@ -201,8 +201,8 @@ def serve(url: str, seconds: float, began) -> None:
     asyncio.run(work())
 
 
-LOOK = "SELECT 1 FROM due WHERE due_at <= %s ORDER BY due_at, schedule_id LIMIT 1"
-LATELY = """
+HEAD = "SELECT 1 FROM due WHERE due_at <= %s ORDER BY due_at, schedule_id LIMIT 1"
+LATENESS = """
 SELECT count(*), percentile_disc(0.5) WITHIN GROUP (ORDER BY created_at - due_at),
        percentile_disc(0.99) WITHIN GROUP (ORDER BY created_at - due_at),
        percentile_disc(0.99) WITHIN GROUP (ORDER BY finished_at - due_at)
@@ -212,7 +212,7 @@ DEAD = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'due'"
 
 
 def steady(seconds: int) -> None:
-    """Print how it goes, half a minute at a time; exit 1 if it gets worse."""
+    """Print a line each half minute; exit with 1 if it gets slower."""
     with Server(new_folder(on_disk=True), durable=True) as server:
         url = server.new_database()
         fill(url, STEADY, due=int(time.time()), every="1s", run={"python": "noop"})
@@ -225,37 +225,37 @@ def steady(seconds: int) -> None:
             began.acquire()
         time.sleep(3)
         print(f"{STEADY:,} ticks a second on PostgreSQL {server.version}, two nodes, {seconds} s")
-        print("  seconds  ticks/s  decided p50, p99 ms  done p99 ms  look ms  dead due rows")
-        looks, short = [], 0
+        print("  seconds  ticks/s  decided p50, p99 ms  done p99 ms  head ms  dead due rows")
+        reads, short = [], 0
         with psycopg.connect(url, autocommit=True, options="-csearch_path=onbeat") as connection:
             for passed in range(0, seconds, STRETCH):
                 since = int(time.time())
-                look = _look_for(connection, STRETCH)
-                looks.append(look)
-                row = connection.execute(LATELY, (since, since + STRETCH)).fetchone()
+                read = _read_head(connection, STRETCH)
+                reads.append(read)
+                row = connection.execute(LATENESS, (since, since + STRETCH)).fetchone()
                 dead = connection.execute(DEAD).fetchone()[0]
                 rate = row[0] / STRETCH
                 short += rate < STEADY * 0.95
                 print(
                     f"  {passed + STRETCH:7}  {rate:7,.0f}  {row[1]:11} {row[2]:7}  {row[3]:11}"
-                    f"  {look:7.2f}  {dead:13,}",
+                    f"  {read:7.2f}  {dead:13,}",
                     flush=True,
                 )
         for node in nodes:
             node.join()
-        half = len(looks) // 2
-        slower = statistics.median(looks[half:]) / statistics.median(looks[:half])
-        print(f"  the look takes {slower:.2f} x as long in the second half as in the first")
+        half = len(reads) // 2
+        slower = statistics.median(reads[half:]) / statistics.median(reads[:half])
+        print(f"  reading the head takes {slower:.2f} x as long in the second half as in the first")
         if short or slower > 2:
             sys.exit(1)
 
 
-def _look_for(connection: psycopg.Connection, seconds: float) -> float:
-    """Look at the head of the queue four times a second, for so long; return the median in ms."""
+def _read_head(connection: psycopg.Connection, seconds: float) -> float:
+    """Read the head of the queue four times a second; return the median time in ms."""
     took, ends = [], time.monotonic() + seconds
     while time.monotonic() < ends:
         began = time.perf_counter()
-        connection.execute(LOOK, (int(time.time() * 1000),))
+        connection.execute(HEAD, (int(time.time() * 1000),))
         took.append((time.perf_counter() - began) * 1000)
         time.sleep(0.25)
     return statistics.median(took)

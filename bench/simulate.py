@@ -1,11 +1,11 @@
-"""A year of a thousand schedules, before it happens: `make bench`; with `--all` two more sets.
+"""Simulation of a year of a thousand schedules: `make bench`; with `--all` two more sets.
 
-Each set is a thousand schedules with about fourteen million ticks a year. In the first, runs last a
-second: it is held to its bound. In the second each schedule has a length of its own, up to ten
-minutes, so that some ticks are skipped. In the third ticks are at any second of the hour, where the
-most that may run in a minute says little about how many run at once: the slowest case there is.
-A figure is of one run: seconds of the processor, by which it is judged, for others may be at work;
-seconds of the clock; and the longest step, for which an event loop would have been held up.
+Each set is a thousand schedules with about fourteen million ticks a year. In the first set runs
+last a second; it has to meet its bound. In the second, run lengths differ, up to ten minutes, so
+that some ticks are skipped. In the third, ticks are at any second of the hour, where the maximum
+per minute does not limit how many run concurrently: the slowest case. Each line is one run: CPU
+seconds, to which the bound applies, since other processes may be at work; wall-clock seconds; and
+the longest step, which would have blocked an event loop.
 """
 
 import sys
@@ -22,28 +22,28 @@ from onbeat.simulate.simulation import Simulation
 from onbeat.testing import a_schedule
 
 MUST, AIM = 10.0, 4.0  # seconds
-NOW = 1_767_225_600_000  # 2026 begins
+NOW = 1_767_225_600_000  # the beginning of 2026
 YEAR = 365 * 86_400_000
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Tokyo", "Australia/Lord_Howe")
 
 
 def mixed() -> list[Schedule]:
-    """Return 820 of the kinds people write, and 180 that tick every ten minutes: all differ."""
-    texts = islice(cycle(EXPRESSIONS), 820)
+    """Return 820 common schedules and 180 that tick every ten minutes, all different."""
+    expressions = islice(cycle(EXPRESSIONS), 820)
     dense = (f"{minute}-59/10 * * * *" for minute in cycle(range(10)))
-    pairs = [*zip(texts, cycle(ZONES), strict=False), *zip(islice(dense, 180), cycle(ZONES))]
+    pairs = [*zip(expressions, cycle(ZONES), strict=False), *zip(islice(dense, 180), cycle(ZONES))]
     return [a_schedule(f"s{i}", cron=text, timezone=where) for i, (text, where) in enumerate(pairs)]
 
 
 def scattered() -> list[Schedule]:
-    """Return a thousand that tick once or twice an hour, each at a second of its own."""
+    """Return a thousand schedules that tick once or twice an hour, at different seconds."""
     once = [f"{i * 7 % 60} {i * 11 % 60} * * * *" for i in range(425)]
     twice = [f"{i * 7 % 60} {i % 30},{i % 30 + 30} * * * *" for i in range(575)]
     return [a_schedule(f"s{i}", cron=text) for i, text in enumerate(once + twice)]
 
 
 def lasting(schedules: Sequence[Schedule], *, differ: bool) -> tuple[ScheduleSnapshot, ...]:
-    """Return where they stand when the year begins, with how long their runs last."""
+    """Return the state of the schedules when the year begins, with their run lengths."""
     found = []
     for i, schedule in enumerate(schedules):
         length = 200 + i * 997 % 60_000 + (540_000 if i % 50 == 0 else 0) if differ else 1000
@@ -61,7 +61,7 @@ def measure(name: str, standings: tuple[ScheduleSnapshot, ...]) -> float:
     used = time.process_time() - used
     skips = sum(forecast.skips.values())
     print(
-        f"{name:20} {used:6.2f} s  ({took:5.2f} s by the clock)"
+        f"{name:20} {used:6.2f} s  ({took:5.2f} s wall clock)"
         f"  {forecast.ticks / 1e6:6.2f} M ticks  {skips:7} skipped"
         f"  peak {forecast.peak:4}  longest step {longest * 1000:4.0f} ms"
         + (f"  CUT OFF: {forecast.cut_off}" if forecast.cut_off else "")
@@ -73,7 +73,7 @@ def main() -> int:
     schedules = mixed()
     used = measure("runs of a second", lasting(schedules, differ=False))
     if "--all" in sys.argv[1:]:
-        measure("lengths that differ", lasting(schedules, differ=True))
+        measure("different lengths", lasting(schedules, differ=True))
         measure("at any second", lasting(scattered(), differ=True))
     print(f"1 000 schedules x 365 days: {used:.2f} s (must be {MUST:g}, aim {AIM:g})")
     return 0 if used <= MUST else 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def count_files(folder):
-    """Return how many files are in a folder: the result is kept with the run."""
+    """Count the files in a folder. The result is stored with the run."""
     return {"folder": folder, "files": sum(path.is_file() for path in Path(folder).rglob("*"))}
 
 

@@ -21,8 +21,8 @@ import apsw
 import pytest
 
 from onbeat import InvalidSchedule, Onbeat, after, cron, every, startup
-from onbeat.app.opened import holder
 from onbeat.app.settings import Settings
+from onbeat.app.stores import lock_holder
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import NoSuchSchedule, StoreFailed, StoreUnusable
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
@@ -114,7 +114,7 @@ async def passes(beat, clock, length="1h"):
 
 async def looked(beat):
     """Wait until a node has looked at its file: see `test_a_start_by_a_client_is_never_overlooked`."""
-    await until(lambda: beat._open._store._seen is not None)
+    await until(lambda: beat._runtime.store._seen is not None)
 
 
 async def runs(beat, names, schedule_id=None):
@@ -128,7 +128,7 @@ async def runs(beat, names, schedule_id=None):
 
 
 async def events(beat):
-    return [row.event for row in await beat._open._store.events(limit=10_000)]
+    return [row.event for row in await beat._runtime.store.events(limit=10_000)]
 
 
 async def the_schedule(beat, schedule_id):
@@ -309,7 +309,9 @@ async def test_a_decorated_function_can_follow_the_start_and_its_own_end(beat, c
 
 def test_two_functions_of_one_name_are_refused(beat):
     beat.schedule(every("1h"), name="report")(lambda: 1)
-    with pytest.raises(InvalidSchedule, match=r"two schedules are called 'report' \(name=\.\.\."):
+    with pytest.raises(
+        InvalidSchedule, match=r"two schedules are called 'report' \(rename one with name=\.\.\."
+    ):
         beat.schedule(every("1h"), name="report")(lambda: 2)
 
 
@@ -346,7 +348,7 @@ async def test_what_cannot_be_registered_is_refused(beat):
     beat.register("build", print)
     with pytest.raises(InvalidSchedule, match="two functions are called 'build'"):
         beat.register("build", len)
-    with pytest.raises(InvalidSchedule, match="'print' is no function"):
+    with pytest.raises(InvalidSchedule, match="'print' is not a function"):
         beat.register("report", "print")
     with pytest.raises(InvalidSchedule, match="'re:build' is no name"):
         beat.register("re:build", print)
@@ -363,7 +365,7 @@ async def test_whatever_is_asked_of_the_service_is_done_at_once(beat, launcher):
         await until(is_calm)
         await beat.service.start("report")
         await until(lambda: len(launcher.attempts) == 2)
-        service, woken = beat.service, beat._open.engine.planner._wake
+        service, woken = beat.service, beat._runtime.engine.planner._wake
         for stop, go_on in (
             (partial(service.pause, "report"), partial(service.resume, "report")),
             (partial(service.set_gate, is_open=False), partial(service.set_gate, is_open=True)),
@@ -512,10 +514,10 @@ async def test_a_tick_is_skipped_while_the_last_run_is_going(beat, clock):
     async with beat:
         await until(is_calm)
         clock.advance("1h")
-        await until(lambda: beat._open.engine.dispatcher.running)
+        await until(lambda: beat._runtime.engine.dispatcher.running)
         await until(is_calm)
         clock.advance("1h")
-        await until(lambda: is_calm() and beat._open.engine.planner.next_due > clock.now())
+        await until(lambda: is_calm() and beat._runtime.engine.planner.next_due > clock.now())
         (first, second) = await runs(beat, "run_id status reason blocked_by")
         assert first[1] == "STARTED"
         assert second[1:] == ("SKIPPED", "overlap", first[0])
@@ -536,7 +538,7 @@ async def test_a_run_that_is_going_completes_when_its_schedule_is_changed(beat, 
     async with beat:
         await until(is_calm)
         clock.advance("1h")
-        await until(lambda: beat._open.engine.dispatcher.running)
+        await until(lambda: beat._runtime.engine.dispatcher.running)
         target = {"python": "report", "inputs": {"kind": "new"}}
         (changed,) = await beat.define(a_schedule("report", run=target, every="1h"))
         assert (changed.change, changed.revision) == ("changed", 2)
@@ -630,11 +632,11 @@ async def test_a_start_by_hand_is_a_run_of_its_own_even_of_a_paused_or_running_o
     async with beat:
         await until(is_calm)
         clock.advance("1h")
-        await until(lambda: beat._open.engine.dispatcher.running == 1)
+        await until(lambda: beat._runtime.engine.dispatcher.running == 1)
         await beat.pause("report")
         row = await beat.start("report", kind="one")
         assert (row.status, row.triggered_by, row.inputs) == ("ENQUEUED", "manual", {"kind": "one"})
-        await until(lambda: beat._open.engine.dispatcher.running == 2)
+        await until(lambda: beat._runtime.engine.dispatcher.running == 2)
         go_on.set()
         await beat.settle()
         found = await runs(beat, "triggered_by status result")
@@ -677,7 +679,7 @@ async def test_a_deleted_schedule_is_gone_and_what_runs_of_it_finishes(beat, clo
     async with beat:
         await until(is_calm)
         clock.advance("1h")
-        await until(lambda: beat._open.engine.dispatcher.running)
+        await until(lambda: beat._runtime.engine.dispatcher.running)
         await beat.delete("report")
         assert await beat.schedules() == []
         go_on.set()
@@ -705,13 +707,13 @@ async def test_a_second_one_joins_as_a_client_and_says_so_once(file, clock, capl
         async with a_beat(clock, file) as client:
             assert (node.is_node, client.is_node) == (True, False)
         (record,) = [r for r in caplog.records if r.levelname == "WARNING"]
-        assert record.getMessage().startswith("joined as a client, and takes over when that ends: ")
+        assert record.getMessage().startswith("joined as a client; takes over when the node ends: ")
         assert "is held by" in record.getMessage()
 
 
 @awaited
 async def test_a_client_takes_over_when_the_node_ends(file, clock, launcher, monkeypatch):
-    monkeypatch.setattr("onbeat.app.opened.TAKE_OVER_EVERY", 0.01)
+    monkeypatch.setattr("onbeat.app.runtime.TAKE_OVER_EVERY", 0.01)
     node = a_beat(clock, file)
     await node.__aenter__()
     async with a_beat(clock, file, launcher=launcher) as client:
@@ -726,14 +728,14 @@ async def test_a_client_takes_over_when_the_node_ends(file, clock, launcher, mon
         await client.settle()
         assert [attempt.schedule_id for attempt in launcher.attempts] == ["report"]
         assert not waiting.done()
-        client._open.engine.failed.set_exception(StoreUnusable("damaged"))
+        client._runtime.engine.failed.set_exception(StoreUnusable("damaged"))
         with pytest.raises(StoreUnusable):
             await waiting
 
 
 @pytest.mark.parametrize("given", ["5s", print, None])
-def test_what_is_no_trigger_is_refused(beat, given):
-    with pytest.raises(InvalidSchedule, match=r"^trigger: .* is no trigger \(@beat.schedule"):
+def test_schedule_refuses_what_is_not_a_trigger(beat, given):
+    with pytest.raises(InvalidSchedule, match=r"^trigger: .* is not a trigger \(@beat.schedule"):
         beat.schedule(given)
 
 
@@ -818,7 +820,7 @@ async def test_being_asked_for_keeps_no_node_from_starting(file, clock):
 
     def ask():  # as `onbeat status` does
         while not enough.is_set():
-            holder(settings)
+            lock_holder(settings)
 
     async with a_beat(clock, file):
         asking = threading.Thread(target=ask)
@@ -959,7 +961,7 @@ async def begun(beat, clock):
     """Let a tick begin to run."""
     await until(is_calm)
     clock.advance("1h")
-    await until(lambda: beat._open.engine.dispatcher.running)
+    await until(lambda: beat._runtime.engine.dispatcher.running)
 
 
 @awaited
@@ -1001,7 +1003,7 @@ async def test_what_still_runs_after_the_grace_is_ended_and_recorded_as_canceled
 async def test_what_was_claimed_and_not_launched_is_free_again(file, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
-        store, claim = beat._open._store, beat._open._store.claim
+        store, claim = beat._runtime.store, beat._runtime.store.claim
         lost = []
 
         async def claim_and_lose(node, *, limit):
@@ -1025,7 +1027,7 @@ async def test_a_stop_in_the_middle_loses_nothing(file, clock, launcher, call):
     async with a_beat(clock, file, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
         await until(is_calm)
-        store, reached = beat._open._store, asyncio.Event()
+        store, reached = beat._runtime.store, asyncio.Event()
         real = getattr(store, call)
 
         async def slow(*args, **kwargs):
@@ -1123,12 +1125,12 @@ async def test_a_store_that_fails_for_a_while_costs_no_run_and_doubles_none(
     async with a_beat(clock, launcher=launcher, concurrency=4) as beat:
         await beat.define(*(a_schedule(name) for name in names))
         await until(is_calm)
-        failed = failing(beat._open._store, call, 3)
+        failed = failing(beat._runtime.store, call, 3)
         clock.advance("1h")
         await until(lambda: len(launcher.attempts) >= 10)
         await beat.start("report-3")
         await until(lambda: len(launcher.attempts) >= 11 and failed())
-        await until(lambda: is_calm() and not beat._open.engine.dispatcher.running)
+        await until(lambda: is_calm() and not beat._runtime.engine.dispatcher.running)
         found = await runs(beat, "schedule_id status attempt")
     ran = Counter(attempt.schedule_id for attempt in launcher.attempts)
     assert ran == Counter(names) + Counter({"report-3": 1})
@@ -1143,7 +1145,7 @@ async def test_an_outcome_whose_recording_was_not_confirmed_is_not_recorded_twic
     async with a_beat(clock, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
         await until(is_calm)
-        failed = failing(beat._open._store, "finish", 1, late=True)
+        failed = failing(beat._runtime.store, "finish", 1, late=True)
         await passes(beat, clock)
         assert failed()
         assert await runs(beat, "status") == ["SUCCESS"]
@@ -1157,7 +1159,7 @@ async def test_a_store_that_fails_is_told_of_in_the_log(clock, launcher, monkeyp
     async with a_beat(clock, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
         await until(is_calm)
-        failing(beat._open._store, "plan_due", 2)
+        failing(beat._runtime.store, "plan_due", 2)
         clock.advance("1h")
         await until(lambda: launcher.attempts)
     told = [r.getMessage() for r in caplog.records if "planning failed" in r.getMessage()]
@@ -1178,7 +1180,7 @@ async def test_nothing_is_launched_later_than_two_thirds_of_the_lease_after_its_
     async with a_beat(clock, launcher=launcher, lease=5_000) as beat:
         await beat.define(a_schedule("report"))
         await until(is_calm)
-        store, announced = beat._open._store, []
+        store, announced = beat._runtime.store, []
         real = getattr(store, call)
 
         async def slow(*args, **kwargs):
@@ -1231,7 +1233,7 @@ async def test_nor_is_one_that_waits_for_another_to_let_go_of_the_event_loop(clo
 async def at_once(beat):
     """Enter it, and leave it even if it is stuck."""
     await beat.__aenter__()
-    failed = beat._open.engine.failed
+    failed = beat._runtime.engine.failed
     try:
         yield
     finally:
@@ -1317,10 +1319,10 @@ async def test_a_part_of_the_engine_that_dies_is_told_of_at_once(beat, caplog):
         async def broken(*_, **__):
             raise RuntimeError("a defect of ours")
 
-        beat._open._store.plan_due = broken
+        beat._runtime.store.plan_due = broken
         beat.wake()
-        await asyncio.wait([beat._open.engine.failed])
-        assert beat._open.engine.failed.exception() is not None
+        await asyncio.wait([beat._runtime.engine.failed])
+        assert beat._runtime.engine.failed.exception() is not None
         assert "a defect of ours" in caplog.text
 
 
@@ -1333,7 +1335,7 @@ async def test_it_sleeps_until_something_is_due(beat, clock, launcher):
         await beat.define(a_schedule("report", every="1h"))
         await beat.settle()
         looked = []
-        store, real = beat._open._store, beat._open._store.plan_due
+        store, real = beat._runtime.store, beat._runtime.store.plan_due
 
         def plan_due(*args, **kwargs):
             looked.append(clock.now())
@@ -1393,7 +1395,7 @@ async def test_serving_raises_what_made_the_engine_fail(beat):
         async def broken(*_, **__):
             raise RuntimeError("a defect of ours")
 
-        beat._open._store.plan_due = broken
+        beat._runtime.store.plan_due = broken
         beat.wake()
         with pytest.raises(RuntimeError, match="a defect of ours"):
             await beat.until(asyncio.Event())

@@ -100,13 +100,15 @@ def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock()
         if "os.environ" in text:
             assert name_of(path) in {
                 "app/onbeat.py",
-                "app/opened.py",
+                "app/launchers.py",
+                "app/peers.py",
+                "app/systems.py",
                 "app/notifications.py",
                 "cli/session.py",
                 "cli/supervisor.py",
             }
         if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(", text):
-            assert name_of(path) in {"app/opened.py", "cli/next.py"}
+            assert name_of(path) in {"app/stores.py", "cli/next.py"}
 
 
 def test_an_optional_dependency_is_imported_in_one_file_or_folder_of_its_own():

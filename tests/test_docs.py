@@ -1,10 +1,10 @@
 """The documents are true: what they show is what happens."""
 
 import asyncio
+import json
 import re
-import shlex
-import subprocess
-import sys
+import textwrap
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -12,34 +12,23 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.core.explain.reasons import SENTENCES
-from onbeat.core.policy import POLICIES, Policy, Retries
-from onbeat.core.runs.run import REASONS, Reason
+from onbeat.core.policy import POLICIES, Policy, Retries, write_policy
+from onbeat.core.runs.run import REASONS, Accepted, Reason, Status, Succeeded
 from onbeat.core.schedule import TARGETS
+from onbeat.core.snapshot import Snapshot, with_definitions
 from onbeat.core.templates import FILTERS, NAMES
 from onbeat.core.time.cron import MACROS
+from onbeat.core.time.instants import parse_instant
 from onbeat.core.triggers.codec import AROUND, KINDS
-from onbeat.testing import ManualClock
+from onbeat.ports.store import ROLES
+from onbeat.service.access import SCOPES
+from onbeat.simulate.simulation import Simulation
+from onbeat.sources.yaml import read_file
+from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-
-
-def console_blocks():
-    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL):
-        command, _, printed = block.partition("\n")
-        if command.startswith("$ .venv/bin/onbeat"):
-            yield pytest.param(command.removeprefix("$ "), printed, id=command)
-
-
-@pytest.mark.parametrize(("command", "printed"), list(console_blocks()))
-def test_a_command_of_the_readme_prints_what_is_shown(command, printed):
-    words = shlex.split(command)
-    assert words[0] == ".venv/bin/onbeat"
-    done = subprocess.run(
-        [sys.executable, "-m", "onbeat", *words[1:]], capture_output=True, text=True, check=False
-    )
-    assert done.stdout + done.stderr == printed
 
 
 def python_of(page):
@@ -93,19 +82,36 @@ def test_the_python_of_the_workflows_page_defines_what_it_says(tmp_path, monkeyp
     assert all(f"`{name}`" in page for name in (*found, *found["schedule"]))
 
 
-def cells(page, columns):
-    """Return the rows of the tables of a page that have so many columns, without their headings."""
+def table(page, heading):
+    """Return the rows of the first table below a heading of a page, without the row of headings."""
     text = (ROOT / "docs" / page).read_text()
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return [row for row in rows if len(row) == columns]
+    _, found, below = text.partition(f"\n{heading}\n")
+    assert found, heading
+    rows = re.search(r"(?:^\|.*\n)+", below.partition("\n## ")[0], re.MULTILINE)[0].splitlines()
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows[2:]]
 
 
-def test_every_policy_is_in_its_table_with_its_default():
-    (_, *rows) = cells("policies.md", 5)
-    assert [row[0].strip("`") for row in rows] == [*POLICIES, "when"]
-    for row in rows[:-1]:
-        name, default = (cell.strip("`") for cell in row[:2])
-        value = getattr(Policy(), name)
+def sections(page):
+    """Return the texts below the headings of a page, of any level."""
+    parts = re.split(r"^#+ (.+)$", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def reasons_of(policy):
+    line = re.search(r"^Reasons: (.+)$", sections("policies.md")[policy], re.MULTILINE)
+    return re.findall(r"`(\w+)`", line[1]) if line else []
+
+
+POLICY_NAMES = [*POLICIES, "when"]
+
+
+def test_every_policy_has_a_row_with_its_default_and_a_section():
+    rows = table("policies.md", "## All policies")
+    assert [row[0] for row in rows] == [f"[`{name}`](#{name})" for name in POLICY_NAMES]
+    assert set(POLICY_NAMES) <= sections("policies.md").keys()
+    for name, (_, cell, _) in zip(POLICY_NAMES, rows, strict=True):
+        default = cell.strip("`")
+        value = getattr(Policy(), name, None)
         if default == "none":
             assert value in (None, Retries()), name
         elif default in ("true", "false"):
@@ -115,29 +121,100 @@ def test_every_policy_is_in_its_table_with_its_default():
             assert read == value, name
 
 
-def test_every_row_of_the_policies_names_tests_that_are_there():
-    rows = [*cells("policies.md", 5)[1:], *cells("policies.md", 4)[1:]]
-    assert len(rows) > 30
-    for row in rows:
-        links = re.findall(r"\[([^\]]+)\]\(\.\./(tests/[^)]+)\)", row[-1])
-        assert links, row[0]
-        for sentence, path in links:
-            name = f"test_{sentence.replace(' ', '_')}"
-            assert f"def {name}(" in (ROOT / path).read_text(), (name, path)
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_every_example_of_a_policy_defines_a_schedule(policy, tmp_path):
+    examples = re.findall(r"```yaml\n(.*?)```", sections("policies.md")[policy], re.DOTALL)
+    assert examples
+    for example in examples:
+        path = tmp_path / "onbeat.yaml"
+        fields = textwrap.indent(f"run: {{command: [ls]}}\n{example}", "    ")
+        path.write_text(f"schedules:\n  report:\n{fields}")
+        (schedule,) = read_file(path, lambda _: None).schedules
+        assert schedule.when if policy == "when" else policy in write_policy(schedule.policy)
 
 
-def test_the_policies_say_what_why_says_and_all_of_it():
-    rows = [*cells("policies.md", 5)[1:], *cells("policies.md", 4)[1:]]
-    found = {}
-    for row in rows:
-        found |= dict(re.findall(r"`(\w+)`: (.+?)(?:<br>|$)", row[-2]))
-    assert found == dict(SENTENCES)
-
-
-def test_the_reasons_are_a_closed_list_and_the_page_has_exactly_those():
-    rows = [row for row in cells("schedules.md", 2) if row[0].strip("`") in REASONS]
-    assert [(row[0].strip("`"), row[1]) for row in rows] == list(SENTENCES.items())
+def test_the_reasons_are_a_closed_list_with_their_sentences():
+    rows = table("schedules.md", "### Reasons")
+    assert [(row[0].strip("`"), row[2]) for row in rows] == list(SENTENCES.items())
     assert get_args(Reason) == REASONS
+
+
+def test_every_reason_is_in_the_section_of_what_decides_it():
+    others = {
+        row[0]: re.findall(r"`(\w+)`", row[2]) for row in table("policies.md", "## Other decisions")
+    }
+    found = {reason for policy in POLICY_NAMES for reason in reasons_of(policy)}
+    assert found | {reason for reasons in others.values() for reason in reasons} == set(REASONS)
+    for reason, decided_by, _ in table("schedules.md", "### Reasons"):
+        for anchor in re.findall(r"policies\.md#(\w+)\)", decided_by):
+            assert reason.strip("`") in reasons_of(anchor), (reason, anchor)
+
+
+@pytest.mark.parametrize("row", table("policies.md", "### overlap"), ids=lambda row: row[0])
+def test_the_overlap_table_is_what_a_forecast_gives(row):
+    overlap, *ticks = row
+    noon = parse_instant("2026-01-01T12:00:00Z") * 1000
+    schedule = a_schedule("report", every="15m", overlap=overlap.strip("`"))
+    simulation = Simulation(
+        with_definitions(Snapshot(noon - 1), [schedule]),
+        until=noon + len(ticks) * 900_000,
+        run_length=1_200_000,
+    )
+    list(simulation.steps())
+    (found,) = simulation.forecast().schedules
+    assert found.ticks == len(ticks)
+    assert found.skips.get("overlap", 0) == sum("skipped" in tick for tick in ticks)
+    assert found.ended_early == sum("canceled" in tick for tick in ticks)
+    assert bool(found.waited) == (overlap == "`queue`")
+
+
+def test_the_answer_of_why_on_the_policies_page_is_what_it_answers():
+    clock = ManualClock("2026-11-17T11:44:59Z")
+
+    async def play():
+        beat = Onbeat(
+            "sqlite://", clock=clock, launchers={"command": RecordingLauncher(Accepted())}
+        )
+        async with beat:
+            await beat.define(a_schedule("report", every="15m", timeout="1h"))
+            for passed in ("1s", "15m", 450_120):
+                clock.advance(passed)
+                await beat.settle()
+            (run,) = [run for run in await beat.runs() if run.status == "STARTED"]
+            await beat.report(run.run_id, Succeeded())
+            await beat.settle()
+            return run.run_id, await beat.why("report", parse_instant("2026-11-17T12:00:00Z"))
+
+    run_id, why = asyncio.run(play())
+    page = (ROOT / "docs" / "policies.md").read_text()
+    for sentence in (*why.sentences, why.instead):
+        assert f"  {sentence.replace(f'run {run_id} ', 'run 41 ')}\n" in page
+
+
+def linked_tests(cell):
+    return re.findall(r"\[`(test_\w+)`\]\(\.\./(tests/[^)]+)\)", cell)
+
+
+def test_every_test_that_is_linked_is_there():
+    page = (ROOT / "docs" / "traceability.md").read_text()
+    found = linked_tests(page)
+    assert len(found) > 60
+    for name, path in found:
+        assert f"def {name}(" in (ROOT / path).read_text(), (name, path)
+
+
+def test_every_policy_and_every_other_decision_has_its_tests():
+    policies = table("traceability.md", "## Policies")
+    assert [row[0] for row in policies] == [
+        f"[`{name}`](policies.md#{name})" for name in POLICY_NAMES
+    ]
+    others = table("traceability.md", "## Other decisions")
+    titles = [
+        re.sub(r"\[(.+?)\]\(.+?\)", r"\1", row[0])
+        for row in table("policies.md", "## Other decisions")
+    ]
+    assert [row[0] for row in others] == titles
+    assert all(linked_tests(row[1]) for row in (*policies, *others))
 
 
 def test_every_kind_of_target_and_every_name_of_a_template_has_its_row():
@@ -151,12 +228,51 @@ def test_every_kind_of_target_and_every_name_of_a_template_has_its_row():
         assert re.search(rf"`(a \| )?{name}[(`]", page), name
 
 
-def test_the_two_commands_are_there():
-    assert "$ make run" in README
-    assert "$ make test" in README
+def test_the_targets_of_make_that_are_named_are_there():
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"\$ make (\w+)", README + (ROOT / "CONTRIBUTING.md").read_text()):
+    named = re.findall(
+        r"(?:^|\$ |`)make ([a-z-]+)", README + (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert {"run", "test", "bench", "sim", "chaos"} <= set(named)
+    for target in named:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_extras_that_the_readme_names_are_those_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    paragraph = re.search(r"^The extra `server`.*?\n\n", README, re.MULTILINE | re.DOTALL)[0]
+    assert set(re.findall(r"`(\w+)`", paragraph)) == project["optional-dependencies"].keys()
+
+
+def test_figures_of_the_readme_are_in_the_pages_that_they_link():
+    rows = re.findall(r"^\| (.+) \| (.+) \| `(.+)` \|$", README, re.MULTILINE)
+    assert len(rows) >= 8
+    linked = [
+        link for row in rows for link in re.findall(r"\[([^\]]*\d[^\]]*)\]\(([^)#]+)", row[1])
+    ]
+    assert len(linked) >= 3
+    for text, page in linked:
+        shown = (ROOT / page).read_text()
+        for figure in re.findall(r"\d+ \d{3}|\d+\.\d+", text):
+            assert figure in shown, (figure, page)
+    vectors = json.loads((ROOT / "tests" / "data" / "calendar.json").read_text())["vectors"]
+    assert f"{len(vectors)} cases" in README
+
+
+def test_the_index_has_every_page():
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [page.relative_to(ROOT / "docs") for page in ROOT.glob("docs/**/*.md")]
+    for page in pages:
+        if page.parts[0] not in ("README.md", "decisions"):
+            assert f"]({page})" in index, page
+
+
+def test_the_glossary_has_each_word_once_with_one_meaning():
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    rows = re.findall(r"^\| (\*\*.+?) \| (.+) \|$", page, re.MULTILINE)
+    words = [word for row, _ in rows for word in re.findall(r"\*\*`?(.+?)`?\*\*", row)]
+    assert len(words) == len(set(words)) > 70
+    assert not {*Status, *ROLES, *SCOPES} - set(re.findall(r"\w+", page))
 
 
 def test_every_kind_limit_and_macro_is_in_the_calendar_page():
@@ -176,12 +292,18 @@ def test_the_tests_that_stand_for_a_requirement_are_there():
     assert [name for name in named if f"def {name}(" not in tests] == []
 
 
-def test_every_module_is_in_the_architecture_page():
+def test_the_architecture_page_names_every_layer_and_only_files_that_exist():
     page = (ROOT / "ARCHITECTURE.md").read_text()
     package = ROOT / "src" / "onbeat"
-    for module in [*package.glob("core/*.py"), *package.glob("*.py")]:
-        name = str(module.relative_to(package))
-        assert module.name.startswith("__") or f"`{name}`" in page, name
+    for part in [*package.iterdir(), *(package / "core").iterdir()]:
+        if part.is_dir() and part.name != "__pycache__":
+            assert f"`{part.name}`" in page, part
+    for module in package.glob("*.py"):
+        assert module.name.startswith("__") or f"`{module.stem}`" in page, module
+    files = re.findall(r"`([\w/]+\.py)`", page)
+    assert files
+    for file in files:
+        assert (package / file).exists() or (ROOT / file).exists(), file
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

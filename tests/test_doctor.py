@@ -184,12 +184,10 @@ def test_nodes_with_other_zone_data_are_told():
 
 
 def test_settings_that_are_refused_fail_and_tell_where():
-    refused = InvalidSettings(
-        "ONBEAT_FOO", "no setting has this name", hint="did you mean ONBEAT_FOE?"
-    )
+    refused = InvalidSettings("ONBEAT_FOO", "unknown setting", hint="did you mean ONBEAT_FOE?")
     finding = found("settings", seen(settings=refused, looked={"problem": "?"}))
     assert finding.level == "fail"
-    assert finding.found == "ONBEAT_FOO: no setting has this name"
+    assert finding.found == "ONBEAT_FOO: unknown setting"
     assert finding.hint == "did you mean ONBEAT_FOE?"
 
 

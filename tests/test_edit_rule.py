@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from onbeat import Onbeat
-from onbeat.app.opened import check_target
+from onbeat.app.launchers import check_target
 from onbeat.app.settings import Settings
 from onbeat.cli.apply import Wish, apply_definitions
 from onbeat.core.runs.run import Failed, Succeeded

@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from bench.growth import USES, World, name
-from onbeat.app.opened import SystemClock
+from onbeat.app.stores import SystemClock
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import a_schedule
 

@@ -43,7 +43,7 @@ def samples(text):
 
 def told(*events, at=NOON * 1000, **given):
     metrics = Metrics()
-    metrics.tell(at, events)
+    metrics.on_events(at, events)
     return samples(page(metrics, **given))
 
 
@@ -196,7 +196,7 @@ def test_a_retry_a_backfill_and_a_person_do_not_drift():
 def test_a_herd_is_counted_as_a_whole():
     metrics = Metrics()
     for at in (1, 3):
-        metrics.tell(NOON * 1000 + at, [started(due_at=0) for _ in range(500)])
+        metrics.on_events(NOON * 1000 + at, [started(due_at=0) for _ in range(500)])
     found = samples(page(metrics))
     assert of(found, "runs_emitted_total") == of(found, "drift_seconds_count") == 1000
     assert of(found, "drift_seconds_sum") == 2.0
@@ -209,8 +209,8 @@ def test_counting_costs_little_beside_a_tick():
     metrics, best = Metrics(), math.inf
     for _ in range(20):
         began = time.perf_counter()
-        metrics.tell(NOON * 1000, starts)
-        metrics.tell(NOON * 1000, ends)
+        metrics.on_events(NOON * 1000, starts)
+        metrics.on_events(NOON * 1000, ends)
         best = min(best, time.perf_counter() - began)
     assert best / 1000 < 2e-6  # seconds a tick, which takes some thirty microseconds: 0.2 when idle
 

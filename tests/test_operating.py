@@ -103,7 +103,7 @@ def test_room_is_given_back_by_the_command_that_is_shown(shell):
 
 def test_the_commands_that_look_are_there(shell, tmp_path):
     asyncio.run(_make())
-    for line in commands("Is all well?"):
+    for line in commands("Health checks"):
         shell(line)
 
 
@@ -121,7 +121,7 @@ def test_every_check_of_the_doctor_is_in_its_table():
                 if node.func.id in {"ok", "warn", "fail"} and isinstance(given, ast.Constant):
                     names.add(given.value)
     assert len(names) > 25
-    assert set(first_cells("Is all well?")) == names | names_of_peers()
+    assert set(first_cells("Health checks")) == names | names_of_peers()
 
 
 def names_of_peers():

@@ -59,7 +59,7 @@ def test_systemd_has_nothing_to_say_against_the_unit(unit, with_secrets):
     done = subprocess.run(
         ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False
     )
-    about_it = [line for line in done.stderr.splitlines() if "onbeat.service" in line]
+    about_it = [line for line in done.stderr.splitlines() if "onbeat.service.service" in line]
     assert (done.returncode, about_it) == (0, [])
 
 

@@ -87,7 +87,7 @@ def of_panel(url, **more):
 @pytest.mark.parametrize(
     ("password", "level", "told"),
     [
-        ("sesame", "ok", "{url} lets 'timer' in"),
+        ("sesame", "ok", "{url} accepts the login of 'timer'"),
         (
             "wrong",
             "fail",
@@ -208,7 +208,7 @@ def test_a_ray_cluster_that_is_not_there_is_named(monkeypatch, nobody, is_start)
 
 def test_workflows_on_ray_without_an_address_of_a_cluster_are_named():
     found = asyncio.run(asked(workflows_executor="ray"))
-    assert found["ray"] == ("fail", "workflows_executor is ray, and ray_address names no cluster")
+    assert found["ray"] == ("fail", "workflows_executor is ray, but ray_address is not set")
 
 
 # -- channels
@@ -251,7 +251,7 @@ def test_a_webhook_is_connected_to_and_not_posted_to(nobody):
 def test_apprise_is_not_asked_as_it_can_only_send():
     found = asyncio.run(asked(notify=read_channels({"ops": {"apprise": "json://127.0.0.1:1/x"}})))
     assert found["apprise ops"][0] == "ok"
-    assert found["apprise ops"][1].startswith("json:// was not asked: Apprise can only send")
+    assert found["apprise ops"][1].startswith("json:// was not checked: Apprise can only send")
 
 
 # -- on the command line

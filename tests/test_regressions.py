@@ -281,12 +281,12 @@ def test_listing_or_reading_schedules_changes_nothing(tmp_path):
     async def story(beat):
         await beat.define(a_schedule())
         await world.pass_by(beat, "1h")
-        store = beat._opened._store
+        store = beat._runtime.store
         before = await store._worker.write(lambda tx: tx.connection.total_changes())
         await beat.schedules()
         await beat.runs()
-        await beat._opened.service.schedule("a-schedule")
-        await beat._opened.service.overview()
+        await beat._runtime.service.schedule("a-schedule")
+        await beat._runtime.service.overview()
         return before == await store._worker.write(lambda tx: tx.connection.total_changes())
 
     world = Beat(path=path)

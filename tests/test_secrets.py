@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 from msgspec.structs import replace
 
-from onbeat.app.opened import output_file
+from onbeat.app.output import output_file
 from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.core.schedule import Target, read_schedule

@@ -16,7 +16,7 @@ import pytest
 from onbeat import Onbeat
 from onbeat.app import settings as module
 from onbeat.app.settings import (
-    HANDED_DOWN,
+    SET_FOR_COMMANDS,
     HttpTargets,
     JwtAlgorithm,
     LogFormat,
@@ -186,7 +186,7 @@ def test_what_begins_with_the_name_of_a_system_can_stand_in_its_table(load, refu
     found = load('[sessions]\nurl = "http://a:1"\nmost = 5\n[workflows]\nfeedback = true\n')
     assert (found.sessions_url, found.sessions_most) == ("http://a:1", 5)
     assert found.workflows_feedback
-    assert refusal("[sessions]\nurll = 1").startswith("onbeat.toml: sessions_urll: no setting")
+    assert refusal("[sessions]\nurll = 1").startswith("onbeat.toml: sessions_urll: unknown setting")
 
 
 @pytest.mark.parametrize(
@@ -194,17 +194,17 @@ def test_what_begins_with_the_name_of_a_system_can_stand_in_its_table(load, refu
     [
         (
             '[workflows]\nlisten = "127.0.0.1:1"',
-            "workflows_listen: no setting has this name (listen stands above [workflows])",
+            "workflows_listen: unknown setting (listen belongs above [workflows])",
         ),
         (
             '[workflow]\nexecutor = "http://a"',
-            "workflow: no setting has this name (did you mean [workflows]?)",
+            "workflow: unknown setting (did you mean [workflows]?)",
         ),
         (
             "[workflows]\nfeedbak = true",
-            "workflows_feedbak: no setting has this name (did you mean 'workflows_feedback'?)",
+            "workflows_feedbak: unknown setting (did you mean 'workflows_feedback'?)",
         ),
-        ("listn = 5", "listn: no setting has this name (did you mean 'listen'?)"),
+        ("listn = 5", "listn: unknown setting (did you mean 'listen'?)"),
     ],
 )
 def test_what_is_in_a_wrong_table_is_refused_with_where_it_belongs(refusal, toml, told):
@@ -264,7 +264,7 @@ def test_the_environment_wins_over_the_file_also_by_the_names_of_others_and_ours
 )
 def test_a_setting_that_stands_beside_its_table_as_well_is_refused(refusal, plain, table):
     told = refusal(f'{plain} = "http://a"\n{table} = "http://b"\n')
-    assert told.startswith(f"onbeat.toml: {plain}: it is said twice (")
+    assert told.startswith(f"onbeat.toml: {plain}: it is set twice (")
 
 
 @pytest.mark.parametrize("name", THEIRS)
@@ -333,7 +333,10 @@ def test_a_named_file_has_to_be_there(refusal):
     missing = "nowhere.toml: it cannot be read: No such file or directory"
     assert refusal(file=Path("nowhere.toml")) == f"{missing} (a TOML file that can be read)"
     assert refusal(ONBEAT_CONFIG="nowhere.toml") == f"{missing} (ONBEAT_CONFIG names it)"
-    assert refusal(ONBEAT_CONFIG="") == "ONBEAT_CONFIG: it is empty (name a file, or unset it)"
+    assert (
+        refusal(ONBEAT_CONFIG="")
+        == "ONBEAT_CONFIG: it is empty (name a file, or unset the variable)"
+    )
 
 
 def test_a_folder_is_not_a_file(refusal, tmp_path):
@@ -366,7 +369,7 @@ def test_a_file_in_another_encoding_is_refused(refusal, tmp_path):
 
 
 def test_a_name_that_no_file_can_have_is_refused(refusal):
-    assert "it is no file name" in refusal(file=Path("a\0b"))
+    assert "it is not a file name" in refusal(file=Path("a\0b"))
 
 
 # Names
@@ -374,7 +377,7 @@ def test_a_name_that_no_file_can_have_is_refused(refusal):
 
 def test_a_name_in_the_file_that_no_setting_has_is_refused(refusal):
     known = ", ".join(sorted([*NAMES, "notify"]))
-    no = "no setting has this name"
+    no = "unknown setting"
     assert (
         refusal("concurrncy = 1") == f"onbeat.toml: concurrncy: {no} (did you mean 'concurrency'?)"
     )
@@ -395,14 +398,14 @@ def test_a_name_in_the_file_that_no_setting_has_is_refused(refusal):
     ],
 )
 def test_a_variable_that_is_nearly_a_setting_is_refused(refusal, variable, near):
-    told = f"{variable}: no setting has this name (did you mean '{near}'?)"
+    told = f"{variable}: unknown setting (did you mean '{near}'?)"
     assert refusal(**{variable: "1"}) == told
 
 
 def test_a_variable_that_is_like_no_setting_is_told_all_there_are(refusal):
     known = ", ".join(sorted([*map(env, NAMES), "ONBEAT_CONFIG"]))
-    assert refusal(ONBEAT_XYZ="1") == f"ONBEAT_XYZ: no setting has this name (known: {known})"
-    assert refusal(ONBEAT_="1").startswith("ONBEAT_: no setting has this name (known: ")
+    assert refusal(ONBEAT_XYZ="1") == f"ONBEAT_XYZ: unknown setting (known: {known})"
+    assert refusal(ONBEAT_="1").startswith("ONBEAT_: unknown setting (known: ")
 
 
 def test_what_onbeat_hands_to_its_children_and_what_is_not_its_own_is_left_alone(load):
@@ -412,13 +415,13 @@ def test_what_onbeat_hands_to_its_children_and_what_is_not_its_own_is_left_alone
             "RUN_ID", "STORE", "SCHEDULE", "RUN_AT", "ATTEMPT", "KEY", "TRIGGERED_BY", "ITERATION",
             "INPUTS", "FAILPOINT", "NODE",
         )
-    } == HANDED_DOWN  # fmt: skip
+    } == SET_FOR_COMMANDS  # fmt: skip
     others = ("HOME", "ONBEAT", "onbeat_lease", "MY_ONBEAT_LEASE", "LEASE")
-    assert load(**dict.fromkeys([*HANDED_DOWN, *others], "x")) == Settings()
+    assert load(**dict.fromkeys([*SET_FOR_COMMANDS, *others], "x")) == Settings()
 
 
 def test_a_flag_that_no_setting_has_is_refused_even_if_it_was_not_given(refusal):
-    told = "--stop-grce: no setting has this name (did you mean 'stop_grace'?)"
+    told = "--stop-grce: unknown setting (did you mean 'stop_grace'?)"
     assert refusal(flags={"stop_grce": "5s"}) == told
     assert refusal(flags={"stop_grce": None}) == told
 
@@ -431,7 +434,7 @@ def test_a_flag_that_no_setting_has_is_refused_even_if_it_was_not_given(refusal)
     [
         ("database = 5", "database: 5 is not a text (a text in quotes)"),
         ("output = ['a']", "output: ['a'] is not a text (a text in quotes)"),
-        ('output = "a\\u0000b"', "output: there is a NUL in it (a path)"),
+        ('output = "a\\u0000b"', "output: it contains a NUL character (a path)"),
         ('concurrency = "64"', "concurrency: '64' is not a whole number (1 to 100000)"),
         ("concurrency = 64.0", "concurrency: 64.0 is not a whole number (1 to 100000)"),
         ("concurrency = true", "concurrency: True is not a whole number (1 to 100000)"),
@@ -442,8 +445,14 @@ def test_a_flag_that_no_setting_has_is_refused_even_if_it_was_not_given(refusal)
         ("lease = 5", "lease: the number 5 has no unit (5s, 5m, 5h or 5d)"),
         ("lease = true", f"lease: True is not a duration ({DURATIONS})"),
         ("keep = {days = 30}", f"keep: {{'days': 30}} is not a duration ({DURATIONS})"),
-        ("log_level = 10", "log_level: 10 is no choice (known: debug, error, info, warning)"),
-        ("log_format = ['text']", "log_format: ['text'] is no choice (did you mean 'text'?)"),
+        (
+            "log_level = 10",
+            "log_level: 10 is not a valid value (known: debug, error, info, warning)",
+        ),
+        (
+            "log_format = ['text']",
+            "log_format: ['text'] is not a valid value (did you mean 'text'?)",
+        ),
         ('pass_env = "HOME"', """pass_env: 'HOME' is not a list (such as ["HOME", "LANG"])"""),
         ("pass_env = [1]", "pass_env: 1 is not the name of a variable (names only, such as HOME)"),
     ],
@@ -476,37 +485,49 @@ def test_a_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
         ("keep", "40000d", "'40000d' is too long (at most 98 years)"),
         ("keep", "1mo", "'1mo' has no fixed length (days, hours, minutes or seconds)"),
         ("keep", "1y", "'1y' has no fixed length (days, hours, minutes or seconds)"),
-        ("log_level", "debu", "'debu' is no choice (did you mean 'debug'?)"),
-        ("log_level", "INFO", "'INFO' is no choice (known: debug, error, info, warning)"),
-        ("log_format", "yaml", "'yaml' is no choice (known: auto, json, text)"),
+        ("log_level", "debu", "'debu' is not a valid value (did you mean 'debug'?)"),
+        ("log_level", "INFO", "'INFO' is not a valid value (known: debug, error, info, warning)"),
+        ("log_format", "yaml", "'yaml' is not a valid value (known: auto, json, text)"),
         ("pass_env", "A,,B", "'' is not the name of a variable (names only, such as HOME)"),
         ("pass_env", "$A", "'$A' is not the name of a variable (names only, such as HOME)"),
         ("pass_env", "A B", "'A B' is not the name of a variable (names only, such as HOME)"),
-        ("pass_env", "A=secret", "'A' is given with a value (names only, such as HOME)"),
-        ("listen", "8585", f"'8585' is no address with a port ({LISTEN})"),
-        ("listen", "example.com:80", f"'example.com:80' is no address with a port ({LISTEN})"),
-        ("listen", "127.0.0.1:65536", f"'127.0.0.1:65536' is no address with a port ({LISTEN})"),
-        ("listen", "127.0.0.256:1", f"'127.0.0.256' is no address ({LISTEN})"),
-        ("public_url", "example.com", f"'example.com' is no URL that others could use ({URL})"),
-        ("public_url", "https://me:pw@a.b", f"'a.b' is no URL that others could use ({URL})"),
-        ("public_url", "https://a.b?c", f"'https://a.b?c' is no URL that others could use ({URL})"),
+        ("pass_env", "A=secret", "'A' includes a value (names only, such as HOME)"),
+        ("listen", "8585", f"'8585' is not an address with a port ({LISTEN})"),
+        ("listen", "example.com:80", f"'example.com:80' is not an address with a port ({LISTEN})"),
+        (
+            "listen",
+            "127.0.0.1:65536",
+            f"'127.0.0.1:65536' is not an address with a port ({LISTEN})",
+        ),
+        ("listen", "127.0.0.256:1", f"'127.0.0.256' is not an address ({LISTEN})"),
+        ("public_url", "example.com", f"'example.com' is not a URL that others can use ({URL})"),
+        ("public_url", "https://me:pw@a.b", f"'a.b' is not a URL that others can use ({URL})"),
+        (
+            "public_url",
+            "https://a.b?c",
+            f"'https://a.b?c' is not a URL that others can use ({URL})",
+        ),
         (
             "sessions_url",
             "127.0.0.1:53000",
-            "'127.0.0.1:53000' is no URL that others could use (such as http://127.0.0.1:53000)",
+            "'127.0.0.1:53000' is not a URL that others can use (such as http://127.0.0.1:53000)",
         ),
         (
             "workflows_executor",
             "localhost:8002",
-            "'localhost:8002' is no URL that others could use (such as http://127.0.0.1:8002, or ray)",
+            "'localhost:8002' is not a URL that others can use (such as http://127.0.0.1:8002, or ray)",
         ),
         (
             "ray_address",
             "10.0.0.7/x",
-            "'10.0.0.7/x' is no address of a Ray cluster (such as 10.0.0.7:6379, or auto for the one on this machine)",
+            "'10.0.0.7/x' is not an address of a Ray cluster (such as 10.0.0.7:6379, or auto for the one on this machine)",
         ),
-        ("hosts", "*.example.com", "'*.example.com' is no host (such as [\"onbeat.example.com\"])"),
-        ("hosts", "a/b", "'a/b' is no host (such as [\"onbeat.example.com\"])"),
+        (
+            "hosts",
+            "*.example.com",
+            "'*.example.com' is not a host (such as [\"onbeat.example.com\"])",
+        ),
+        ("hosts", "a/b", "'a/b' is not a host (such as [\"onbeat.example.com\"])"),
         ("cors_origins", "*", f"'*' would let the pages of every site in: {EACH_ORIGIN}"),
         ("cors_origins", "null", f"'null' would let the pages of every site in: {EACH_ORIGIN}"),
         ("cors_origins", "https://*.example.com", f"'https://*.example.com' {NOT_AN_ORIGIN}"),
@@ -520,7 +541,11 @@ def test_a_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
             f"'10.0.0.1/8' is neither an address nor a network ({PROXIES})",
         ),
         ("rate_limit", "0", "0 is out of bounds (1 to 1000000)"),
-        ("jwt_algorithm", "none", "'none' is no choice (known: ES256, EdDSA, HS256, RS256)"),
+        (
+            "jwt_algorithm",
+            "none",
+            "'none' is not a valid value (known: ES256, EdDSA, HS256, RS256)",
+        ),
     ],
 )
 def test_a_text_that_does_not_fit_is_refused_by_the_name_of_its_place(refusal, name, text, told):
@@ -538,11 +563,11 @@ def test_a_text_that_does_not_fit_is_refused_by_the_name_of_its_place(refusal, n
         ("SQLite:///onbeat.db", "no database is called 'SQLite'"),
         ("sqlite://onbeat.db", "SQLite has no host: a slash is missing"),
         ("sqlite:///onbeat.db?mode=ro", "it has options after '?'"),
-        ("sqlite:///", "it names no file"),
-        ("sqlite:////", "it names no file"),
-        ("sqlite:///folder/", "it names no file"),
-        ("sqlite:///folder/..", "it names no file"),
-        ("sqlite:///:memory:", "it names no file"),
+        ("sqlite:///", "it does not name a file"),
+        ("sqlite:////", "it does not name a file"),
+        ("sqlite:///folder/", "it does not name a file"),
+        ("sqlite:///folder/..", "it does not name a file"),
+        ("sqlite:///:memory:", "it does not name a file"),
     ],
 )
 def test_an_address_that_is_no_sqlite_file_is_refused(refusal, database, told):
@@ -569,7 +594,7 @@ def test_a_node_may_have_one_role_alone(load):
 
 @pytest.mark.parametrize(
     ("roles", "told"),
-    [("", "[] is no list of roles"), ("plan,walk", "'walk' is no role")],
+    [("", "[] is not a list of roles"), ("plan,walk", "'walk' is not a role")],
 )
 def test_other_roles_are_refused(refusal, roles, told):
     assert told in refusal(ONBEAT_ROLES=roles)

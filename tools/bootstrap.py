@@ -1,8 +1,7 @@
-"""Make `.venv` ready, with the standard library alone: `python3 tools/bootstrap.py run`.
+"""Create and update `.venv` with the standard library only: `python3 tools/bootstrap.py run`.
 
-`run`, `dev`, `bench` and `ray` install the hashed requirements of that name and this project, in
-place. `lock` writes those requirements anew. pip comes from the machine or from `ensurepip`,
-whichever is there.
+`run`, `dev`, `bench` and `ray` install the hashed requirements of that name, and this project as
+editable. `lock` resolves those requirements again. pip is that of the machine or of `ensurepip`.
 """
 
 import os
@@ -19,13 +18,13 @@ EXTRAS = {"dev": ["server", "agents"], "run": ["server", "agents"], "bench": [],
 
 
 def main(what: str) -> None:
-    """Do what the command line asks for."""
-    if sys.version_info < (3, 11):  # noqa: UP036 - who calls this may have an older one
+    """Install the named requirements, or lock all of them."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - the caller's Python may be older
         sys.exit(
             f"Onbeat needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=..."
         )
     if not PYTHON.exists():
-        say(f"making .venv with Python {sys.version.split()[0]}")
+        say(f"creating .venv with Python {sys.version.split()[0]}")
         venv.EnvBuilder(symlinks=True).create(VENV)
     pip = find_pip()
     if what == "lock":
@@ -43,7 +42,7 @@ def find_pip() -> list[str]:
     if works(*inside, "--version"):
         return inside
     outside = [sys.executable, "-m", "pip", "--python", str(PYTHON)]
-    if works(*outside, "--version"):  # `--python` is known since pip 22.3
+    if works(*outside, "--version"):  # `--python` needs pip 22.3
         return outside
     if works(str(PYTHON), "-m", "ensurepip"):
         return inside
@@ -51,7 +50,7 @@ def find_pip() -> list[str]:
 
 
 def lock(pip: list[str]) -> None:
-    """Resolve the requirements of each group anew, with hashes and without naming a registry."""
+    """Resolve the requirements of each group again, with hashes and without a registry URL."""
     run(*pip, "install", "--quiet", "uv")
     for name, groups in GROUPS.items():
         say(f"resolving requirements/{name}.txt")
@@ -77,12 +76,12 @@ def lock(pip: list[str]) -> None:
 
 
 def works(*command: str) -> bool:
-    """Return whether a command ends well; what it prints is not shown."""
+    """Return whether a command succeeds, without showing its output."""
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def run(*command: str) -> None:
-    """Run a command, and end with its exit code if that is not 0."""
+    """Run a command, and exit with its code if that is not 0."""
     environment = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     ended = subprocess.run(command, cwd=ROOT, env=environment, check=False)
     if ended.returncode:
@@ -90,7 +89,7 @@ def run(*command: str) -> None:
 
 
 def say(text: str) -> None:
-    """Tell the person who waits what is being done."""
+    """Print the current step."""
     sys.stderr.write(f"bootstrap: {text}\n")
 
 

@@ -1,8 +1,8 @@
-"""Run every test, on all cores: `make test`; or those of Ray: `make ray`.
+"""Run every test on all cores (`make test`), or the tests of Ray (`make ray`).
 
-Several pytest processes share the tests, module by module. What measures how late or how fast
-something is, and what kills nodes, runs when they are done, alone: beside others it would measure
-those. So does Ray, which also gets a network of its own.
+Several pytest processes share the tests, module by module. Tests that measure lateness or speed,
+or kill nodes, run alone afterwards: other tests would disturb the measurement. The tests of Ray
+run alone too, in a separate network namespace.
 """
 
 import os
@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = [sys.executable, "-m", "pytest"]
-INTERRUPTED = 2  # by Ctrl-C, or since not everything can be collected
-MOST = 4  # processes: each has a PostgreSQL server of its own
+INTERRUPTED = 2  # by Ctrl-C, or by an error of collection
+MOST = 4  # processes: each has its PostgreSQL server
 ALONE = (
     "tests/chaos",
     "tests/nodes/test_failover.py",
@@ -29,14 +29,14 @@ ALONE = (
 
 
 RAY = "tests/ray"
-# Ray listens at every address that it finds: it gets a network that has nothing but `lo`, and all
-# that it starts ends with the tests.
+# Ray listens on every address it finds: it gets a network with only `lo`, and every process it
+# starts ends with the tests.
 APART = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 WITH_LO = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 
 
 def main() -> int:
-    """Return 0 if every test passed, or else the code of a process that had something to say."""
+    """Return 0 if every test passed, else the exit code of a process that failed."""
     with tempfile.TemporaryDirectory(prefix="onbeat-tests-") as folder:
         codes = share(Path(folder), min(os.cpu_count() or 1, MOST))
     if INTERRUPTED not in codes:
@@ -46,9 +46,9 @@ def main() -> int:
 
 
 def share(folder: Path, processes: int) -> list[int]:
-    """Run what can run side by side; return how each process ended.
+    """Run the tests that can run in parallel, and return the exit codes.
 
-    The first one tells what it does while it does it, the others when all are done.
+    The first process prints while it runs; the output of the others follows at the end.
     """
     command = [*PYTEST, "-p", "tests.sharing", f"--taken={folder}"]
     command += [
@@ -59,7 +59,7 @@ def share(folder: Path, processes: int) -> list[int]:
     first = subprocess.Popen(command, cwd=ROOT)
     outputs = [folder / f"output {n}" for n in range(1, processes)]
     others = [start(command, output) for output in outputs]
-    with suppress(KeyboardInterrupt):  # which they hear as well, and come to an end by
+    with suppress(KeyboardInterrupt):  # the processes receive it too, and end
         first.wait()
     codes = [each.wait() for each in (first, *others)]
     for output in outputs:
@@ -69,15 +69,21 @@ def share(folder: Path, processes: int) -> list[int]:
 
 
 def on_ray() -> int:
-    """Run the tests of Ray apart from the rest; where that cannot be, they say why not."""
+    """Run the tests of Ray in isolation; without `unshare` they are skipped with the reason."""
     trial = [*APART, *WITH_LO, "true"]
-    can = shutil.which("unshare") and subprocess.run(trial, check=False).returncode == 0
-    command = [*(APART if can else []), *(WITH_LO if can else []), *PYTEST, "-rs", RAY]
+    is_possible = shutil.which("unshare") and subprocess.run(trial, check=False).returncode == 0
+    command = [
+        *(APART if is_possible else []),
+        *(WITH_LO if is_possible else []),
+        *PYTEST,
+        "-rs",
+        RAY,
+    ]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def start(command: list[str], output: Path) -> "subprocess.Popen[bytes]":
-    """Start a process that writes to this file what it has to tell."""
+    """Start a process with its output in a file."""
     with output.open("wb") as file:
         return subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
 

@@ -1,12 +1,11 @@
-"""Three agents around a blackboard: one writes log entries, one warns of errors, one reports."""
+"""Three agents on a blackboard: one writes log entries, one alerts on errors, one reports."""
 
 import logging
 from datetime import timedelta
 
 from pydantic import BaseModel
 
-from onbeat.systems.agents.context import AgentContext
-from onbeat.agents import Orchestrator
+from onbeat.agents import AgentContext, Orchestrator
 
 
 class LogEntry(BaseModel):
@@ -29,14 +28,14 @@ async def write(ctx: AgentContext) -> LogEntry:
 
 
 async def warn(ctx: AgentContext) -> Alert:
-    (log,) = ctx.artifacts  # what triggered it
+    (log,) = ctx.artifacts  # the artifact that triggered this run
     print(f"alert: {log.payload.text} failed", flush=True)
     return Alert(text=log.payload.text)
 
 
 async def report(ctx: AgentContext) -> Report:
-    assert ctx.artifacts == []  # a timer has no input
-    errors = ctx.get_artifacts(LogEntry)  # errors only: that is what it consumes
+    assert ctx.artifacts == []  # a timer gives no input
+    errors = ctx.get_artifacts(LogEntry)  # only errors: the filter of .consumes()
     print(
         f"report {ctx.timer_iteration} for {ctx.fire_time:%H:%M:%S}: {len(errors)} errors",
         flush=True,
@@ -59,7 +58,7 @@ orchestrator = Orchestrator("sqlite:///agents.db")
 orchestrator.agent("warner").consumes(LogEntry, where=is_error).publishes(Alert).with_engines(warn)
 (
     orchestrator.agent("reporter")
-    .description("how many errors there are, every five seconds")
+    .description("counts errors every five seconds")
     .schedule(every=timedelta(seconds=5))
     .consumes(LogEntry, where=is_error)
     .publishes(Report)
@@ -67,5 +66,5 @@ orchestrator.agent("warner").consumes(LogEntry, where=is_error).publishes(Alert)
 )
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING)  # else every run has a line
+    logging.basicConfig(level=logging.WARNING)  # INFO would log every run
     orchestrator.run()  # until Ctrl-C

@@ -1,4 +1,4 @@
-"""A panel of flows that only pretends to run them: it answers as a Kodosumi panel does.
+"""A simulated Kodosumi panel: it answers like one, and runs no flows.
 
     python panel.py --listen 127.0.0.1:3370
 
@@ -10,7 +10,7 @@ GET    /outputs/status/FID                          -> {"status", "final", ...} 
 GET    /outputs/raw/FID                             -> {"fid", "raw", ...} or 404
 DELETE /outputs/FID                                 -> 204 or 404
 
-The only user is `timer`, with the password that PANEL_PASSWORD has. It listens on this machine only.
+The only user is `timer`, with the password in PANEL_PASSWORD. The server listens on this machine only.
 """
 
 import argparse
@@ -27,7 +27,7 @@ STARTING, RUNNING, FINISHED, ERROR = "starting", "running", "finished", "error"
 
 
 class Flow:
-    """A flow: the fields of its form, those that it needs, and how long it takes."""
+    """A flow: the fields of its form, the required ones, and its duration in seconds."""
 
     def __init__(self, summary, fields, *, needs=(), takes=0.0, fails=""):
         self.summary, self.fields, self.needs = summary, tuple(fields), tuple(needs)
@@ -39,15 +39,15 @@ class Flow:
 
 
 class FlowPanel:
-    """A panel. `executions` has what was launched, by fid, and `asked` every request."""
+    """A panel. `executions` has the launched flows by fid, and `asked` every request."""
 
-    def __init__(self, flows, *, password="secret", says=lambda line: None):
-        self.flows, self.users, self._says = dict(flows), {"timer": password}, says
+    def __init__(self, flows, *, password="secret", log=lambda line: None):
+        self.flows, self.users, self._log = dict(flows), {"timer": password}, log
         self.keys, self.executions, self.asked = {}, {}, []
 
     async def start(self, port=0):
-        """Listen; return the URL."""
-        app = web.Application(middlewares=[self._heard])
+        """Listen, and return the URL."""
+        app = web.Application(middlewares=[self._record])
         app.add_routes([
             web.post("/api/login", self._login),
             web.get("/flow", self._list),
@@ -63,11 +63,11 @@ class FlowPanel:
         return "http://{}:{}".format(*self._runner.addresses[0])
 
     async def stop(self):
-        """Listen no more."""
+        """Stop listening."""
         await self._runner.cleanup()
 
     @web.middleware
-    async def _heard(self, request, handler):
+    async def _record(self, request, handler):
         body = await request.json() if request.can_read_body else None
         self.asked.append((request.method, request.path, body, dict(request.headers)))
         key = request.headers.get("KODOSUMI_API_KEY", "")
@@ -111,11 +111,11 @@ class FlowPanel:
             "fid": fid, "url": request.path, "flow": flow, "inputs": inputs, "extra": extra,
             "username": self.keys[request.headers["KODOSUMI_API_KEY"]], "begun": time.monotonic(),
         }  # fmt: skip
-        self._says(f"{fid[:8]} {request.path} {json.dumps(inputs)} {json.dumps(extra)}")
+        self._log(f"{fid[:8]} {request.path} {json.dumps(inputs)} {json.dumps(extra)}")
         return web.json_response({"result": fid, "elements": flow.elements})
 
-    def standing(self, fid):
-        """Return the status of an execution, and its final result."""
+    def state(self, fid):
+        """Return the status of an execution and its final result."""
         found = self.executions[fid]
         flow, took = found["flow"], time.monotonic() - found["begun"]
         if took < flow.takes:
@@ -128,23 +128,23 @@ class FlowPanel:
         fid = request.match_info["fid"]
         if fid not in self.executions:
             return refusal(404, "NotFoundException", f"Execution {fid} not found after 1s.")
-        status, final = self.standing(fid)
+        status, final = self.state(fid)
         text = None if final is None else json.dumps(final)
-        told = {"status": status, "final": text, "fid": fid, "locks": []}
-        return web.json_response(told | {"username": self.executions[fid]["username"]})
+        answer = {"status": status, "final": text, "fid": fid, "locks": []}
+        return web.json_response(answer | {"username": self.executions[fid]["username"]})
 
     async def _raw(self, request):
         fid = request.match_info["fid"]
         if fid not in self.executions:
             return refusal(404, "NotFoundException", f"Execution {fid} not found after 1s.")
-        final = self.standing(fid)[1]
+        final = self.state(fid)[1]
         return web.json_response({"fid": fid, "kind": "final", "raw": json.dumps(final)})
 
     async def _delete(self, request):
         fid = request.match_info["fid"]
         if self.executions.pop(fid, None) is None:
             return refusal(404, "NotFoundException", f"Execution {fid} not found after 1s.")
-        self._says(f"{fid[:8]} killed")
+        self._log(f"{fid[:8]} killed")
         return web.Response(status=204)
 
 
@@ -154,14 +154,14 @@ def refusal(status, error, detail):
 
 FLOWS = {
     "/-/127.0.0.1/8125/-/": Flow("a daily report", ["query", "limit"], needs=["query"], takes=1.0),
-    "/-/127.0.0.1/8125/-/clean": Flow("what is old goes", ["days"], takes=0.5),
+    "/-/127.0.0.1/8125/-/clean": Flow("remove old files", ["days"], takes=0.5),
 }
 
 
 async def serve(port):
-    """Serve until it is interrupted, and say what is launched."""
+    """Serve until interrupted, and print every launch."""
     password = os.environ.get("PANEL_PASSWORD", "secret")
-    panel = FlowPanel(FLOWS, password=password, says=lambda line: print(line, flush=True))
+    panel = FlowPanel(FLOWS, password=password, log=lambda line: print(line, flush=True))
     print(f"panel at {await panel.start(port)}", flush=True)
     await asyncio.Event().wait()
 
@@ -174,8 +174,8 @@ def main(words):
         asyncio.run(serve(int(given.listen.rpartition(":")[2])))
     except KeyboardInterrupt:
         pass
-    except OSError as broken:
-        sys.exit(f"panel: {given.listen} is not free: {broken.strerror} (--listen)")
+    except OSError as error:
+        sys.exit(f"panel: {given.listen} is not free: {error.strerror} (--listen)")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Start the panel and Onbeat, here, until Ctrl-C: `make example-flows` does so."""
+"""Run the panel and Onbeat until Ctrl-C: `make example-flows`."""
 
 import os
 import secrets
@@ -10,19 +10,19 @@ import threading
 
 def main():
     here = [sys.executable]
-    os.environ.setdefault("PANEL_PASSWORD", secrets.token_urlsafe())  # both of them know it
+    os.environ.setdefault("PANEL_PASSWORD", secrets.token_urlsafe())  # for both processes
     panel = subprocess.Popen(
         [*here, "panel.py", *sys.argv[1:]],
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C is for Onbeat, which may have a flow on its way
+        start_new_session=True,  # Ctrl-C stops Onbeat first: it may be launching a flow
     )
-    told = panel.stdout.readline()
-    if not told:
-        return panel.wait()  # it has said why
-    print(told.strip(), flush=True)
+    first_line = panel.stdout.readline()
+    if not first_line:
+        return panel.wait()  # it has printed the reason
+    print(first_line.strip(), flush=True)
     onbeat = subprocess.Popen([*here, "-m", "onbeat", "timer", "--start", "--block"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Onbeat hears it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Onbeat receives it
     signal.signal(signal.SIGTERM, lambda *_: onbeat.terminate())
     relay = threading.Thread(target=lambda: [print(line.rstrip(), flush=True) for line in panel.stdout])
     relay.start()

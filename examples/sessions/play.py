@@ -1,4 +1,4 @@
-"""Start the chat server and Onbeat, here, until Ctrl-C: `make example-sessions` does so."""
+"""Run the chat server and Onbeat until Ctrl-C: `make example-sessions`."""
 
 import signal
 import subprocess
@@ -13,15 +13,15 @@ def main():
         [*here, "session_server.py", "--folder", "sessions", *sys.argv[1:]],
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C is for Onbeat, which may have a prompt on its way
+        start_new_session=True,  # Ctrl-C stops Onbeat first: it may be sending a prompt
     )
-    told = server.stdout.readline()
-    if not told:
-        return server.wait()  # it has said why
-    print(told.strip(), flush=True)
+    first_line = server.stdout.readline()
+    if not first_line:
+        return server.wait()  # it has printed the reason
+    print(first_line.strip(), flush=True)
     print(f"definitions and last runs in {Path('schedule').resolve()}: edit them", flush=True)
     onbeat = subprocess.Popen([*here, "-m", "onbeat", "up"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Onbeat hears it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Onbeat receives it
     signal.signal(signal.SIGTERM, lambda *_: onbeat.terminate())
     relay = threading.Thread(
         target=lambda: [print(line.rstrip(), flush=True) for line in server.stdout]

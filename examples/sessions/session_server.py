@@ -1,4 +1,4 @@
-"""A chat server that only pretends to think: it keeps sessions and says what it was sent.
+"""A simulated chat server: it stores sessions and prints the messages that it gets.
 
     python session_server.py --listen 127.0.0.1:53000 --folder ~/.caco/sessions
 
@@ -9,9 +9,9 @@ POST   /api/sessions/ID/messages    {"prompt", "source", ...}  -> 200, 400, 404,
 POST   /api/sessions/ID/cancel                                 -> 200
 DELETE /api/sessions/ID                                        -> 200, 400 while it is busy, or 404
 
-Each session is a folder with what was said in it. With --thinks it is busy for so many seconds with
-each message. A message that brings an Onbeat-Callback is reported there when it is done. It listens
-on this machine only.
+Each session is a folder with its messages. With --thinks it is busy for this many seconds per
+message. The outcome of a message with an Onbeat-Callback is reported to that address. The server
+listens on this machine only.
 """
 
 import argparse
@@ -26,15 +26,16 @@ from aiohttp import ClientSession, web
 
 
 class SessionServer:
-    """Sessions in a folder. `busy` are those that work, `fails` is whether all goes wrong.
+    """A server of sessions in a folder.
 
-    `thinks` is for how many seconds a message keeps a session busy.
+    `busy` has the sessions at work, `fails` makes every request fail, and `thinks` is the number of
+    seconds that a message keeps a session busy.
     """
 
-    def __init__(self, folder, *, says=lambda line: None, thinks=0):
-        self.folder, self._says, self.thinks = Path(folder), says, thinks
+    def __init__(self, folder, *, log=lambda line: None, thinks=0):
+        self.folder, self._log, self.thinks = Path(folder), log, thinks
         self.busy, self.fails = set(), False
-        self.asked = []  # method, path, body and headers of every request
+        self.asked = []  # the method, path, body and headers of every request
         self._reports = set()
         self.app = web.Application()
         self.app.add_routes([
@@ -51,25 +52,25 @@ class SessionServer:
         """The ids of all sessions."""
         return sorted(each.name for each in self.folder.glob("*") if each.is_dir())
 
-    def said_in(self, session_id):
-        """Return what was said in a session, in order."""
+    def messages_of(self, session_id):
+        """Return the messages of a session, in order."""
         lines = (self.folder / session_id / "messages.jsonl").read_text("utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
     async def start(self, port=0):
-        """Listen; return the URL."""
+        """Listen, and return the URL."""
         self._runner = web.AppRunner(self.app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", port).start()
         return "http://{}:{}".format(*self._runner.addresses[0])
 
     async def stop(self):
-        """Listen no more, when what is to be reported has been."""
+        """Stop listening, after pending reports."""
         await asyncio.gather(*self._reports)
         await self._runner.cleanup()
 
     async def _create(self, request):
-        body = await self._heard(request)
+        body = await self._record(request)
         if self.fails:
             return answer(500, error="Failed to create session")
         if not isinstance(body, dict) or not isinstance(body.get("cwd"), str):
@@ -82,12 +83,12 @@ class SessionServer:
         return answer(200, sessionId=session_id, model=body.get("model"), cwd=body["cwd"])
 
     async def _list(self, request):
-        await self._heard(request)
+        await self._record(request)
         found = [{"sessionId": each, "isBusy": each in self.busy} for each in self.sessions]
         return answer(200, sessions=found)
 
     async def _state(self, request):
-        await self._heard(request)
+        await self._record(request)
         session_id = request.match_info["id"]
         if session_id not in self.sessions:
             return answer(404, error=f"Session not found: {session_id}")
@@ -96,12 +97,12 @@ class SessionServer:
         return answer(200, sessionId=session_id, status=status, isBusy=is_busy, isActive=True)
 
     async def _cancel(self, request):
-        await self._heard(request)
+        await self._record(request)
         self.busy.discard(request.match_info["id"])
         return answer(200, ok=True)
 
     async def _message(self, request):
-        body, session_id = await self._heard(request), request.match_info["id"]
+        body, session_id = await self._record(request), request.match_info["id"]
         if session_id not in self.sessions:
             return answer(404, error=f"Session not found: {session_id}")
         if session_id in self.busy:
@@ -115,7 +116,7 @@ class SessionServer:
         text = f"[scheduler:{slug}] {body['prompt']}" if slug else body["prompt"]
         with (self.folder / session_id / "messages.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(text) + "\n")
-        self._says(f"{session_id[:8]} {text}")
+        self._log(f"{session_id[:8]} {text}")
         if self.thinks:
             self.busy.add(session_id)
             asyncio.get_running_loop().call_later(self.thinks, self.busy.discard, session_id)
@@ -126,7 +127,7 @@ class SessionServer:
         return answer(200, ok=True, sessionId=session_id)
 
     async def _delete(self, request):
-        await self._heard(request)
+        await self._record(request)
         session_id = request.match_info["id"]
         if session_id not in self.sessions:
             return answer(404, error=f"Session not found: {session_id}")
@@ -137,13 +138,13 @@ class SessionServer:
         return answer(200, success=True)
 
     async def _report(self, headers, session_id):
-        """Tell whoever asked that it is done."""
+        """Report success to the callback address."""
         token = {"Authorization": f"Bearer {headers['Onbeat-Callback-Token']}"}
-        told = {"status": "SUCCESS", "result": {"sessionId": session_id}}
+        report = {"status": "SUCCESS", "result": {"sessionId": session_id}}
         async with ClientSession(headers=token) as client:
-            await client.post(headers["Onbeat-Callback"], json=told)
+            await client.post(headers["Onbeat-Callback"], json=report)
 
-    async def _heard(self, request):
+    async def _record(self, request):
         try:
             body = await request.json() if request.can_read_body else None
         except ValueError:
@@ -157,8 +158,8 @@ def answer(code, /, **fields):
 
 
 async def serve(port, folder, thinks):
-    """Serve until it is interrupted, and say what is said."""
-    server = SessionServer(folder, says=lambda line: print(line, flush=True), thinks=thinks)
+    """Serve until interrupted, and print every message."""
+    server = SessionServer(folder, log=lambda line: print(line, flush=True), thinks=thinks)
     print(f"sessions at {await server.start(port)}, in {folder}", flush=True)
     await asyncio.Event().wait()
 
@@ -167,15 +168,15 @@ def main(words):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--listen", default="127.0.0.1:53000", help="a port of this machine")
     parser.add_argument("--folder", type=Path, default=Path("~/.caco/sessions").expanduser())
-    parser.add_argument("--thinks", type=float, default=0, help="seconds, about each message")
+    parser.add_argument("--thinks", type=float, default=0, help="seconds per message")
     given = parser.parse_args(words)
     try:
         port = int(given.listen.rpartition(":")[2])
         asyncio.run(serve(port, given.folder, given.thinks))
     except KeyboardInterrupt:
         pass
-    except OSError as broken:
-        sys.exit(f"session_server: {given.listen} is not free: {broken.strerror} (--listen)")
+    except OSError as error:
+        sys.exit(f"session_server: {given.listen} is not free: {error.strerror} (--listen)")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An executor: runs the nodes of a DAG in their order, and tells how that ended."""
+"""An executor: runs the nodes of a DAG in order, and reports the outcome."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-known = {}  # how each run ended that it has, by key: what comes twice is run once
+outcomes = {}  # the outcome of each run by key, None while it runs: a repeated request runs once
 
 
 def count(node, results):
@@ -23,65 +23,65 @@ def send(node, results):
 ACTIONS = {"count": count, "print": send}
 
 
-def run(dag, key, tell):
+def run(dag, key, report):
     results = {}
     try:
         for node in dag["nodes"]:
             results[node["id"]] = ACTIONS[node["action"]](node, results)
-    except Exception as broken:
-        known[key] = {"status": "FAILED", "error": repr(broken)}
+    except Exception as error:
+        outcomes[key] = {"status": "FAILED", "error": repr(error)}
     else:
-        known[key] = {"status": "SUCCESS", "result": results}
-    tell(known[key])
+        outcomes[key] = {"status": "SUCCESS", "result": results}
+    report(outcomes[key])
 
 
 def name_of(key):
     return f"run-{key[:8]}"
 
 
-def teller(headers):
-    """Return what tells Onbeat of a run: it was sent where to, and a token for this run."""
+def reporter(headers):
+    """Return a function that reports an outcome to Onbeat, with the URL and token of this run."""
     url, token = headers["Onbeat-Callback"], headers["Onbeat-Callback-Token"]
-    given = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    sent = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
-    def tell(told):
+    def report(outcome):
         if url is None:
-            return None  # it was started by hand: nobody waits for its end
-        told["run_id"] = name_of(headers["Idempotency-Key"])
-        request = urllib.request.Request(url, json.dumps(told).encode(), given)
+            return None  # a manual start: no outcome is expected
+        outcome["run_id"] = name_of(headers["Idempotency-Key"])
+        request = urllib.request.Request(url, json.dumps(outcome).encode(), sent)
         for n in range(60):
             try:
                 return urllib.request.urlopen(request, timeout=10).close()
             except urllib.error.HTTPError as refused:
                 if refused.code < 500 and not (refused.code == 409 and n < 10):
-                    return None  # it gave up waiting
+                    return None  # Onbeat no longer waits for this run
             except OSError:
-                pass  # it is away: another node may come
-            time.sleep(1)  # 409: it has not seen the answer, and is about to ask again
+                pass  # Onbeat is down: another node may start
+            time.sleep(1)  # 409: Onbeat did not get the 202, and will repeat the request
 
-    return tell
+    return report
 
 
-def begin(function, *given):
-    threading.Thread(target=function, args=given, daemon=True).start()
+def begin(function, *arguments):
+    threading.Thread(target=function, args=arguments, daemon=True).start()
 
 
 class Executor(BaseHTTPRequestHandler):
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        key = asked["meta"]["idempotency_key"]
-        tell = teller(self.headers)
-        if key not in known:
-            known[key] = None  # it has not ended
-            begin(run, asked["dag"], key, tell)
-        elif known[key]:
-            begin(tell, known[key])  # who asks has not heard it
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        key = body["meta"]["idempotency_key"]
+        report = reporter(self.headers)
+        if key not in outcomes:
+            outcomes[key] = None  # it runs
+            begin(run, body["dag"], key, report)
+        elif outcomes[key]:
+            begin(report, outcomes[key])  # Onbeat did not get the first report
         self.send_response(202)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write(json.dumps({"run_id": name_of(key)}).encode())
 
-    def log_message(self, *told):
+    def log_message(self, *arguments):
         pass
 
 

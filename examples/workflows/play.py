@@ -1,4 +1,4 @@
-"""All of it at once: the executor, Onbeat, and the DAG deployed. Ctrl-C ends it."""
+"""Run the executor and Onbeat, and deploy the DAG, until Ctrl-C: `make example-workflows`."""
 
 import json
 import os
@@ -19,12 +19,12 @@ def check_is_free(address, setting):
     host, _, port = address.rpartition(":")
     try:
         socket.create_server((host, int(port))).close()
-    except OSError as taken:
-        sys.exit(f"{address}: {os.strerror(taken.errno)} ({setting} sets another)")
+    except OSError as error:
+        sys.exit(f"{address}: {os.strerror(error.errno)} ({setting} sets another)")
 
 
 def start(*program):
-    """Start it in a session of its own: Ctrl-C is for this program, which ends it in its turn."""
+    """Start a program in its own session, so that Ctrl-C reaches only this one, which stops the others."""
     running.append(subprocess.Popen([sys.executable, *program], start_new_session=True))
 
 
@@ -53,10 +53,10 @@ check_is_free(EXECUTOR, "EXECUTOR_PORT=9001")
 check_is_free(ONBEAT, "ONBEAT_LISTEN=127.0.0.1:8586")
 if "EXECUTOR_PORT" in os.environ:
     os.environ["ONBEAT_WORKFLOWS_EXECUTOR"] = f"http://{EXECUTOR}"
-for ends in (signal.SIGTERM, signal.SIGHUP):
-    signal.signal(ends, signal.default_int_handler)
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.default_int_handler)
 running = []
-is_over = True  # by itself, which none of it should be
+failed = True  # unless Ctrl-C ends it: no program should end by itself
 try:
     start("executor.py")
     start("-m", "onbeat", "up")
@@ -67,10 +67,10 @@ try:
     while are_up():
         time.sleep(0.5)
 except KeyboardInterrupt:
-    is_over = False
+    failed = False
 finally:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for program in reversed(running):  # what Onbeat is handing over still arrives
+    for program in reversed(running):  # Onbeat first: its hand-over still reaches the executor
         program.terminate()
         program.wait()
-sys.exit(is_over)
+sys.exit(failed)

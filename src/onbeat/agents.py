@@ -188,7 +188,7 @@ class Orchestrator:
             await self.beat.open()
             try:
                 self.beat.listen(self._on_events)
-                await self.beat.begin(first=self._system.start)
+                await self.beat.begin(apply_files=self._system.start)
             except BaseException:
                 await self._system.stop()
                 await self.beat.close()

@@ -32,7 +32,8 @@ def launch_first(store: type[SqlStore]) -> None:
         late.add(asyncio.create_task(soon()))
         return attempts
 
-    store.plan_due, store.announce = plan_only, announce_later
+    _replace(store, "plan_due", plan_only)
+    _replace(store, "announce", announce_later)
 
 
 def drop_ticks(store: type[SqlStore]) -> None:
@@ -46,7 +47,7 @@ def drop_ticks(store: type[SqlStore]) -> None:
 
         return await plan_due(self, forgetful, limit=limit, node=node, slots=slots)
 
-    store.plan_due = wrapped
+    _replace(store, "plan_due", wrapped)
 
 
 def forget_the_lost(_: type[SqlStore]) -> None:
@@ -65,7 +66,8 @@ def _decide_the_silent(decide: Callable[..., None]) -> None:
             decide(tx, run_id, fence)
         return 0, 0
 
-    nodes.end_runs_of = finish.end_runs_of = end_runs_of
+    _replace(finish, "end_runs_of", end_runs_of)
+    _replace(nodes, "end_runs_of", end_runs_of)
 
 
 def leave_orphans(_: type[SqlStore]) -> None:
@@ -74,7 +76,7 @@ def leave_orphans(_: type[SqlStore]) -> None:
     async def recover(self):
         return 0
 
-    ProcessLauncher.recover = recover
+    _replace(ProcessLauncher, "recover", recover)
 
 
 def skip_launches(_: type[SqlStore]) -> None:
@@ -84,14 +86,13 @@ def skip_launches(_: type[SqlStore]) -> None:
     async def wrapped(self, attempt):
         return (Succeeded(), "") if attempt.run_id % 5 == 0 else await launch(self, attempt)
 
-    ProcessLauncher.launch = wrapped
+    _replace(ProcessLauncher, "launch", wrapped)
 
 
 def vary_keys(_: type[SqlStore]) -> None:
     """Launch each attempt under a key of its own."""
-    Attempt.key = property(
-        lambda self: sha256(f"{self.run_id}:{self.attempt}".encode()).hexdigest()
-    )
+    key = property(lambda self: sha256(f"{self.run_id}:{self.attempt}".encode()).hexdigest())
+    _replace(Attempt, "key", key)
 
 
 def ignore_the_lease(_: type[SqlStore]) -> None:
@@ -101,8 +102,14 @@ def ignore_the_lease(_: type[SqlStore]) -> None:
     def wrapped(self, announced, sent):
         launch(self, announced, float("inf"))
 
-    Dispatcher.launch = wrapped
-    Lease.holds = property(lambda self: True)
+    _replace(Dispatcher, "launch", wrapped)
+    _replace(Lease, "holds", property(lambda self: True))
+
+
+def _replace(owner: object, name: str, by: object) -> None:
+    """Replace what a class or a module has under this name; it must not be gone."""
+    assert hasattr(owner, name), f"{owner} has no {name} to replace"
+    setattr(owner, name, by)
 
 
 class Way(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema_rs
 
 from onbeat import Onbeat
-from onbeat.app.opened import check_target
+from onbeat.app.launchers import check_target
 from onbeat.cli.apply import Wish, apply_definitions
 from onbeat.cli.watch import apply_again, kept_applied
 from onbeat.sources.watch import Watched

@@ -80,7 +80,7 @@ def test_settings_that_are_refused_fail_and_do_not_end_it(database, monkeypatch)
     monkeypatch.setenv("ONBEAT_CONCURRNCY", "3")
     found, code = told()
     assert code == 1
-    assert found["settings"]["found"] == "ONBEAT_CONCURRNCY: no setting has this name"
+    assert found["settings"]["found"] == "ONBEAT_CONCURRNCY: unknown setting"
     assert found["settings"]["hint"] == "did you mean 'ONBEAT_CONCURRENCY'?"
 
 

@@ -8,7 +8,7 @@ import apsw
 import pytest
 from click.testing import CliRunner
 
-from onbeat.app.onbeat import client
+from onbeat.app.client import client
 from onbeat.app.settings import Settings
 from onbeat.cli import main
 from onbeat.core.schedule import read_schedule

@@ -119,7 +119,7 @@ def test_a_test_that_is_refused_says_why(settings):
 def test_a_channel_that_is_not_there_is_refused(settings):
     settings(CHANNELS, port=25)
     told = refused(2, "notify", "test", "opss")
-    assert "CHANNEL: no channel is called 'opss' (did you mean 'ops'?)" in told
+    assert "CHANNEL: there is no channel 'opss' (did you mean 'ops'?)" in told
 
 
 def test_a_channel_that_is_wrong_is_named_where_it_stands(settings):
@@ -131,7 +131,7 @@ def test_a_channel_that_is_wrong_is_named_where_it_stands(settings):
 
 def test_a_table_is_only_in_the_file(monkeypatch):
     monkeypatch.setenv("ONBEAT_NOTIFY", "x")
-    assert "ONBEAT_NOTIFY: no setting has this name" in refused(2, "notify", "list")
+    assert "ONBEAT_NOTIFY: unknown setting" in refused(2, "notify", "list")
 
 
 def test_a_secret_of_the_folder_of_secrets_is_used(settings, tmp_path):

@@ -21,12 +21,7 @@ from tests.cli.test_verbs import (
 )
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
-FILE = """
-schedules:
-  tight: {every: 5m, run: {command: [sleep, "420"]}}
-  nightly: {cron: "30 2 * * *", timezone: Europe/Berlin, run: {command: ["true"]}}
-  report: {after: {schedule: nightly, outcome: success}, group: one, run: {command: ["true"]}}
-"""
+FILE = re.search(r"```yaml title=onbeat.yaml\n(.*?)```", PAGE, re.DOTALL)[1]
 WINDOW = ("--from", "2026-03-28", "--until", "2026-03-31", "--tz", "Europe/Berlin")
 FORECAST_KEYS = {
     "from", "until", "asked_until", "cut_off", "ticks", "fires", "skips", "peak", "peak_at",

@@ -706,7 +706,7 @@ def test_the_database_is_the_one_that_a_file_of_settings_names(two):
         (("--database", "onbeat.db"), {}, "--database: it has no scheme"),
         (("--database", "mysql://me:secret@host/db"), {}, "--database: no database is called 'mysql'"),
         (("--config", "none.toml"), {}, "none.toml: it cannot be read"),
-        ((), {"ONBEAT_CONCURENCY": "3"}, "ONBEAT_CONCURENCY: no setting has this name (did you mean 'ONBEAT_CONCURRENCY'?)"),
+        ((), {"ONBEAT_CONCURENCY": "3"}, "ONBEAT_CONCURENCY: unknown setting (did you mean 'ONBEAT_CONCURRENCY'?)"),
         ((), {"ONBEAT_LEASE": "soon"}, "ONBEAT_LEASE: 'soon' is not a duration"),
     ],
 )  # fmt: skip

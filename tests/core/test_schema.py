@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
-from onbeat.app.opened import check_target
+from onbeat.app.launchers import check_target
 from onbeat.cli.define import FIRST_FILE
 from onbeat.core.policy import POLICIES, Policy
 from onbeat.core.schedule import TARGETS, definition, read_schedule

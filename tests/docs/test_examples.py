@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs import examples
-from tests.docs.examples import Differs, is_same, run_page
+from tests.docs.examples import Command, Differs, is_same, run_page, with_placeholders
 from tests.docs.forks import BIN
 
 
@@ -54,6 +54,23 @@ def test_what_is_printed_is_what_is_shown(shown, told):
 )
 def test_what_is_printed_is_not_what_is_shown(shown, told):
     assert not is_same(shown, told)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "wanted"),
+    [
+        (
+            "onbeat list",
+            "a  2026-11-18 20:16:40Z (in 1s)  ok 8s ago",
+            "a  <time> (<away>)  ok <away>",
+        ),
+        ("onbeat runs", "17  hello  SUCCESS  1  8ms", "<n>  hello  SUCCESS  1  <took>"),
+        ("onbeat down", "stopped web1:4711", "stopped <node>"),
+        ("onbeat why a 2030-01-05", "at 2030-01-05T09:00:00Z", "at 2030-01-05T09:00:00Z"),
+    ],
+)
+def test_what_varies_in_the_readme_becomes_a_placeholder(text, shown, wanted):
+    assert with_placeholders(Command(text, 1, [shown])).shown == [wanted]
 
 
 def test_a_page_that_shows_something_else_is_found_with_its_line(tmp_path, program):

@@ -92,7 +92,9 @@ def nothing(*_):
 
 def without_locks(monkeypatch, name):
     text = getattr(transaction, name)
-    monkeypatch.setattr(transaction, name, re.sub(r"FOR UPDATE (OF \w, \w )?SKIP LOCKED", "", text))
+    unlocked = re.sub(r"FOR UPDATE (OF \w, \w )?SKIP LOCKED", "", text)
+    assert unlocked != text, f"{name} locks no row"
+    monkeypatch.setattr(transaction, name, unlocked)
 
 
 DEFECTS = {

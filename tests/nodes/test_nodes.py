@@ -61,7 +61,7 @@ def test_one_node_decides_and_another_launches(postgres_url):
             (one,) = [each for each in rows if rows[each].roles == {"run"}]
             await planner.define(a_schedule("job", every="1s", run={"python": "work"}))
             await until(lambda: len(called) >= 2)
-            events = await planner._opened._store.events(limit=1000)
+            events = await planner._runtime.store.events(limit=1000)
             started = {row.event.node_id for row in events if isinstance(row.event, RunStarted)}
             return started == {one}, [sorted(row.offers) for row in rows.values()]
 
@@ -102,7 +102,7 @@ def test_a_node_that_is_asked_to_stop_does(postgres_url):
         async with other:
             await beat.open()
             await beat.begin()
-            (own,) = set(await nodes_of(beat)) - {other._opened.engine._node.node_id}
+            (own,) = set(await nodes_of(beat)) - {other._runtime.engine._node.node_id}
             await other.service.ask_to_stop([own])
             async with asyncio.timeout(SOON):
                 await beat.until(asyncio.Event())
@@ -154,11 +154,11 @@ def test_a_node_that_others_took_for_dead_ends_its_runs_and_joins_anew(postgres_
         beat.schedule(every("1s"), name="endless")(endless)
         async with beat:
             (before,) = await nodes_of(beat)
-            await until(lambda: beat._opened.engine.dispatcher.running)
+            await until(lambda: beat._runtime.engine.dispatcher.running)
             tamper(postgres_url, "DELETE FROM nodes")
             await until(lambda: ended)
             after = await until(lambda: nodes_of(beat))
-            await until(lambda: beat.is_node and beat._opened.engine.dispatcher.running)
+            await until(lambda: beat.is_node and beat._runtime.engine.dispatcher.running)
             return before not in after
 
     assert asyncio.run(story())

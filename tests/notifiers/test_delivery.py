@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from onbeat import Onbeat
-from onbeat.app.onbeat import client
+from onbeat.app.client import client
 from onbeat.app.settings import Settings
 from onbeat.core.notify.notifications import BACKOFF
 from onbeat.errors import InvalidSettings
@@ -75,7 +75,7 @@ def test_mail_and_a_webhook_that_fails_twice_are_each_delivered_once(tmp_path):
                 await fail(beat, "backup")
                 for n, wait in enumerate(BACKOFF, 1):
                     await until(lambda n=n: asyncio.sleep(0, len(hook.got) >= min(n, 3)))
-                    await beat._opened.engine.outbox.idle()
+                    await beat._runtime.engine.outbox.idle()
                     clock.advance(wait)
                     beat.wake()
                 return hook.got, await states(beat)
@@ -184,7 +184,7 @@ def test_who_wants_to_hear_of_successes_does(tmp_path):
 def test_a_node_without_channels_or_without_the_role_never_looks():
     async def story(beat):
         async with beat:
-            return beat._opened.engine.outbox
+            return beat._runtime.engine.outbox
 
     channel = a_channel(webhook="https://h")
     assert asyncio.run(story(a_beat("sqlite://"))) is None

@@ -172,7 +172,7 @@ async def status_of(beat, row):
     """Return what the panel says of a run, as far as it has one."""
     if row.external_id is None:
         return ""
-    panel = beat._opened._launchers["flow"]._panel
+    panel = beat._runtime.launchers.by_kind["flow"]._panel
     answer = await panel.ask("GET", f"/outputs/status/{row.external_id}?extended=true")
     return answer.body["status"]
 

@@ -53,7 +53,7 @@ def test_another_attempt_at_a_dag_runs_it_again(world):
 
     async def whole():
         async with world.up(workflows_executor="ray") as beat:
-            launcher = beat._opened._launchers["ray"]
+            launcher = beat._runtime.launchers.by_kind["ray"]
             meta = {"user_id": "ada", "source": "schedule", "idempotency_key": "k"}
             return [await launcher.run_dag("k" * 64, {"nodes": nodes}, meta) for _ in range(2)]
 

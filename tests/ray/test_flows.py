@@ -55,7 +55,7 @@ def test_a_flow_with_an_entry_point_has_a_runner_of_its_own_that_says_who_starte
         clock.advance("1h")
         beat.wake()
         await world.until(world.witnesses)
-        (found,) = (await beat._opened._launchers["ray"]._link.ask("list", {}))["runners"]
+        (found,) = (await beat._runtime.launchers.by_kind["ray"]._link.ask("list", {}))["runners"]
         clock.advance("1h")  # while it runs
         await beat.settle()
         return found, [(run.status, run.reason, run.user) for run in reversed(await beat.runs())]

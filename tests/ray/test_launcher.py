@@ -271,7 +271,7 @@ def test_the_process_that_is_connected_to_the_cluster_may_die_and_nobody_notices
         await beat.define(read_schedule("it", fields))
         started = await beat.start("it")
         await world.until(world.witnesses)
-        beat._opened._launchers["ray"]._link._gateway._process.kill()
+        beat._runtime.launchers.by_kind["ray"]._link._gateway._process.kill()
         return await world.ended(beat, started.run_id)
 
     run = play(world, story)
@@ -292,7 +292,7 @@ def is_running(pid, patience=3):
 
 
 async def runners(beat):
-    launcher = beat._opened._launchers["ray"]
+    launcher = beat._runtime.launchers.by_kind["ray"]
     return (await launcher._link.ask("list", {}))["runners"]
 
 

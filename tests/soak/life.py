@@ -104,7 +104,7 @@ def _schedules(kind: str) -> list[Schedule]:
 
 
 def _done(beat: Onbeat) -> int:
-    return beat.metrics.told[RunSucceeded] + beat.metrics.told[RunFailed]
+    return beat.metrics.events[RunSucceeded] + beat.metrics.events[RunFailed]
 
 
 def _measure(runs: int, *, with_types: bool) -> Measured:

@@ -1,4 +1,4 @@
-"""Channels, put together: each with its adapter and with what its references stand for."""
+"""The notification channels of the settings, each with its adapter and its secrets filled in."""
 
 import asyncio
 import os
@@ -23,22 +23,17 @@ from onbeat.ports.store import Store
 def outbox(
     settings: Settings, store: Store, environment: Mapping[str, str] = os.environ
 ) -> Outbox | None:
-    """Return what collects and delivers notices on this node; None if it is not to."""
+    """Return the outbox of this node, or None if it has no channels or does not plan."""
     if not settings.notify or "plan" not in settings.roles:
         return None
     return Outbox(store, [wire(each, settings, environment) for each in settings.notify])
 
 
-def wants_successes(settings: Settings) -> bool:
-    """Return whether any channel wants to hear of every run that succeeds."""
-    return any(channel.rule.wants_successes for channel in settings.notify)
-
-
 async def try_out(settings: Settings, name: str, *, now: int) -> Delivery:
-    """Send a test by a channel at once, past the outbox; return what came of it."""
+    """Send a test message to a channel directly, without the outbox; return the delivery."""
     known = {channel.name: channel for channel in settings.notify}
     if name not in known:
-        problem = f"no channel is called {shown(name)}"
+        problem = f"there is no channel {shown(name)}"
         raise InvalidSettings("CHANNEL", problem, hint=meant(name, known))
     notifier = wire(known[name], settings).notifier
     about = compose_message([Notification("test", "onbeat", now)])
@@ -53,12 +48,12 @@ async def try_out(settings: Settings, name: str, *, now: int) -> Delivery:
 def wire(
     channel: Channel, settings: Settings, environment: Mapping[str, str] = os.environ
 ) -> ChannelAdapter:
-    """Return a channel with its adapter, or refuse one whose references lead nowhere."""
+    """Return a channel with its adapter, or refuse one with an unresolved reference."""
     return ChannelAdapter(channel, _notifier(filled(channel, settings, environment)))
 
 
 def filled(channel: Channel, settings: Settings, environment: Mapping[str, str]) -> Channel:
-    """Return a channel with what its references stand for, or refuse one that lead nowhere."""
+    """Return a channel with its references filled in, or refuse one that cannot be resolved."""
     try:
         return channel.filled(_filler(settings, environment))
     except InvalidSchedule as refused:
@@ -66,7 +61,7 @@ def filled(channel: Channel, settings: Settings, environment: Mapping[str, str])
 
 
 def _notifier(channel: Channel) -> Notifier:
-    """Return the adapter of a channel; only those that are used are loaded."""
+    """Return the adapter of a channel. Only adapters in use are imported."""
     match channel.way:
         case "webhook":
             from onbeat.notifiers.webhook import WebhookNotifier  # noqa: PLC0415
@@ -86,7 +81,7 @@ def _filler(settings: Settings, environment: Mapping[str, str]) -> Fill:
     def variable(name: str) -> str:
         if name not in environment:
             problem = f"the variable {name} is not set"
-            raise InvalidSchedule("", problem, hint="set it where the node is started")
+            raise InvalidSchedule("", problem, hint="set it in the environment of the node")
         return environment[name]
 
     def fill(text: str) -> str:

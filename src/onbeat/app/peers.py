@@ -1,8 +1,7 @@
-"""The peers of an installation: the programs beside Onbeat that its settings name.
+"""Checks of the peers: the programs beside Onbeat that its settings name.
 
-`ask_peers` asks all of them at once, each for a few seconds at most, and returns what came of it.
-Nothing that is sent has an effect: a mail server is logged in to and given no message, a webhook is
-connected to and not posted to.
+`ask_peers` checks all of them concurrently, each for a few seconds at most. A check has no effect:
+it logs in to a mail server and sends no message, it connects to a webhook and posts nothing.
 """
 
 import asyncio
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from typing import Literal
 from urllib.parse import urlsplit
 
+import onbeat
 from onbeat.app import notifications
 from onbeat.app.settings import Settings
 from onbeat.core.notify.channels import Channel
@@ -34,7 +34,7 @@ REFUSED = (401, 403)
 
 @dataclass(frozen=True, slots=True)
 class PeerCheck:
-    """What came of asking a peer. `fail`: runs cannot work; `warn`: notifications cannot."""
+    """The result of checking a peer. `fail`: runs cannot work; `warn`: notifications cannot."""
 
     name: str
     level: Literal["ok", "warn", "fail"]
@@ -42,10 +42,15 @@ class PeerCheck:
     hint: str = ""
 
 
+async def peers_of(settings: Settings, *, is_start: bool = False) -> Sequence[PeerCheck]:
+    """Check the peers of the settings, with the environment of this process."""
+    return await ask_peers(settings, os.environ, version=onbeat.__version__, is_start=is_start)
+
+
 async def ask_peers(
     settings: Settings, environment: Mapping[str, str], *, version: str, is_start: bool = False
 ) -> Sequence[PeerCheck]:
-    """Ask every peer that the settings name; at a start, Ray is only connected to."""
+    """Check every peer of the settings. At a start, Ray is only connected to."""
     passed = {name: environment[name] for name in settings.pass_env if name in environment}
     requests = HttpLauncher(version=version, environment=passed, secrets=settings.secrets)
     asking = PeerChecker(settings, environment, requests, is_start=is_start)
@@ -56,7 +61,7 @@ async def ask_peers(
 
 
 class PeerChecker:
-    """Asks the peers of one installation."""
+    """Checks the peers of one installation."""
 
     def __init__(
         self,
@@ -70,7 +75,7 @@ class PeerChecker:
         self._requests, self._is_start = requests, is_start
 
     def peers(self) -> list[tuple[str, Callable[[], Awaitable[PeerCheck]]]]:
-        """Return the name of each peer, and how to ask it."""
+        """Return the name and the check of each peer."""
         settings, found = self._settings, dict[str, Callable[[], Awaitable[PeerCheck]]]()
         if settings.flows_panel:
             found["panel"] = self._panel
@@ -86,7 +91,7 @@ class PeerChecker:
         return list(found.items())
 
     async def ask(self, name: str, how: Callable[[], Awaitable[PeerCheck]]) -> PeerCheck:
-        """Return what a peer answers, whatever goes wrong."""
+        """Run the check of a peer. Any error becomes a result."""
         longest = RAY_ANSWERS_WITHIN if name == "ray" else ANSWERS_WITHIN
         level: Literal["warn", "fail"] = "warn" if " " in name and name != "chat server" else "fail"
         try:
@@ -94,14 +99,12 @@ class PeerChecker:
                 return await how()
         except TimeoutError:
             return PeerCheck(
-                name, level, f"no answer after {longest:g} s", "is it overloaded, or cut off?"
+                name, level, f"no answer after {longest:g} s", "it may be overloaded or unreachable"
             )
         except InvalidSettings as refused:
             return PeerCheck(name, level, f"{refused.field}: {refused.problem}", refused.hint)
         except Exception as broken:  # noqa: BLE001 - a finding, too; the others are asked as well
-            return PeerCheck(
-                name, level, f"it could not be asked: {type(broken).__name__}: {broken}"
-            )
+            return PeerCheck(name, level, f"the check failed: {type(broken).__name__}: {broken}")
 
     async def _panel(self) -> PeerCheck:
         settings = self._settings
@@ -117,41 +120,43 @@ class PeerChecker:
             hint = "start the panel, or correct flows_panel"
             return PeerCheck("panel", "fail", f"{panel.url} does not answer: {away}", hint)
         except PanelRefuses as refused:
-            hint = f"the password of {panel.user!r}, as flows_password names it"
+            hint = f"correct the password of {panel.user!r} that flows_password refers to"
             return PeerCheck("panel", "fail", f"{refused}", hint)
-        return PeerCheck("panel", "ok", f"{panel.url} lets {panel.user!r} in")
+        return PeerCheck("panel", "ok", f"{panel.url} accepts the login of {panel.user!r}")
 
     async def _chat_server(self) -> PeerCheck:
         url = self._settings.sessions_url
-        answer = await self._asked("GET", f"{url}/api/sessions")
-        return _meaning("chat server", url, answer, "start it, or correct sessions_url")
+        answer = await self._request("GET", f"{url}/api/sessions")
+        return _from_response("chat server", url, answer, "start it, or correct sessions_url")
 
     async def _executor(self) -> PeerCheck:
         settings, url = self._settings, self._settings.workflows_executor
         headers = {}
         if settings.workflows_token:
             headers["Authorization"] = f"Bearer {settings.workflows_token}"
-        answer = await self._asked("OPTIONS", f"{url}/execute", headers)
+        answer = await self._request("OPTIONS", f"{url}/execute", headers)
         if isinstance(answer, HttpResponse) and answer.status in REFUSED and headers:
-            hint = "the token that workflows_token names"
+            hint = "correct the token that workflows_token refers to"
             return PeerCheck("executor", "fail", f"{url} refuses the token: {answer.error}", hint)
-        return _meaning("executor", url, answer, "start it, or correct workflows_executor")
+        return _from_response("executor", url, answer, "start it, or correct workflows_executor")
 
-    async def _asked(
+    async def _request(
         self, method: str, url: str, headers: Mapping[str, str] | None = None
     ) -> HttpResponse | Failed:
-        longest = round(ANSWERS_WITHIN * 900)  # so that the reason is the request's own
+        longest = round(
+            ANSWERS_WITHIN * 900
+        )  # shorter than the check, so that its own reason is reported
         return await self._requests.ask(method, url, headers=headers or {}, timeout=longest)
 
     async def _ray(self) -> PeerCheck:
         settings, address = self._settings, self._settings.ray_address
         if not address:
-            problem = "workflows_executor is ray, and ray_address names no cluster"
+            problem = "workflows_executor is ray, but ray_address is not set"
             return PeerCheck("ray", "fail", problem, 'ray_address = "10.0.0.7:6379", or "auto"')
         if find_spec("ray") is None:
             problem, _, hint = NO_RAY.partition(" (")
             return PeerCheck("ray", "fail", problem, hint.rstrip(")"))
-        hint = "ray start --head starts one; ray_address names it"
+        hint = "start one with ray start --head, or correct ray_address"
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if host and port.isdigit():
             try:
@@ -159,11 +164,9 @@ class PeerChecker:
             except OSError as broken:
                 return PeerCheck("ray", "fail", f"no cluster at {address}: {_reason(broken)}", hint)
             if self._is_start:
-                return PeerCheck("ray", "ok", f"{address} can be connected to")
+                return PeerCheck("ray", "ok", f"{address} accepts connections")
         elif self._is_start:
-            return PeerCheck(
-                "ray", "ok", f"ray is installed; {address} is looked for by the first run"
-            )
+            return PeerCheck("ray", "ok", f"ray is installed; the first run connects to {address}")
         link = Link(
             address, "onbeat-doctor", environment=self._environment, lease=RAY_ANSWERS_WITHIN * 3
         )
@@ -180,7 +183,7 @@ class PeerChecker:
 
 
 class _Channel:
-    """Asks whether a channel of notifications could deliver."""
+    """Checks whether a notification channel could deliver."""
 
     def __init__(
         self, channel: Channel, settings: Settings, environment: Mapping[str, str]
@@ -188,7 +191,7 @@ class _Channel:
         self._channel, self._settings, self._environment = channel, settings, environment
 
     async def ask(self) -> PeerCheck:
-        """Return what the server of the channel answers."""
+        """Connect to the server of the channel."""
         filled = notifications.filled(self._channel, self._settings, self._environment)
         match self._channel.way:
             case "smtp":
@@ -215,7 +218,7 @@ class _Channel:
         except OSError as broken:
             hint = f"webhook in [notify.{filled.name}]"
             return PeerCheck(name, "warn", f"{where}: {_reason(broken)}", hint)
-        return PeerCheck(name, "ok", f"{where} can be connected to; nothing was sent")
+        return PeerCheck(name, "ok", f"{where} accepts connections; nothing was sent")
 
     def _apprise(self) -> PeerCheck:
         name = f"apprise {self._channel.name}"
@@ -223,16 +226,16 @@ class _Channel:
             return PeerCheck(
                 name, "warn", "apprise is not installed here", "pip install 'onbeat[notify]'"
             )
-        told = f"{self._channel.shown} was not asked: Apprise can only send"
-        return PeerCheck(name, "ok", f"{told} (onbeat notify test {self._channel.name})")
+        text = f"{self._channel.shown} was not checked: Apprise can only send"
+        return PeerCheck(name, "ok", f"{text} (onbeat notify test {self._channel.name})")
 
 
-def _meaning(name: str, url: str, answer: HttpResponse | Failed, hint: str) -> PeerCheck:
-    """Return what an answer says of a server: any but 5xx shows that it is there."""
+def _from_response(name: str, url: str, answer: HttpResponse | Failed, hint: str) -> PeerCheck:
+    """Turn a response into a result: any status but 5xx shows that the server works."""
     if isinstance(answer, Failed):
         return PeerCheck(name, "fail", f"{url} does not answer: {answer.error}", hint)
     if answer.status >= 500:
-        return PeerCheck(name, "fail", f"{url} answers {answer.error}", "look at its log")
+        return PeerCheck(name, "fail", f"{url} answers {answer.error}", "read its log")
     return PeerCheck(name, "ok", f"{url} answers (HTTP {answer.status})")
 
 
@@ -248,5 +251,5 @@ def _reason(broken: OSError) -> str:
     if isinstance(broken, ssl.SSLError):
         return f"TLS: {broken.reason or broken}"
     if broken.errno is not None and broken.errno > 0:
-        return os.strerror(broken.errno)  # without the words of asyncio around it
+        return os.strerror(broken.errno)  # without the text that asyncio adds
     return broken.strerror or str(broken)

@@ -1,7 +1,7 @@
-"""What an operator can change: defaults, then a file, then the environment, then flags.
+"""Settings: defaults, overridden by a file, the environment and flags, in this order.
 
-`Settings.load` is given all four and reads nothing but the file. It is strict in every place: an
-unknown name or a wrong value is refused where it stands, even if a later place would outvote it.
+`Settings.load` is strict about each of them: an unknown name or an invalid value is refused where
+it is written, even if a later source overrides it.
 """
 
 import re
@@ -36,8 +36,8 @@ FILE = "onbeat.toml"
 LISTEN = "127.0.0.1:8585"
 PREFIX = "ONBEAT_"
 CONFIG = "ONBEAT_CONFIG"  # names another file than FILE
-# Onbeat gives these to the commands it starts, which may call `onbeat` themselves.
-HANDED_DOWN = frozenset({
+# Variables that Onbeat sets for the commands it starts, which may call `onbeat` themselves.
+SET_FOR_COMMANDS = frozenset({
     "ONBEAT_ATTEMPT", "ONBEAT_FAILPOINT", "ONBEAT_INPUTS", "ONBEAT_ITERATION", "ONBEAT_KEY",
     "ONBEAT_NODE", "ONBEAT_RUN_AT", "ONBEAT_RUN_ID", "ONBEAT_SCHEDULE", "ONBEAT_STORE",
     "ONBEAT_TRIGGERED_BY",
@@ -48,64 +48,64 @@ HANDED_DOWN = frozenset({
 class Settings:
     """Everything an operator can change. Nothing else in the package reads the environment.
 
-    Lengths of time are milliseconds here, and texts such as `30s` wherever a person writes them.
+    Durations are milliseconds here, and texts such as `30s` in files, variables and flags.
     """
 
     database: str = "sqlite:///onbeat.db"
-    output: str = ""  # the folder for what runs print; empty: beside the database
-    roles: tuple[Role, ...] = ("plan", "run", "api")  # what this node does
+    output: str = ""  # the folder for the output of runs; empty: beside the database
+    roles: tuple[Role, ...] = ("plan", "run", "api")  # of this node
     concurrency: int = 512  # runs at once on this node
     lease: int = 5_000  # how long a silent node keeps its runs
-    stop_grace: int = 30_000  # how long `down` lets runs finish
-    catchup_per_second: int = 100  # missed ticks that this node starts in a second
+    stop_grace: int = 30_000  # how long runs may finish after `onbeat down`
+    catchup_per_second: int = 100  # missed ticks that this node starts per second
     keep: int = 30 * 86_400_000  # how long finished runs and events are kept
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"  # text on a terminal, json otherwise
-    http_targets: HttpTargets = "any"  # whether requests may go to private addresses
-    pass_env: tuple[str, ...] = ()  # variables that commands get besides the usual ones
-    secrets: str = ""  # the folder whose files `secret://name` names
-    listen: str = ""  # where the API is; empty: LISTEN, or the next free port on loopback
-    public_url: str = ""  # where others find it; empty: where it listens
-    hosts: tuple[str, ...] = ()  # names under which it answers, besides those of this machine
-    cors_origins: tuple[str, ...] = ()  # whose pages may use the API, with a token
-    trusted_proxies: tuple[str, ...] = ()  # who may say for whom they ask
-    rate_limit: int = 1000  # requests of one caller in a second
-    tls_cert: str = ""  # a file, with the chain
+    http_targets: HttpTargets = "any"  # which addresses HTTP targets may have
+    pass_env: tuple[str, ...] = ()  # variables passed to commands, besides the usual ones
+    secrets: str = ""  # the folder of the files that `secret://name` refers to
+    listen: str = ""  # the address of the API; empty: LISTEN, or the next free port on loopback
+    public_url: str = ""  # the URL of the API for others; empty: where it listens
+    hosts: tuple[str, ...] = ()  # accepted Host headers, besides those of this machine
+    cors_origins: tuple[str, ...] = ()  # origins of pages that may use the API, with a token
+    trusted_proxies: tuple[str, ...] = ()  # proxies whose X-Forwarded headers are believed
+    rate_limit: int = 1000  # requests per second and caller
+    tls_cert: str = ""  # a file with the certificate chain
     tls_key: str = ""
-    tls_client_ca: str = ""  # only clients with a certificate of theirs come in
-    jwt_key: str = ""  # the file of the key that tokens from elsewhere are checked with
+    tls_client_ca: str = ""  # if set, clients need a certificate of this authority
+    jwt_key: str = ""  # the file of the key that verifies JSON Web Tokens
     jwt_algorithm: JwtAlgorithm = "RS256"
     jwt_issuer: str = ""
     jwt_audience: str = ""
-    lookahead: int = 60_000  # over how long missed ticks are spread, at most
-    services_file: str = ""  # services and their timers; empty: there are none
-    sessions_url: str = ""  # the chat server; empty: there is no sessions system
-    sessions_folder: str = "~/.caco/schedule"  # its definitions and last runs, as files
-    sessions_cwd: str = ""  # where new sessions work; empty: where Onbeat was started
-    sessions_check: int = 30 * 60_000  # how long after an error a prompt is sent again
-    sessions_busy_delay: int = 60 * 60_000  # and after its session was busy
+    lookahead: int = 60_000  # the longest time over which missed ticks are spread
+    services_file: str = ""  # the file of services and timers; empty: the system is off
+    sessions_url: str = ""  # the chat server; empty: the system is off
+    sessions_folder: str = "~/.caco/schedule"  # its definitions and last runs
+    sessions_cwd: str = ""  # the working directory of new sessions; empty: that of Onbeat
+    sessions_check: int = 30 * 60_000  # the delay before a prompt is sent again after an error
+    sessions_busy_delay: int = 60 * 60_000  # the same after its session was busy
     sessions_minimum: int = 60 * 60_000  # the shortest time between two runs of a schedule
-    sessions_most: int = 100  # sessions that it keeps; the oldest are cleaned up
-    workflows_folder: str = ""  # DAGs as files; empty: they are kept in the database
-    workflows_executor: str = ""  # where DAGs are sent: a URL, or ray; empty: to a function
-    workflows_token: str = ""  # what the executor is sent to know who asks: a reference
-    workflows_feedback: bool = False  # whether it tells of the end of every run
-    workflows_timeout: int = 3_600_000  # how long that is waited for
-    workflows_overlap_policy: OverlapPolicy = "skip"  # unless a schedule says so, as are these
+    sessions_most: int = 100  # the most sessions kept; the oldest are deleted
+    workflows_folder: str = ""  # the folder of DAGs; empty: the database
+    workflows_executor: str = ""  # a URL, or ray; empty: a function of the program
+    workflows_token: str = ""  # the token sent to the executor, as a reference
+    workflows_feedback: bool = False  # whether it reports the outcome of every run
+    workflows_timeout: int = 3_600_000  # how long that report is awaited
+    workflows_overlap_policy: OverlapPolicy = "skip"  # the defaults of schedules
     workflows_catchup_policy: CatchupPolicy = "none"
     workflows_jitter_ms: int = 0
-    ray_address: str = ""  # of a Ray cluster, for functions with `on: ray`; empty: there is none
-    ray_lease: int = 60_000  # how long a cluster that falls silent keeps its runs
-    ray_working_dir: str = ""  # the folder whose code the cluster gets; empty: it has it
-    flows_exposes: str = ""  # expose.db, or a folder of exposes; empty: there are none
+    ray_address: str = ""  # the Ray cluster of targets with `on: ray`; empty: none
+    ray_lease: int = 60_000  # how long a silent cluster keeps its runs
+    ray_working_dir: str = ""  # the folder of code sent to the cluster; empty: none
+    flows_exposes: str = ""  # expose.db, or a folder of exposes; empty: the system is off
     flows_panel: str = ""  # the URL of the panel that launches flows
-    flows_user: str = "timer"  # the user of the panel that flows run as
+    flows_user: str = "timer"  # the panel user that flows run as
     flows_password: str = ""  # a reference
-    flows_interval: int = 60_000  # between two looks at exposes, and at a panel that was away
-    flows_log_file: str = "./data/timer.log"  # what the timer did; empty: there is no such file
+    flows_interval: int = 60_000  # between two reads of the exposes
+    flows_log_file: str = "./data/timer.log"  # the log of the timer; empty: none
     flows_log_file_level: TimerLevel = "DEBUG"
-    flows_std_level: TimerLevel = "INFO"  # of the same on the console
-    notify: tuple[Channel, ...] = ()  # who hears of failures and the like: a table of the file
+    flows_std_level: TimerLevel = "INFO"  # the level on the console
+    notify: tuple[Channel, ...] = ()  # notification channels: a table of the file
 
     @classmethod
     def load(
@@ -117,21 +117,21 @@ class Settings:
         folder: Path,
         for_workflows: bool = False,
     ) -> "Settings":
-        """Return what the places say, the later one winning: defaults, file, environment, flags.
+        """Merge defaults, file, environment and flags; the later source wins.
 
-        The file is `file`, or the one that ONBEAT_CONFIG names, and then it has to be there; or
-        else `onbeat.toml` in `folder`, if there is one. Relative names start at `folder`. A flag
-        that is None was not given. What those who have workflows, or flows, name otherwise in the
-        environment counts `for_workflows`, or if anything is said of them; our own names win.
+        The file is `file`, or the one that ONBEAT_CONFIG names, and must exist then; otherwise
+        `onbeat.toml` in `folder`, if it exists. Relative paths start at `folder`. A flag that is
+        None was not set. Variables of other workflow and flow schedulers are read `for_workflows`,
+        or if a setting of that system is set; Onbeat's own names take precedence.
         """
         in_file = _from_file(environment, file, folder)
         later = {**_from_environment(environment), **_from_flags(flags)}
         if for_workflows or any(name.startswith("workflows_") for name in (*in_file, *later)):
-            in_file |= _by_their_names(environment, WORKFLOWS_NAMES)
+            in_file |= _from_foreign_variables(environment, WORKFLOWS_NAMES)
         if any(name.startswith("flows_") for name in (*in_file, *later)):
-            in_file |= _by_their_names(environment, FLOWS_NAMES)
-        found = {**in_file, **later}
-        return cls(**found)  # type: ignore[arg-type]  # each reader gives what its field takes
+            in_file |= _from_foreign_variables(environment, FLOWS_NAMES)
+        values = {**in_file, **later}
+        return cls(**values)  # type: ignore[arg-type]  # each reader returns the type of its field
 
     def at(self, database: str) -> "Settings":
         """Return the same settings for another database."""
@@ -139,7 +139,7 @@ class Settings:
 
     @property
     def listen_at(self) -> tuple[str, int]:
-        """The host and the port where the API is."""
+        """The host and the port on which the API listens."""
         host, _, port = (self.listen or LISTEN).rpartition(":")
         return host.strip("[]"), int(port)
 
@@ -151,14 +151,14 @@ class Settings:
 
     @property
     def api_url(self) -> str:
-        """Where the API is found, as links say it: without a slash at the end."""
+        """The URL of the API in links, without a trailing slash."""
         if self.public_url:
             return self.public_url
         host, port = self.listen_at
         if host != "localhost" and ip_address(host).is_unspecified:
             host = self.hosts[0].partition(":")[0] if self.hosts else "localhost"
-        there = f"[{host}]" if ":" in host else host
-        return f"{'https' if self.tls_cert else 'http'}://{there}:{port}"
+        netloc = f"[{host}]" if ":" in host else host
+        return f"{'https' if self.tls_cert else 'http'}://{netloc}:{port}"
 
     @property
     def token_path(self) -> Path | None:
@@ -170,33 +170,33 @@ class Settings:
 
     @property
     def logs_json(self) -> bool:
-        """Whether the log is written as JSON: unless a person reads it, if nothing else is said."""
+        """Whether the log is JSON: by default, unless stderr is a terminal."""
         return self.log_format == "json" or (self.log_format == "auto" and not sys.stderr.isatty())
 
     @property
     def is_postgres(self) -> bool:
-        """Whether the database is PostgreSQL; else it is SQLite."""
+        """Whether the database is PostgreSQL rather than SQLite."""
         return not self.database.startswith("sqlite:")
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether the database is gone when the program ends."""
+        """Whether the database is SQLite in memory."""
         return not self.is_postgres and self.database_path is None
 
     @property
     def database_path(self) -> Path | None:
-        """The file of the database; None if it has none."""
+        """The file of the database; None in memory or on PostgreSQL."""
         path = self.database.removeprefix("sqlite://").removeprefix("/")
         return Path(path) if path and not self.is_postgres else None
 
     @property
     def database_shown(self) -> str:
-        """The address of the database as anybody may read it: without a password or options."""
+        """The address of the database without a password or options."""
         return without_password(self.database) if self.is_postgres else self.database
 
     @property
     def output_folder(self) -> Path | None:
-        """The folder for what runs print; None: a temporary one, as the database is in memory."""
+        """The folder for the output of runs; None: a temporary one, for a database in memory."""
         if self.output or self.is_postgres:
             return Path(self.output or "onbeat.output")
         path = self.database_path
@@ -209,7 +209,7 @@ def _from_file(
     hint = "a TOML file that can be read"
     if file is None and CONFIG in environment:
         if not environment[CONFIG]:
-            raise InvalidSettings(CONFIG, "it is empty", hint="name a file, or unset it")
+            raise InvalidSettings(CONFIG, "it is empty", hint="name a file, or unset the variable")
         file, hint = Path(environment[CONFIG]), f"{CONFIG} names it"
     name, path = (file, folder / file) if file else (folder / FILE, folder / FILE)
     try:
@@ -222,7 +222,7 @@ def _from_file(
     except UnicodeDecodeError:
         raise InvalidSettings(str(name), "it is not in UTF-8", hint="save it in UTF-8") from None
     except ValueError:  # a NUL in the name
-        raise InvalidSettings(shown(str(name)), "it is no file name", hint=hint) from None
+        raise InvalidSettings(shown(str(name)), "it is not a file name", hint=hint) from None
     found = {}
     for key, value in _with_tables_flat(given, at=str(name)).items():
         at = f"{name}: {_spelled(key)}"
@@ -233,42 +233,42 @@ def _from_file(
 
 
 def _meant_in_file(key: str, value: object) -> str:
-    """Return a hint for what is no setting: where it belongs, or what was perhaps meant."""
+    """Return a hint for an unknown setting: where it belongs, or a similar name."""
     for system in SYSTEMS:
         name = key.removeprefix(f"{system}_")
         if name != key and name in _READERS:
-            return f"{name} stands above [{system}]"
+            return f"{name} belongs above [{system}]"
     near = get_close_matches(key[:64], SYSTEMS, n=1) if isinstance(value, dict) else ()
     return f"did you mean [{near[0]}]?" if near else meant(key, _READERS)
 
 
 def _with_tables_flat(given: Mapping[str, object], *, at: str) -> dict[str, object]:
-    """Return the same with `[sessions] url` as `sessions_url`, for each system."""
+    """Turn `[sessions] url` into `sessions_url`, for each system."""
     tables = {key: value for key, value in given.items() if key in SYSTEMS}
     found = {key: value for key, value in given.items() if key not in tables}
     for key, value in tables.items():
         if not isinstance(value, dict):
-            found[key] = value  # which is no setting
+            found[key] = value  # reported as an unknown setting
             continue
         for name, each in value.items():
             if f"{key}_{name}" in found:
-                problem, hint = "it is said twice", f"{name} in [{key}] is the same"
+                problem, hint = "it is set twice", f"{name} in [{key}] is the same setting"
                 raise InvalidSettings(f"{at}: {_spelled(f'{key}_{name}')}", problem, hint=hint)
             found[f"{key}_{name}"] = each
     return found
 
 
-def _by_their_names(
+def _from_foreign_variables(
     environment: Mapping[str, str], names: Mapping[str, tuple[str, Reader]]
 ) -> dict[str, object]:
-    """Return the settings that a system is used to have in the environment, as it names them."""
+    """Read the variables that users of another scheduler have in their environment."""
     found = {}
     for variable, (name, reader) in names.items():
         if variable in environment:
             text = environment[variable]
             value = int(text) if re.fullmatch(r"[0-9]{1,18}", text.strip()) else text
             found[name] = _read_by(reader, value, at=variable)
-    found.pop("tick_ms", None)  # there is no tick to set: nothing is polled
+    found.pop("tick_ms", None)  # accepted and ignored: nothing is polled
     return found
 
 
@@ -276,10 +276,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     known = {PREFIX + name.upper(): name for name in _READERS.keys() - _TABLES}
     found = {}
     for variable in sorted(environment):
-        if not variable.startswith(PREFIX) or variable == CONFIG or variable in HANDED_DOWN:
+        if not variable.startswith(PREFIX) or variable == CONFIG or variable in SET_FOR_COMMANDS:
             continue
         if variable not in known:
-            # Compared without the prefix, which would make all of them alike.
+            # Compared without the prefix, which makes all names similar.
             ends = [name.removeprefix(PREFIX) for name in (*known, CONFIG)]
             hint = meant(variable.removeprefix(PREFIX).upper(), ends)
             raise _unknown(_spelled(variable), re.sub(r"[A-Z_]+", rf"{PREFIX}\g<0>", hint))
@@ -309,7 +309,7 @@ def _parse(name: str, text: str) -> dict[str, object]:
 
 
 def _as_in_a_file(name: str, text: str) -> object:
-    """Return what a file would hold for a text; one that makes no sense stays, to be refused."""
+    """Convert a text to the type that a file has; an invalid one stays as it is, to be refused."""
     if name in _NUMBERS and re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
         return int(text)
     if name in _FLAGS and text.strip().lower() in ("true", "false"):
@@ -332,7 +332,7 @@ def _read_by(reader: Reader, value: object, *, at: str) -> object:
 
 
 def _unknown(at: str, hint: str) -> InvalidSettings:
-    return InvalidSettings(at, "no setting has this name", hint=hint)
+    return InvalidSettings(at, "unknown setting", hint=hint)
 
 
 def _spelled(name: str) -> str:
@@ -340,7 +340,7 @@ def _spelled(name: str) -> str:
 
 
 def _database(value: object) -> str:
-    # An address may hold a password: of a text, no more than its scheme is quoted.
+    # An address may contain a password: only its scheme is quoted.
     forms = "sqlite:///relative.db, sqlite:////absolute.db, or postgresql://user@host/name"
     text = _text(value)
     address = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", text, re.DOTALL)
@@ -358,7 +358,7 @@ def _database(value: object) -> str:
     if "?" in rest:
         raise InvalidSettings("", "it has options after '?'", hint=forms)
     if rest == "/:memory:" or (rest and rest[1:].rpartition("/")[2] in {"", ".", ".."}):
-        raise InvalidSettings("", "it names no file", hint=forms)
+        raise InvalidSettings("", "it does not name a file", hint=forms)
     return text
 
 
@@ -366,7 +366,7 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise InvalidSettings("", f"{shown(value)} is not a text", hint="a text in quotes")
     if "\0" in value:
-        raise InvalidSettings("", "there is a NUL in it", hint="a path")
+        raise InvalidSettings("", "it contains a NUL character", hint="a path")
     return value
 
 
@@ -406,7 +406,9 @@ def _choice(kind: object) -> Callable[[object], str]:
 
     def read(value: object) -> str:
         if value not in known:
-            raise InvalidSettings("", f"{shown(value)} is no choice", hint=meant(value, known))
+            raise InvalidSettings(
+                "", f"{shown(value)} is not a valid value", hint=meant(value, known)
+            )
         return str(value)
 
     return read
@@ -423,18 +425,18 @@ def _seconds(value: object) -> int:
 def _name(value: object) -> str:
     text = _text(value)
     if not re.fullmatch(r"[A-Za-z0-9._@-]{1,100}", text):
-        hint = "letters, digits and . _ @ -, at most 100"
-        raise InvalidSettings("", f"{shown(text)} is no name of a user", hint=hint)
+        problem = f"{shown(text)} is not a user name"
+        raise InvalidSettings("", problem, hint="letters, digits and . _ @ -, at most 100")
     return text
 
 
 def _roles(value: object) -> tuple[str, ...]:
     known = get_args(Role)
     if not isinstance(value, (list, tuple)) or not value:
-        raise InvalidSettings("", f"{shown(value)} is no list of roles", hint='["plan", "run"]')
+        raise InvalidSettings("", f"{shown(value)} is not a list of roles", hint='["plan", "run"]')
     for role in value:
         if role not in known:
-            raise InvalidSettings("", f"{shown(role)} is no role", hint=meant(role, known))
+            raise InvalidSettings("", f"{shown(role)} is not a role", hint=meant(role, known))
     return tuple(dict.fromkeys(value))
 
 
@@ -443,11 +445,10 @@ def _names(value: object) -> tuple[str, ...]:
         raise InvalidSettings("", f"{shown(value)} is not a list", hint='such as ["HOME", "LANG"]')
     for name in value:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            # What is behind a '=' may be a secret.
             quoted = name.partition("=")[0] if isinstance(name, str) else name
             problem = f"{shown(quoted)} is not the name of a variable"
             if quoted != name:
-                problem = f"{shown(quoted)} is given with a value"
+                problem = f"{shown(quoted)} includes a value"
             raise InvalidSettings("", problem, hint="names only, such as HOME")
     return tuple(dict.fromkeys(value))
 
@@ -459,19 +460,19 @@ def _listen(value: object) -> str:
         return text
     match = re.fullmatch(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", text)
     if match is None or int(match[2]) > 65_535:
-        raise InvalidSettings("", f"{shown(text)} is no address with a port", hint=hint)
+        raise InvalidSettings("", f"{shown(text)} is not an address with a port", hint=hint)
     with suppress(ValueError):
         if match[1] != "localhost":
             ip_address(match[1].strip("[]"))
         return text
-    raise InvalidSettings("", f"{shown(match[1])} is no address", hint=hint)
+    raise InvalidSettings("", f"{shown(match[1])} is not an address", hint=hint)
 
 
 def _url(example: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         text = _text(value)
         if text and not re.fullmatch(rf"https?://{HOST}(/[A-Za-z0-9._~/-]*)?", text):
-            problem = f"{shown(text.rpartition('@')[2])} is no URL that others could use"
+            problem = f"{shown(text.rpartition('@')[2])} is not a URL that others can use"
             raise InvalidSettings("", problem, hint=f"such as {example}")
         return text.rstrip("/")
 
@@ -486,7 +487,7 @@ def _ray_address(value: object) -> str:
     text = _text(value)
     if text and text not in {"auto", "local"} and not re.fullmatch(rf"(ray://)?{HOST}", text):
         hint = "such as 10.0.0.7:6379, or auto for the one on this machine"
-        raise InvalidSettings("", f"{shown(text)} is no address of a Ray cluster", hint=hint)
+        raise InvalidSettings("", f"{shown(text)} is not an address of a Ray cluster", hint=hint)
     return text
 
 
@@ -496,7 +497,7 @@ def _hosts(value: object) -> tuple[str, ...]:
         raise InvalidSettings("", f"{shown(value)} is not a list", hint=hint)
     for name in value:
         if not isinstance(name, str) or not re.fullmatch(HOST, name):
-            raise InvalidSettings("", f"{shown(name)} is no host", hint=hint)
+            raise InvalidSettings("", f"{shown(name)} is not a host", hint=hint)
     return tuple(dict.fromkeys(name.lower() for name in value))
 
 
@@ -513,7 +514,7 @@ def _networks(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
-# A name or an address, with a port if that matters.
+# A name or an address, with or without a port.
 HOST = r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
 
 _READERS: dict[str, Reader] = {
@@ -573,13 +574,13 @@ _READERS: dict[str, Reader] = {
     "flows_std_level": _timer_level,
     "notify": read_channels,
 }
-_TABLES = {"notify"}  # which only a file can have
+_TABLES = {"notify"}  # set in the file only
 _FLAGS = {"workflows_feedback"}
 _NUMBERS = {
     "concurrency", "catchup_per_second", "rate_limit", "sessions_most", "workflows_jitter_ms",
 }  # fmt: skip
 SYSTEMS = ("flows", "services", "sessions", "workflows", "ray")
-# What those who come from a scheduler of workflows have in their environment.
+# Variables of the schedulers that Onbeat replaces.
 WORKFLOWS_NAMES: dict[str, tuple[str, Reader]] = {
     "TICK_MS": ("tick_ms", _whole(1, 3_600_000)),
     "LOOKAHEAD_MS": ("lookahead", _whole(1000, 3_600_000)),
@@ -588,7 +589,6 @@ WORKFLOWS_NAMES: dict[str, tuple[str, Reader]] = {
     "DEFAULT_CATCHUP_POLICY": ("workflows_catchup_policy", _choice(CatchupPolicy)),
     "DEFAULT_JITTER_MS": ("workflows_jitter_ms", _READERS["workflows_jitter_ms"]),
 }
-# And from a timer of flows.
 FLOWS_NAMES: dict[str, tuple[str, Reader]] = {
     "KODO_TIMER_LOG_FILE": ("flows_log_file", _text),
     "KODO_TIMER_LOG_FILE_LEVEL": ("flows_log_file_level", _timer_level),

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from onbeat.app.opened import SystemClock, check_target
+from onbeat.app.launchers import check_target
 from onbeat.app.settings import Settings
+from onbeat.app.stores import SystemClock
 from onbeat.cli import DIFFERENT
 from onbeat.cli.session import JSON, ask, with_settings, write_json
 from onbeat.core.decide.edits import foreseen_words

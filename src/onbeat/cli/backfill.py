@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from onbeat.app.opened import holder
 from onbeat.app.settings import Settings
+from onbeat.app.stores import lock_holder
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.core.decide.backfill import TELLS, Add, Choice, Refuse
 from onbeat.core.runs.run import run_key
@@ -71,7 +71,7 @@ async def _run(
         done = await service.backfill(name, first=following, last=last)
         enqueued, refused = enqueued + done.enqueued, refused + done.refused
         if done.following is not None and done.waiting and not (done.enqueued or done.refused):
-            if holder(settings) is None and not settings.is_postgres:
+            if lock_holder(settings) is None and not settings.is_postgres:
                 told = f"{done.waiting} wait and no node is up: start one, and do this again"
                 click.echo(told, err=True)
                 break

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from onbeat.app.opened import SystemClock
+from onbeat.app.stores import SystemClock
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, settings_or_refusal, write_json
 from onbeat.doctor.diagnose import judge, look

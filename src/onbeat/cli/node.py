@@ -19,10 +19,11 @@ import click
 from msgspec.structs import asdict
 
 from onbeat import __version__
-from onbeat.app import logs, onbeat
+from onbeat.app import logs
+from onbeat.app.launchers import check_target
 from onbeat.app.onbeat import Onbeat
-from onbeat.app.opened import check_target, holder
 from onbeat.app.settings import Settings
+from onbeat.app.stores import lock_holder, move_to_postgres
 from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.apply import Wish, apply_definitions, source_of, with_wish
 from onbeat.cli.session import JSON, ask, caller, with_settings, write_json, write_table
@@ -176,7 +177,7 @@ async def _serve(
         if set(settings.roles) == {"api"} and not settings.is_postgres:
             await define(service)  # a client of the file: its node is another process
         else:
-            await beat.begin(client=False, first=define)
+            await beat.begin(client=False, apply_files=define)
         # From here on the node is up: it waits for the database, for as long as that takes.
         with _unless_stopped(stopped):
             welcome = None if front is None else await front.start(beat, stopped)
@@ -296,7 +297,7 @@ def _start_in_background(settings: Settings, *, as_json: bool) -> None:
 
 def start_in_background(settings: Settings, arguments: Sequence[str]) -> tuple[int, Path, str]:
     """Start `onbeat up` without the terminal; return its process, its log, and what that says."""
-    path, held = settings.database_path, holder(settings)
+    path, held = settings.database_path, lock_holder(settings)
     if held is not None and set(settings.roles) != {"api"}:
         click.echo(f"onbeat: {path} is held by process {held.pid} (stop it: onbeat down)", err=True)
         sys.exit(UNAVAILABLE)
@@ -364,14 +365,14 @@ def stop_nodes(settings: Settings, names: Sequence[str], *, everywhere: bool = F
 
 def _signal_to_stop(settings: Settings) -> list[str]:
     """Stop the node that holds a file; return its name."""
-    held = holder(settings)
+    held = lock_holder(settings)
     if held is None:
         return []
     with contextlib.suppress(ProcessLookupError):  # it went by itself
         os.kill(held.pid, signal.SIGTERM)
 
     def is_up() -> bool:
-        still = holder(settings)
+        still = lock_holder(settings)
         return still is not None and still.pid == held.pid
 
     _wait_while(is_up, settings, held.name)
@@ -490,7 +491,7 @@ def _state(row: NodeRow, now: int) -> str:
 def _overview(settings: Settings) -> Overview:
     """Return how things stand. Of a file, its lock tells whether its node is up."""
     found = ask(settings, lambda service: service.overview())
-    if settings.is_postgres or holder(settings) is not None:
+    if settings.is_postgres or lock_holder(settings) is not None:
         return found
     return replace(found, nodes=[])
 
@@ -521,7 +522,7 @@ def move(settings: Settings, to: str, as_json: bool) -> None:
     target, path = settings.at(to), settings.database_path
     if path is not None and not path.exists():
         raise StoreUnusable(f"{path} does not exist (--database names another)")
-    moved = asyncio.run(onbeat.move(settings, target))
+    moved = asyncio.run(move_to_postgres(settings, target))
     if as_json:
         write_json({"from": settings.database, "to": target.database_shown, "rows": moved})
         return

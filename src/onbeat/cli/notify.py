@@ -6,8 +6,8 @@ import sys
 import click
 
 from onbeat.app import notifications as notices
-from onbeat.app.opened import SystemClock
 from onbeat.app.settings import Settings
+from onbeat.app.stores import SystemClock
 from onbeat.cli import FAILED
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.core.notify.channels import Channel

@@ -11,8 +11,9 @@ import click
 import msgspec
 from msgspec.structs import asdict
 
-from onbeat.app.opened import holder, output_file
+from onbeat.app.output import output_file
 from onbeat.app.settings import Settings
+from onbeat.app.stores import lock_holder
 from onbeat.cli import FAILED
 from onbeat.cli.define import tell_if_closed, write_runs
 from onbeat.cli.session import JSON, ask, is_number, with_settings, write_json
@@ -101,7 +102,7 @@ def logs(settings: Settings, which: str, follow: bool, as_json: bool) -> None:
 
 def _follow(settings: Settings, run: RunRow) -> None:
     """Show what a run prints until it ends."""
-    if run.finished_at is None and holder(settings) is None:
+    if run.finished_at is None and lock_holder(settings) is None:
         click.echo("no node is up: it waits until one is (onbeat up)", err=True)
     shown_so_far, attempt = 0, run.attempt
     while True:
@@ -139,7 +140,7 @@ def run(
         found = await service.start(name, inputs=given or None, request_id=request_id)
         if not as_json:
             tell_if_closed(await service.overview())
-        if not as_json and found.finished_at is None and holder(settings) is None:
+        if not as_json and found.finished_at is None and lock_holder(settings) is None:
             click.echo("no node is up: it waits until one is (onbeat up)", err=True)
         while wait and found.finished_at is None:
             await asyncio.sleep(LOOK_EVERY)

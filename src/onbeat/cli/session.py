@@ -13,7 +13,7 @@ from typing import NoReturn, TypeVar
 import click
 import msgspec
 
-from onbeat.app.onbeat import client
+from onbeat.app.client import client
 from onbeat.app.settings import CONFIG, FILE, Settings
 from onbeat.cli import FAILED, INVALID_DEFINITION, UNAVAILABLE, USAGE
 from onbeat.errors import (

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from onbeat.app.opened import SystemClock, check_target
+from onbeat.app.launchers import check_target
 from onbeat.app.settings import Settings
+from onbeat.app.stores import SystemClock
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import took
 from onbeat.core.runs.run import Reason

@@ -8,8 +8,8 @@ import sys
 import click
 from msgspec.structs import asdict, replace
 
-from onbeat.app.opened import holder
 from onbeat.app.settings import Settings
+from onbeat.app.stores import lock_holder
 from onbeat.cli import FAILED, UNAVAILABLE
 from onbeat.cli.apply import Wish
 from onbeat.cli.node import FILE, serve_here, start_in_background, stop_nodes
@@ -129,7 +129,7 @@ def _look(settings: Settings) -> tuple[TimerStatus, str]:
 
     found, up = ask(settings, look)
     if not settings.is_postgres:
-        held = holder(settings)
+        held = lock_holder(settings)
         up = [] if held is None else [f"{held.name.rpartition(':')[0]}:{held.pid}"]
     for name in up:
         if name.rpartition(":")[2] == str(found.pid):

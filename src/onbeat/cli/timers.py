@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from onbeat.app.onbeat import client
+from onbeat.app.client import client
 from onbeat.app.settings import Settings
 from onbeat.app.systems import are_timers_on, timers_of
 from onbeat.cli import FAILED, INVALID_DEFINITION

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict
 
-from onbeat.app.opened import holder
 from onbeat.app.settings import Settings
+from onbeat.app.stores import lock_holder
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.cli.times import moment
 from onbeat.core.time.durations import parse_duration
@@ -125,7 +125,7 @@ def _addresses(settings: Settings, found: Overview) -> list[str]:
     """Return where nodes that are up have the API, those of this machine first."""
     up = [row for row in found.nodes if row.alive_until > found.now and row.address]
     if not settings.is_postgres:
-        held = holder(settings)
+        held = lock_holder(settings)
         up = [row for row in up if held is not None and held.node_id == row.node_id]
     here = f"{socket.gethostname()}:"
     up.sort(key=lambda row: (not row.name.startswith(here), -row.started_at))

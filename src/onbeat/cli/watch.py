@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from onbeat.app.opened import check_target
+from onbeat.app.launchers import check_target
 from onbeat.cli.apply import Wish
 from onbeat.errors import ChangedSince, InvalidFile, OnbeatError, StoreFailed
 from onbeat.service.service import Service

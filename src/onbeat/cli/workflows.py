@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import click
 
-from onbeat.app.opened import workflow_store
+from onbeat.app.launchers import workflow_store
 from onbeat.app.settings import Settings
 from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
 from onbeat.service.service import Service

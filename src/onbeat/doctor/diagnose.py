@@ -11,8 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from onbeat.app.opened import peers_of
-from onbeat.app.peers import PeerCheck
+from onbeat.app.peers import PeerCheck, peers_of
 from onbeat.app.settings import Settings
 from onbeat.core.time.zones import VERSION
 from onbeat.doctor import database, files, machine, prompts, workload

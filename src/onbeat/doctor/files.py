@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from onbeat.app.opened import check_target
+from onbeat.app.launchers import check_target
 from onbeat.app.settings import Settings
 from onbeat.app.systems import wrong_timers
 from onbeat.doctor.findings import Check, Finding, InstallationFacts, ok, warn

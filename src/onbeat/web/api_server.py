@@ -11,7 +11,7 @@ from pathlib import Path
 import onbeat
 from onbeat.app.metrics import scrape
 from onbeat.app.onbeat import Onbeat
-from onbeat.app.opened import output_file
+from onbeat.app.output import output_file
 from onbeat.app.settings import Settings
 from onbeat.engine.store_retry import until_answered
 from onbeat.errors import ApiUnavailable

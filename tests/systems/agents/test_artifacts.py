@@ -5,9 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from onbeat.agents import Orchestrator
+from onbeat.agents import Orchestrator, TimerTick
 from onbeat.systems.agents.blackboard import KIND
-from onbeat.systems.agents.specs import TimerTick
 from tests.systems.agents.conftest import Alert, LogEntry, Report, instant
 
 HOUR = timedelta(hours=1)

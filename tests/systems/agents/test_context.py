@@ -5,9 +5,8 @@ from datetime import UTC, timedelta
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from onbeat.systems.agents.blackboard import Artifact, Blackboard
-from onbeat.systems.agents.context import AgentContext, ContextBuilder, Subscription
-from onbeat.systems.agents.specs import TimerTick
+from onbeat.agents import AgentContext, Artifact, ContextBuilder, Subscription, TimerTick
+from onbeat.systems.agents.blackboard import Blackboard
 from tests.systems.agents.conftest import Alert, LogEntry, Report, instant
 
 NOON = instant("12:00:00")

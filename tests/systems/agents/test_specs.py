@@ -5,10 +5,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from onbeat.agents import Orchestrator
+from onbeat.agents import Orchestrator, ScheduleSpec
 from onbeat.core.explain.describe import describe
 from onbeat.core.time.instants import parse_instant, rfc3339
-from onbeat.systems.agents.specs import ScheduleSpec
 
 SECOND, NOON = timedelta(seconds=1), parse_instant("2026-01-01T12:00:00Z")
 

@@ -8,8 +8,7 @@ from time import monotonic
 
 import pytest
 
-from onbeat.agents import Orchestrator
-from onbeat.systems.agents.specs import ScheduleSpec
+from onbeat.agents import Orchestrator, ScheduleSpec
 from tests.systems.agents.conftest import LogEntry, Report, instant
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

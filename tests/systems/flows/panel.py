@@ -41,8 +41,8 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
         """Have nobody be logged in any more."""
         self.keys.clear()
 
-    def standing(self, fid):
-        return super().standing(fid) if self.status is None else (self.status, None)
+    def state(self, fid):
+        return super().state(fid) if self.status is None else (self.status, None)
 
     async def _login(self, request):
         return self._failure(request) or await super()._login(request)

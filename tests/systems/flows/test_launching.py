@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from onbeat.app.opened import check_target
+from onbeat.app.launchers import check_target
 from onbeat.core.schedule import read_schedule
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.errors import InvalidSchedule, InvalidSettings

@@ -277,7 +277,7 @@ class TestMisuse:
         monkeypatch.delenv("ONBEAT_SERVICES_FILE")
         done = onbeat("timers")
         assert done.exit_code == 2
-        assert "services_file: it names no file of services" in done.output
+        assert "services_file: no services file is set" in done.output
         assert "ONBEAT_SERVICES_FILE" in done.output
 
     @pytest.mark.parametrize("arguments", [["timers"], ["timers", "enable", "x"]])

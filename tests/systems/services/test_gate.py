@@ -49,7 +49,7 @@ def touched(monkeypatch):
 
 async def told_of(beat, schedule_id="hourly"):
     """Return the names of what was told of a schedule."""
-    found = await beat._opened._store.events()
+    found = await beat._runtime.store.events()
     return [row.event.name for row in found if getattr(row.event, "schedule_id", "") == schedule_id]
 
 

@@ -666,7 +666,7 @@ def test_what_happens_to_a_timer_is_told_as_events(world):
         await world.let_pass("1h")
         world.commands.exit_code = 0
         await world.let_pass("1m")
-        found = await world.beat._opened._store.events()
+        found = await world.beat._runtime.store.events()
         return [row.event for row in found if getattr(row.event, "schedule_id", "") == "hourly"]
 
     world.write(retry=["1m"])

@@ -163,7 +163,7 @@ class World:
 
     async def tidy(self):
         """Have what was for one run cleaned up, as is done every minute."""
-        await self.beat._opened.tidy_sessions()
+        await self.beat._runtime.launchers.sessions.tidy()
 
     # -- files
 
@@ -212,7 +212,7 @@ class World:
 
     def said(self):
         """What was said, by session."""
-        return {each: self.server.said_in(each) for each in self.server.sessions}
+        return {each: self.server.messages_of(each) for each in self.server.sessions}
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_the_session_of_the_file_is_used(world):
         await world.let_pass("1h")
 
     world.play(story)
-    assert len(world.server.said_in("abc-123")) == 1
+    assert len(world.server.messages_of("abc-123")) == 1
     assert world.made == []
 
 

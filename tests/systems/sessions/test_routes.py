@@ -122,9 +122,9 @@ def test_run_sends_it_now_and_says_to_which_session(served):
     session = first.json()["sessionId"]
     assert first.json() == {"slug": "now", "status": "running", "sessionId": session}
     assert session in server.sessions
-    eventually(lambda: len(server.said_in(session)) == 1)
+    eventually(lambda: len(server.messages_of(session)) == 1)
     assert api.post(f"{AT}/now/run").json()["sessionId"] == session
-    eventually(lambda: len(server.said_in(session)) == 2)
+    eventually(lambda: len(server.messages_of(session)) == 2)
     eventually(lambda: api.get(f"{AT}/now").json()["lastResult"] == "success")
     eventually(lambda: read(folder / "now" / "last-run.json")["lastResult"] == "success")
     assert refusal(api.post(f"{AT}/none/run")) == (404, "Schedule not found: none")

@@ -209,7 +209,7 @@ def test_the_session_of_an_earlier_time_is_not_used_for_what_wants_a_fresh_one(w
         return old, world.last_run("daily")
 
     old, told = world.play(story)
-    assert len(world.server.said_in(old)) == 1
+    assert len(world.server.messages_of(old)) == 1
     assert len(world.made) == 2
     assert "sessionId" not in told
 
@@ -300,7 +300,7 @@ def test_a_session_that_somebody_has_named_meanwhile_is_used_before_a_new_one_is
         return world.last_run("daily")["sessionId"]
 
     assert world.play(story) == "mine"
-    assert len(world.server.said_in("mine")) == 1
+    assert len(world.server.messages_of("mine")) == 1
     assert len(world.made) == 1
 
 
