@@ -85,7 +85,7 @@ def launched(answer, **given):
     return outcome, log, sent
 
 
-def test_an_agent_is_given_a_tick_as_its_own_timer_would():
+def test_agent_receives_a_tick_like_that_of_its_timer():
     outcome, log, sent = launched(HttpResponse(200, "OK", {"artifacts": []}), timeout=5000)
     ((method, url, asked),) = sent
     assert (method, url) == ("POST", "http://127.0.0.1:8344/api/v1/agents/daily/run")
@@ -115,12 +115,12 @@ def test_an_agent_is_given_a_tick_as_its_own_timer_would():
         (HttpResponse(200, "OK", {"artifacts": "x"}), "the answer has no artifacts; check that this is a Flock server", False),
     ],
 )  # fmt: skip
-def test_what_the_answers_mean(answer, error, retryable):
+def test_answers_of_the_server_give_their_outcomes(answer, error, retryable):
     outcome, _, _ = launched(answer)
     assert (outcome.error, outcome.retryable) == (error, retryable)
 
 
-def test_no_answer_is_told_as_it_is():
+def test_missing_answer_is_reported_as_it_is():
     none = Failed("no answer after 300s", "timeout")
     outcome, log, _ = launched(none)
     assert outcome == none
@@ -135,7 +135,7 @@ def test_of_many_artifacts_the_first_are_kept_and_the_others_counted():
     assert len(kept) + outcome.result["left_off"] == 100
 
 
-def test_a_name_is_a_part_of_a_path_and_no_more():
+def test_agent_name_is_quoted_as_one_path_segment():
     _, _, sent = launched(
         HttpResponse(404, "Not Found"),
         target=read_target({"flock": {"url": "http://127.0.0.1:1/flock/", "agent": "a/../b?c"}}),
@@ -165,13 +165,13 @@ def test_a_name_is_a_part_of_a_path_and_no_more():
         ({"flock": DAILY, "public_only": "x"}, "public_only: it is not a boolean"),
     ],
 )
-def test_what_could_never_be_asked_is_refused(given, said):
+def test_invalid_flock_target_is_refused(given, said):
     with pytest.raises(InvalidSchedule) as refused:
         FlockLauncher(check_url=CHECKS).check(read_target(given))
     assert str(refused.value).startswith(said)
 
 
-def test_nothing_takes_the_place_of_what_cannot_be_ended():
+def test_replace_overlap_is_refused_since_runs_cannot_be_canceled():
     async def story():
         async with Onbeat("sqlite://", clock=ManualClock()) as beat:
             with pytest.raises(InvalidSchedule, match="overlap: what it starts cannot be ended"):
@@ -180,7 +180,7 @@ def test_nothing_takes_the_place_of_what_cannot_be_ended():
     asyncio.run(story())
 
 
-def test_who_is_no_admin_may_define_it_at_public_addresses_only():
+def test_non_admin_may_define_only_public_addresses():
     schedule = read_schedule("x", {"every": "1h", "run": {"flock": DAILY}})
     found = as_allowed(Caller("token:ci", "define"), schedule)
     assert found.target.fields == {"flock": DAILY, "public_only": True}
@@ -191,7 +191,7 @@ def test_who_is_no_admin_may_define_it_at_public_addresses_only():
         as_allowed(Caller("token:ci", "define"), secret)
 
 
-def test_a_server_is_sent_ticks_that_count_on_through_restarts(tmp_path):
+def test_iterations_sent_to_a_server_continue_across_restarts(tmp_path):
     clock, run = ManualClock("2026-01-01T12:00:00Z"), {"retry": ["5s"]}
 
     async def life(flock, *lengths):

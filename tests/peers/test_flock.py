@@ -49,7 +49,7 @@ def flock(tmp_path):
     running.wait(30)
 
 
-def test_its_agent_sees_each_tick_as_one_of_a_timer(flock, tmp_path):
+def test_agent_of_a_flock_server_sees_each_tick_as_a_timer_tick(flock, tmp_path):
     url, told = flock
     clock = ManualClock("2026-01-01T12:00:00Z")
 

@@ -57,7 +57,7 @@ def test_inputs_that_the_flow_refuses_are_a_failed_launch(seen):
     assert "query: Please give me a query." in run["error"]
 
 
-def test_a_run_that_is_canceled_is_ended_on_the_panel(seen):
+def test_canceled_run_is_canceled_on_the_panel(seen):
     run = seen["canceled"]
     assert run["status"] == "CANCELED"
     assert run["fid"]

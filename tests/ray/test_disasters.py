@@ -80,7 +80,7 @@ async def rows(world):
     return found
 
 
-def test_every_run_ends_decided_and_none_starts_twice_whoever_is_killed(tmp_path, three_nodes):
+def test_every_run_is_decided_and_none_starts_twice_whatever_is_killed(tmp_path, three_nodes):
     world = World(tmp_path, three_nodes.address)
     asyncio.run(define(world))
     scheduler = Scheduler(world)
@@ -119,7 +119,7 @@ def test_every_run_ends_decided_and_none_starts_twice_whoever_is_killed(tmp_path
     assert any(row.attempt > 1 and row.status == "SUCCESS" for row in found)
 
 
-def test_a_run_whose_cluster_dies_is_decided_when_its_lease_is_over(tmp_path, ray_folder):
+def test_run_of_a_dead_cluster_is_decided_when_its_lease_expires(tmp_path, ray_folder):
     cluster = start_cluster(ray_folder, num_cpus=2)
     world = World(tmp_path, cluster.address)
 

@@ -83,7 +83,7 @@ def described(its, model):
 @pytest.mark.parametrize(
     "payload", [Aliased(createdAt=NOON), Strict(at=NOON), Forbidding(a=1), Counting(a=1)], ids=repr
 )
-def test_what_is_published_is_the_same_after_a_restart(lasting, payload):
+def test_published_artifacts_are_the_same_after_a_restart(lasting, payload):
     if isinstance(payload, Counting):
         payload._reads = 5  # is its own affair
 
@@ -113,7 +113,7 @@ def test_what_is_published_is_the_same_after_a_restart(lasting, payload):
     ],
     ids=lambda given: type(given).__name__ if isinstance(given, BaseModel) else "",
 )  # fmt: skip
-def test_what_would_not_be_the_same_is_refused_and_nothing_of_it_is_kept(lasting, payload, said):
+def test_payload_that_decodes_differently_is_refused_and_not_stored(lasting, payload, said):
     async def story(its):
         with pytest.raises(ValueError, match=said):
             await its.its.publish(payload)
@@ -124,7 +124,7 @@ def test_what_would_not_be_the_same_is_refused_and_nothing_of_it_is_kept(lasting
     lasting.play(story)
 
 
-def test_of_several_outputs_none_is_published_if_one_cannot_be(world):
+def test_no_output_is_published_if_one_is_invalid(world):
     async def both(ctx):
         return [Report(), Secret(s="x")]
 
@@ -139,7 +139,7 @@ def test_of_several_outputs_none_is_published_if_one_cannot_be(world):
     assert world.play(story) == []
 
 
-def test_what_does_not_fit_a_changed_model_is_left_out_with_a_warning_and_can_be_discarded(
+def test_artifact_that_does_not_fit_a_changed_model_is_ignored_and_can_be_discarded(
     lasting, caplog
 ):
     stricter = create_model("LogEntry", host=(str, ...))
@@ -199,7 +199,7 @@ def test_artifacts_keep_the_order_of_publishing_within_a_millisecond_and_over_re
 # -- what is discarded
 
 
-def test_what_is_new_is_not_discarded_though_a_clock_went_back(world):
+def test_new_artifact_is_not_discarded_after_the_clock_went_back(world):
     async def story(its):
         await its.its.publish(LogEntry(text="old"))
         its.clock.advance("10s")
@@ -211,7 +211,7 @@ def test_what_is_new_is_not_discarded_though_a_clock_went_back(world):
     assert world.play(story) == ["new"]
 
 
-def test_a_read_beside_a_first_discard_of_another_type_works(lasting):
+def test_read_during_a_discard_of_another_type_works(lasting):
     async def story(its):
         other = Orchestrator(its.database, clock=its.clock)
         async with other:
@@ -238,7 +238,7 @@ def test_a_read_beside_a_first_discard_of_another_type_works(lasting):
     assert lasting.play(story) == []
 
 
-def test_what_a_run_still_waits_for_is_not_discarded(world):
+def test_artifact_needed_by_a_waiting_run_is_not_discarded(world):
     world.agent("reader").consumes(LogEntry, where=lambda log: log.text == "needed")
 
     async def story(its):
@@ -258,7 +258,7 @@ def test_what_a_run_still_waits_for_is_not_discarded(world):
 # -- names
 
 
-def test_one_tag_may_be_given_as_a_text_everywhere(world):
+def test_single_tag_may_be_a_string_everywhere(world):
     async def story(its):
         made = await its.its.publish(LogEntry(), tags="urgent")
         assert made.tags == {"urgent"}
@@ -298,7 +298,7 @@ def test_an_output_whose_run_timed_out_while_it_was_published_still_triggers(wor
     assert [ctx.artifacts[0].payload.count for ctx in world.seen] == [1, 2]
 
 
-def test_agents_that_could_not_be_started_are_started_a_moment_later(world):
+def test_failed_starts_of_agents_are_retried(world):
     world.agent("reader").consumes(LogEntry)
 
     async def story(its):
@@ -321,7 +321,7 @@ def test_agents_that_could_not_be_started_are_started_a_moment_later(world):
     assert len(world.seen) == 1
 
 
-def test_who_publishes_again_under_the_same_request_id_publishes_once(lasting):
+def test_repeated_publish_with_one_request_id_publishes_once(lasting):
     async def story(its):
         async with Orchestrator(its.database, clock=its.clock) as other:
             first = await other.publish(LogEntry(text="a"), request_id="r1")
@@ -371,7 +371,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize(("way", "attempt"), [("die-in-engine", 2), ("die-before-start", 1)])
-def test_an_artifact_is_worked_on_though_the_process_is_killed(tmp_path, way, attempt):
+def test_artifact_is_processed_although_the_process_is_killed(tmp_path, way, attempt):
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
 
     def run(how):

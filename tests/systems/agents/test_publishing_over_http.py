@@ -120,7 +120,7 @@ def test_an_artifact_over_http_triggers_its_agent_once_for_each_key(program):
         ({"type": "LogEntry", "payload": {}, "tag": []}, "tag", ""),
     ],
 )
-def test_what_its_model_refuses_is_refused_with_the_field(program, body, field, problem):
+def test_payload_refused_by_its_model_is_refused_with_the_field(program, body, field, problem):
     async def story():
         async with program.running(), program.api() as api:
             return await api.post("/artifacts", json=body)
@@ -145,7 +145,7 @@ def test_one_key_is_not_two_artifacts_unless_the_first_was_refused(program):
     assert [each.status_code for each in play(story)] == [422, 201, 422]
 
 
-def test_what_is_offered_while_no_program_is_up_is_taken_when_one_is(program):
+def test_offer_without_a_program_is_taken_by_the_next_program(program):
     async def story():
         async with program.running():
             pass  # its types are known from now on
@@ -173,7 +173,7 @@ def test_an_artifact_that_cannot_be_published_is_refused_and_does_not_hold_up_ot
     assert {"Odd": "its model raised KeyError", "Grows": "bytes; the limit is"}[name] in odd.text
 
 
-def test_what_was_taken_is_kept_without_its_payload_and_forgotten_after_a_day(program):
+def test_result_of_an_offer_is_kept_for_a_day_without_its_payload(program):
     async def story():
         async with program.running() as its, program.api() as api:
             await api.post("/artifacts", json=ENTRY)

@@ -15,7 +15,7 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 
 @pytest.mark.req("F1", "F3", "F4", "F5", "F38", "F51")
-def test_an_interval_fires_at_once_and_then_on_its_grid(world):
+def test_interval_fires_immediately_and_then_on_its_grid(world):
     world.agent().schedule(every=MINUTE)
 
     async def story(its):
@@ -29,7 +29,7 @@ def test_an_interval_fires_at_once_and_then_on_its_grid(world):
 
 
 @pytest.mark.req("F2", "F10", "F38", "F43")
-def test_a_timer_gives_no_input_and_tells_of_itself_in_the_state(world):
+def test_timer_gives_no_input_but_a_note_in_the_state(world):
     world.agent().schedule(every=MINUTE)
 
     async def story(its):
@@ -57,7 +57,7 @@ def test_a_slow_run_shifts_nothing(world):
 
 
 @pytest.mark.req("F19")
-def test_after_is_how_long_the_first_fire_waits(world):
+def test_after_delays_the_first_fire(world):
     world.agent("later").schedule(every=MINUTE, after=timedelta(seconds=30))
     world.agent("at-once").schedule(every=MINUTE, after=timedelta(0), max_repeats=1)
 
@@ -85,7 +85,7 @@ def test_max_repeats_ends_a_timer(world):
 
 
 @pytest.mark.req("F27")
-def test_all_of_it_is_in_utc_wherever_the_process_is(world, new_york):
+def test_timers_are_in_utc_in_any_zone_of_the_process(world, new_york):
     naive = instant("13:30:00").replace(tzinfo=None)
     world.agent("time").schedule(at=time(13))
     world.agent("cron").schedule(cron="15 13 * * *")
@@ -159,7 +159,7 @@ def test_a_date_with_repeats_fires_as_often_a_second_apart(world):
 
 
 @pytest.mark.req("F14")
-def test_the_spec_of_a_date_stays_as_its_user_wrote_it(world):
+def test_spec_of_a_date_stays_unchanged(world):
     agent = world.agent().schedule(at=instant("12:30:00"))
 
     async def story(its):
@@ -267,7 +267,7 @@ def test_schedule_may_come_before_publishes(world):
         ({"every": timedelta(hours=2)}, "2h", ["12:00:01", "14:00:01", "16:00:01", "18:00:01"]),
     ],
 )
-def test_days_of_a_timer_are_tested_by_turning_a_clock(world, schedule, length, fires):
+def test_days_of_a_timer_are_tested_with_a_fake_clock(world, schedule, length, fires):
     """Not a second too early or too late, and without waiting for any of it."""
     world.agent().schedule(**schedule)
     begun = monotonic()
@@ -350,7 +350,7 @@ def test_iterations_and_the_grid_survive_a_restart(lasting):
     assert [(ctx.timer_iteration, f"{ctx.fire_time:%H:%M:%S}") for ctx in lasting.seen] == [(2, "12:02:01")]  # fmt: skip
 
 
-def test_what_was_missed_while_nothing_was_up_fires_once(lasting):
+def test_ticks_missed_while_down_fire_once(lasting):
     for down in ("1s", "3h"):
         lasting.reborn()
         lasting.agent().schedule(every=HOUR)
@@ -363,7 +363,7 @@ def test_what_was_missed_while_nothing_was_up_fires_once(lasting):
     assert [(ctx.timer_iteration, f"{ctx.fire_time:%H:%M:%S}") for ctx in lasting.seen] == [(1, "15:00:01")]  # fmt: skip
 
 
-def test_a_timer_edited_while_nothing_was_up_fires_nothing_of_the_past(lasting):
+def test_timer_edited_while_down_fires_no_past_ticks(lasting):
     async def story(its):
         await its.passes("1s")
         return [(run.status, run.reason, run.tick_count) for run in await its.runs()]
@@ -391,7 +391,7 @@ def test_max_repeats_counts_over_restarts(lasting):
     assert fired == [0, 1, 2]
 
 
-def test_an_interval_that_changed_begins_anew(lasting):
+def test_changed_interval_starts_a_new_grid(lasting):
     async def story(its):
         await its.passes("30s")
 
@@ -430,7 +430,7 @@ def test_a_paused_agent_fires_nothing_until_it_is_resumed(world):
     assert world.fired() == ["12:05:01"]
 
 
-def test_whoever_starts_an_agent_by_hand_has_its_next_iteration(world):
+def test_manual_start_of_an_agent_has_the_next_iteration(world):
     world.agent().schedule(every=HOUR)
 
     async def story(its):

@@ -70,28 +70,26 @@ def impatient(monkeypatch):
     monkeypatch.setattr(launchers.flow, "STORE_PATIENCE", 0.3)
 
 
-def test_a_store_that_fails_before_a_launch_has_the_run_wait(world):
+def test_store_failure_before_a_launch_makes_the_run_wait(world):
     found = launched(world, an_attempt(7), an_attempt(7, 2), keep=1)
     assert isinstance(found[0], Busy)
     assert isinstance(found[1], Succeeded)
     assert len(world.panel.launched) == 1
 
 
-def test_a_store_that_cannot_be_read_has_the_run_wait_and_one_that_may_run_be_looked_for(
-    world, impatient
-):
+def test_unreadable_store_makes_the_run_wait_or_be_reattached(world, impatient):
     assert isinstance(launched(world, an_attempt(7), kept=99)[0], Busy)
     assert launched(world, an_attempt(7, 2, may_run=True), kept=99) == [Lost()]
     assert launched(world, an_attempt(7, 2, is_to_end=True), kept=99) == [Lost()]
     assert world.panel.launched == []
 
 
-def test_a_store_that_fails_for_a_moment_is_asked_again(world):
+def test_brief_store_failure_is_retried(world):
     (found,) = launched(world, an_attempt(7), kept=2)
     assert isinstance(found, Succeeded)
 
 
-def test_a_store_that_fails_after_a_launch_does_not_have_it_made_twice(world):
+def test_store_failure_after_a_launch_does_not_repeat_it(world):
     """The id is entered as soon as that can be done."""
     world.panel.flows[URL] = Flow("a report", [], takes=0.5)
     (found,) = launched(world, an_attempt(7), report=2)
@@ -99,7 +97,7 @@ def test_a_store_that_fails_after_a_launch_does_not_have_it_made_twice(world):
     assert len(world.panel.launched) == 1
 
 
-def test_through_a_whole_scheduler_a_store_that_fails_launches_nothing_twice(world):
+def test_scheduler_with_a_failing_store_launches_nothing_twice(world):
     world.hourly(retry_count=3, retry_delay=0)
     world.panel.flows[URL] = Flow("a report", [], takes=1.0)
 
@@ -126,19 +124,19 @@ def begun(attempt, fid="", url=None):
 
 
 @pytest.mark.parametrize("entered", [2, 3])
-def test_what_this_attempt_or_a_later_one_has_begun_is_not_launched_again(world, entered):
+def test_launch_begun_by_this_or_a_later_attempt_is_not_repeated(world, entered):
     (found,) = launched(world, an_attempt(7, 2), book=begun(entered))
     assert (found.reason, found.retryable) == ("lost", False)
     assert world.panel.launched == []
 
 
-def test_what_an_earlier_attempt_has_begun_and_that_ended_is_not_looked_for(world):
+def test_ended_launch_of_an_earlier_attempt_is_ignored(world):
     (found,) = launched(world, an_attempt(7, 2), book=begun(1))
     assert isinstance(found, Succeeded)
     assert len(world.panel.launched) == 1
 
 
-def test_what_was_launched_on_another_panel_is_not_asked_of_this_one(world):
+def test_launch_on_another_panel_is_not_requested_from_this_one(world):
     there = "http://10.0.0.1:3370"
     (found,) = launched(world, an_attempt(7, 2, may_run=True), book=begun(1, fid="abc", url=there))
     assert (found.reason, found.retryable) == ("lost", False)
@@ -149,7 +147,7 @@ def test_what_was_launched_on_another_panel_is_not_asked_of_this_one(world):
 # -- endings
 
 
-def test_a_run_that_is_only_to_be_found_is_ended(world):
+def test_canceled_detached_run_is_reattached_and_canceled(world):
     async def launch(its, panel):
         its.panel.status = "running"
         answer = await panel.ask("POST", URL, body={})
@@ -162,13 +160,13 @@ def test_a_run_that_is_only_to_be_found_is_ended(world):
     assert world.panel.executions == {}
 
 
-def test_a_run_that_is_to_be_ended_and_was_not_launched_is_canceled(world):
+def test_canceled_detached_run_without_a_launch_is_canceled(world):
     found = launched(world, an_attempt(7, 2, may_run=True, is_to_end=True))
     assert found == [Canceled("canceled as requested")]
     assert world.panel.asked_of_runs == []
 
 
-def test_one_in_doubt_that_is_to_be_ended_is_told_as_lost(world):
+def test_canceled_launch_in_doubt_is_lost(world):
     (found,) = launched(world, an_attempt(7, 2, may_run=True, is_to_end=True), book=begun(1))
     assert isinstance(found, Failed)
     assert found.reason == "lost"
@@ -193,7 +191,7 @@ async def slowly(panel, begun):
     panel.end = slow
 
 
-def test_a_node_that_is_stopped_while_a_flow_is_ended_ends_it_first(world):
+def test_node_that_stops_during_a_cancellation_finishes_it_first(world):
     world.hourly()
     world.panel.status = "running"
     begun = []
@@ -213,7 +211,7 @@ def test_a_node_that_is_stopped_while_a_flow_is_ended_ends_it_first(world):
 
 
 @pytest.mark.parametrize("how", ["broken", "away"])
-def test_a_flow_that_could_not_be_ended_is_ended_once_the_panel_does(world, told, how):
+def test_failed_cancellation_is_retried_until_the_panel_confirms(world, told, how):
     world.hourly()
     world.panel.status = "running"
 
@@ -243,7 +241,7 @@ def test_a_flow_that_could_not_be_ended_is_ended_once_the_panel_does(world, told
     assert any(f": launched as {fid}" in each for each in lines)
 
 
-def test_the_next_scheduler_ends_what_could_not_be_ended(world):
+def test_next_scheduler_continues_failed_cancellations(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -261,7 +259,7 @@ def test_the_next_scheduler_ends_what_could_not_be_ended(world):
     world.play(first, second)
 
 
-def test_what_cannot_be_ended_for_a_day_is_given_up_and_told(world, told):
+def test_cancellation_is_given_up_after_a_day_and_logged(world, told):
     async def story(its):
         its.panel.fails = {"DELETE /outputs": 500}
         since = its.clock.now()
@@ -273,10 +271,12 @@ def test_what_cannot_be_ended_for_a_day_is_given_up_and_told(world, told):
 
     world.play(story)
     (line,) = [line for level, line in told() if level == "ERROR"]
-    assert line.startswith(f"{KEY}: abc on {world.url} could not be canceled for a day, and may be running")
+    assert line.startswith(
+        f"{KEY}: abc on {world.url} could not be canceled for a day, and may be running"
+    )
 
 
-def test_a_flow_beyond_its_timeout_that_cannot_be_ended_is_ended_later(world):
+def test_failed_cancellation_after_a_timeout_is_retried(world):
     world.panel.status = "running"
 
     async def story(its):
@@ -294,7 +294,7 @@ def test_a_flow_beyond_its_timeout_that_cannot_be_ended_is_ended_later(world):
     assert "the panel has not canceled it; the request is retried" in run.log_tail
 
 
-def test_an_attempt_that_is_over_is_not_left_to_anybody(world):
+def test_ended_attempt_is_not_left_to_another_node(world):
     world.panel.flows[URL] = Flow("a report", [], fails="no more quota")
 
     async def story(its):
@@ -312,7 +312,7 @@ def test_an_attempt_that_is_over_is_not_left_to_anybody(world):
     assert left == [frozenset(), frozenset()]
 
 
-def test_whoever_ends_a_flow_does_not_wait_for_a_panel_that_says_nothing(world, monkeypatch):
+def test_cancellation_does_not_wait_for_a_silent_panel(world, monkeypatch):
     monkeypatch.setattr(cancellations, "LAST_WORDS", 0.2)
     world.hourly()
     world.panel.status = "running"

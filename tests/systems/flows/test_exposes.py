@@ -78,7 +78,7 @@ def test_next_times_are_those_that_another_parser_computes(cron):
 
 
 @pytest.mark.req("K66")
-def test_a_timezone_may_be_named(world):
+def test_timezone_of_a_block_is_used(world):
     assert next_run(world, cron="0 9 * * *", timezone="America/New_York") == "2026-01-01T14:00:00Z"
 
 
@@ -86,7 +86,7 @@ def test_a_timezone_may_be_named(world):
 @pytest.mark.parametrize(
     "other", [{"every": "1h"}, {"at": "2027-01-01T00:00"}, {"daily": "17:00"}, {"startup": "1s"}]
 )
-def test_whatever_else_says_when_is_refused_by_name(other):
+def test_other_triggers_than_cron_are_refused_by_name(other):
     (name,) = other
     for block in (other, other | {"cron": "0 * * * *"}):
         with pytest.raises(
@@ -111,22 +111,28 @@ def test_whatever_else_says_when_is_refused_by_name(other):
         ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is not a set of names"),
         ({"cron": "0 * * * *", "enabled": "yes"}, "schedule.enabled: 'yes' is neither"),
         ({"cron": "0 * * * *", "timezone": "Berlin"}, "schedule.timezone: "),
-        ({"cron": "0 * * * *", "retry_count": -1}, "schedule.retry_count: -1 is not a valid number"),
+        (
+            {"cron": "0 * * * *", "retry_count": -1},
+            "schedule.retry_count: -1 is not a valid number",
+        ),
         ({"cron": "0 * * * *", "retry_delay": "soon"}, "schedule.retry_delay: "),
-        ({"cron": "0 * * * *", "entry_point": "x"}, "schedule.entry_point: 'x' does not name a function"),
+        (
+            {"cron": "0 * * * *", "entry_point": "x"},
+            "schedule.entry_point: 'x' does not name a function",
+        ),
         (
             {"cron": "0 * * * *", "input": {}},
             "schedule.input: no field has this name (did you mean 'inputs'?)",
         ),
     ],
 )
-def test_a_block_that_is_wrong_is_refused_by_its_field(block, told):
+def test_invalid_block_is_refused_by_its_field(block, told):
     with pytest.raises(InvalidSchedule) as refused:
         schedule_of(read_config(block), url=URL, key=KEY)
     assert str(refused.value).startswith(told)
 
 
-def test_blocks_and_standings_are_typed():
+def test_blocks_and_statuses_are_typed():
     found = read_config({"cron": "0 * * * *", "inputs": {"a": 1}, "retry_delay": "5m"})
     assert found == ScheduleConfig("0 * * * *", {"a": 1}, retry_delay=300)
     assert (found.enabled, found.timezone, found.retry_count) == (True, "UTC", 0)
@@ -177,7 +183,7 @@ def test_a_key_is_the_name_of_the_expose_and_the_url_with_one_slash(url, key):
     assert schedule_id_of(key) == key
 
 
-def test_keys_that_cannot_be_ids_have_ids_that_no_other_key_has():
+def test_keys_that_are_not_ids_get_unique_ids():
     keys = [
         "a/x y",
         "a/x_y",
@@ -199,7 +205,7 @@ def test_keys_that_cannot_be_ids_have_ids_that_no_other_key_has():
         )
 
 
-def test_an_entry_point_is_run_on_a_cluster_instead_of_asking_the_panel():
+def test_entry_point_runs_on_a_cluster_instead_of_the_panel():
     config = read_config(
         {"cron": "0 * * * *", "entry_point": "agents.report:run", "inputs": {"a": 1}}
     )
@@ -212,7 +218,7 @@ def test_an_entry_point_is_run_on_a_cluster_instead_of_asking_the_panel():
 
 
 @pytest.mark.req("K55")
-def test_an_invalid_cron_is_left_out_with_a_warning_and_hurts_no_other(world, told):
+def test_flow_with_an_invalid_cron_is_ignored_with_a_warning_and_affects_no_other(world, told):
     world.expose(
         "reports",
         (URL, 'schedule: {cron: "61 * * * *"}'),
@@ -236,7 +242,7 @@ def test_an_invalid_cron_is_left_out_with_a_warning_and_hurts_no_other(world, to
     assert len(warned) == 4
 
 
-def test_what_is_invalid_is_told_once_for_each_change(world, told):
+def test_invalid_flow_is_logged_once_for_each_change(world, told):
     world.hourly(cron="61 * * * *")
 
     async def story(its):
@@ -256,7 +262,7 @@ def test_what_is_invalid_is_told_once_for_each_change(world, told):
 
 @pytest.mark.req("K15")
 @pytest.mark.parametrize("switch", ["expose", "flow"])
-def test_what_is_disabled_on_the_panel_is_not_scheduled(world, switch):
+def test_disabled_flow_is_not_scheduled(world, switch):
     flow = {"url": URL, "data": HOURLY, "enabled": switch != "flow"}
     world.expose("reports", flow, enabled=int(switch != "expose"))
     assert invalid(world) == ({}, [])
@@ -294,7 +300,7 @@ def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world
 
 @pytest.mark.parametrize("switch", [[1], {}, "yes", 2, 0.5, {"on": True}])
 @pytest.mark.parametrize("of", ["expose", "flow"])
-def test_a_switch_that_is_neither_on_nor_off_is_told_and_hurts_no_other(switch, of):
+def test_invalid_enabled_is_reported_and_affects_no_other(switch, of):
     flow = {"url": URL, "data": {"schedule": {"cron": "0 * * * *"}}}
     wrong = {"meta": [flow | {"enabled": switch}]}
     if of == "expose":
@@ -306,7 +312,7 @@ def test_a_switch_that_is_neither_on_nor_off_is_told_and_hurts_no_other(switch, 
     assert why.endswith(" is neither true nor false (true or false)")
 
 
-def test_whatever_else_is_wrong_with_an_expose_is_its_own():
+def test_any_error_in_an_expose_affects_no_other():
     class Odd(dict):
         def get(self, name, default=None):
             raise RuntimeError("no such luck")
@@ -320,7 +326,7 @@ def test_whatever_else_is_wrong_with_an_expose_is_its_own():
 
 
 @pytest.mark.req("K15", "K29")
-def test_a_schedule_that_is_disabled_says_so_of_each_tick_and_can_be_started_by_hand(world):
+def test_disabled_flow_skips_its_ticks_and_can_be_started_manually(world):
     world.hourly(enabled=False)
 
     async def story(its):
@@ -347,7 +353,7 @@ def test_other_keys_beside_the_schedule_are_allowed_and_untouched(world):
     assert world.exposes.read_bytes() == before
 
 
-def test_flows_without_a_schedule_are_none_of_ours(world):
+def test_flows_without_a_schedule_are_ignored(world):
     world.expose(
         "reports", (URL, "display: x"), (f"{URL}a", "schedule:\n"), (f"{URL}b", ""), {"url": "/c"}
     )
@@ -413,7 +419,7 @@ def test_more_exposes_than_are_read_remove_nothing(world, told, monkeypatch, kep
 
 
 @pytest.mark.parametrize("harm", ["unmounted", "emptied"])
-def test_a_folder_that_is_not_there_removes_nothing_and_one_that_was_emptied_does(world, harm):
+def test_missing_folder_removes_nothing_and_an_emptied_one_does(world, harm):
     world.exposes = world.folder / "disk" / "exposes"
     world.exposes.mkdir(parents=True)
     file = world.exposes / "reports.yaml"

@@ -55,7 +55,7 @@ def test_a_flow_that_the_panel_does_not_have_is_a_failed_launch(world):
     assert "the panel has no flow /-/nowhere/-/" in run.error
 
 
-def test_inputs_that_the_form_does_not_have_are_told_and_the_flow_is_launched(world, told):
+def test_inputs_missing_from_the_form_are_logged_and_the_flow_is_launched(world, told):
     world.hourly(inputs={"query": "x", "sleep": 5})
     run = played(world)
     assert run.status == "SUCCESS"
@@ -64,7 +64,7 @@ def test_inputs_that_the_form_does_not_have_are_told_and_the_flow_is_launched(wo
     assert any(level == "WARNING" and "'sleep'" in line for level, line in told())
 
 
-def test_it_logs_in_again_once_its_key_is_known_no_more(world):
+def test_launcher_logs_in_again_when_its_key_has_expired(world):
     world.hourly()
 
     async def story(its):
@@ -77,16 +77,19 @@ def test_it_logs_in_again_once_its_key_is_known_no_more(world):
     assert world.panel.count("POST", "/api/login") == 2 + 1  # one to look whether it is there
 
 
-def test_a_wrong_password_is_a_failed_launch_and_told_nowhere(world, told):
+def test_wrong_password_fails_the_launch_and_is_never_shown(world, told):
     world.hourly()
     world.panel.users["timer"] = "another"
     run = played(world)
     assert (run.status, run.reason) == ("FAILED", "launch_failed")
-    assert "refuses the login of 'timer': HTTP 401: Unauthorized: Invalid name or password" in run.error
+    assert (
+        "refuses the login of 'timer': HTTP 401: Unauthorized: Invalid name or password"
+        in run.error
+    )
     assert "sesame" not in f"{run}{told()}"
 
 
-def test_a_secret_that_is_not_there_is_a_failed_launch(world):
+def test_missing_secret_fails_the_launch(world):
     world.hourly()
     (world.folder / "secrets" / "panel").unlink()
     run = played(world)
@@ -96,7 +99,7 @@ def test_a_secret_that_is_not_there_is_a_failed_launch(world):
 
 @pytest.mark.req("K54")
 @pytest.mark.parametrize("broken", ["login", "form", "launch", "nobody"])
-def test_while_the_panel_is_away_it_is_asked_again_at_the_next_interval(world, told, broken):
+def test_unavailable_panel_is_retried_at_the_next_interval(world, told, broken):
     world.hourly()
     paths = {"login": "/api/login", "form": f"GET {URL}", "launch": f"POST {URL}"}
 
@@ -123,7 +126,7 @@ def test_while_the_panel_is_away_it_is_asked_again_at_the_next_interval(world, t
     assert any(level == "ERROR" and "the panel is unavailable" in line for level, line in told())
 
 
-def test_a_launch_whose_answer_is_lost_is_in_doubt_and_not_made_again(world):
+def test_launch_without_an_answer_is_in_doubt_and_not_repeated(world):
     world.hourly(retry_count=3, retry_delay=0)
     world.panel.hangs.set()
     run = played(world)
@@ -133,7 +136,7 @@ def test_a_launch_whose_answer_is_lost_is_in_doubt_and_not_made_again(world):
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])
-def test_a_launch_that_a_panel_breaks_on_is_in_doubt_and_not_made_again(world, status):
+def test_launch_answered_with_a_server_error_is_in_doubt_and_not_repeated(world, status):
     """It answered a moment before, so that it, or who is behind it, has heard the launch."""
     world.hourly(retry_count=3, retry_delay=0)
     world.panel.fails = {f"POST {URL}": status}
@@ -149,13 +152,13 @@ def test_a_launch_that_a_panel_breaks_on_is_in_doubt_and_not_made_again(world, s
     assert world.panel.count("POST", URL) == 1
 
 
-def test_a_launch_that_is_not_written_down_yet_is_looked_for_again(world):
+def test_new_launch_unknown_to_the_panel_is_polled_again(world):
     world.hourly()
     world.panel.unknown = 3
     assert played(world).status == "SUCCESS"
 
 
-def test_a_panel_that_is_broken_for_a_while_is_asked_until_it_answers(world, told):
+def test_failing_panel_is_polled_until_it_answers(world, told):
     world.hourly()
     world.panel.status = "running"
 
@@ -178,7 +181,7 @@ def test_a_panel_that_is_broken_for_a_while_is_asked_until_it_answers(world, tol
 
 
 @pytest.mark.parametrize("status", [403, 408, 429])
-def test_a_panel_that_refuses_to_tell_has_not_said_that_it_is_over(world, status):
+def test_panel_that_refuses_the_status_does_not_end_the_run(world, status):
     world.hourly()
     world.panel.status = "running"
 
@@ -195,7 +198,7 @@ def test_a_panel_that_refuses_to_tell_has_not_said_that_it_is_over(world, status
     assert world.play(story) == [("SUCCESS", None)]
 
 
-def test_an_execution_that_somebody_deleted_on_the_panel_is_a_failure(world):
+def test_execution_deleted_on_the_panel_fails_the_run(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -214,7 +217,7 @@ def test_an_execution_that_somebody_deleted_on_the_panel_is_a_failure(world):
     assert "the panel does not know" in run.error
 
 
-def test_whoever_cancels_a_run_has_the_flow_ended_on_the_panel(world):
+def test_canceled_run_cancels_the_flow_on_the_panel(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -230,7 +233,7 @@ def test_whoever_cancels_a_run_has_the_flow_ended_on_the_panel(world):
     assert world.panel.executions == {}
 
 
-def test_a_flow_that_takes_longer_than_its_timeout_is_ended_on_the_panel(world):
+def test_flow_beyond_its_timeout_is_canceled_on_the_panel(world):
     world.panel.status = "running"
 
     async def story(its):
@@ -245,7 +248,7 @@ def test_a_flow_that_takes_longer_than_its_timeout_is_ended_on_the_panel(world):
     assert world.panel.executions == {}
 
 
-def test_a_scheduler_that_was_killed_finds_what_runs_and_goes_on_with_it(world):
+def test_killed_scheduler_reattaches_running_flows(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -265,7 +268,7 @@ def test_a_scheduler_that_was_killed_finds_what_runs_and_goes_on_with_it(world):
     assert "reattached" in run.log_tail
 
 
-def test_a_scheduler_that_is_stopped_leaves_the_flow_running_and_goes_on_with_it(world):
+def test_stopped_scheduler_leaves_the_flow_running_and_reattaches_it(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -285,7 +288,7 @@ def test_a_scheduler_that_is_stopped_leaves_the_flow_running_and_goes_on_with_it
     assert len(world.panel.executions) == 1
 
 
-def test_a_launch_that_was_begun_by_a_node_that_died_is_lost_and_not_made_again(world):
+def test_launch_begun_by_a_dead_node_is_lost_and_not_repeated(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -304,7 +307,9 @@ def test_a_launch_that_was_begun_by_a_node_that_died_is_lost_and_not_made_again(
     assert len(world.panel.launched) == 1
 
 
-def test_a_scheduler_that_dies_before_an_end_is_recorded_launches_nothing_again(world, monkeypatch):
+def test_scheduler_that_dies_before_an_outcome_is_recorded_does_not_launch_again(
+    world, monkeypatch
+):
     world.hourly()
     read, held = [], asyncio.Event()
 
@@ -327,7 +332,7 @@ def test_a_scheduler_that_dies_before_an_end_is_recorded_launches_nothing_again(
     assert len(world.panel.launched) == 1
 
 
-def test_a_tick_finds_a_flow_in_its_way_that_nobody_has_found_again_yet(world):
+def test_tick_is_skipped_while_a_detached_flow_is_not_reattached_yet(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -343,7 +348,7 @@ def test_a_tick_finds_a_flow_in_its_way_that_nobody_has_found_again_yet(world):
     assert len(world.panel.launched) == 1
 
 
-def test_without_a_panel_flows_wait_and_the_log_says_so(world, told):
+def test_without_a_panel_flows_wait_and_a_warning_is_logged(world, told):
     world.hourly()
     world.settings = {"flows_panel": ""}
 
@@ -355,7 +360,7 @@ def test_without_a_panel_flows_wait_and_the_log_says_so(world, told):
     assert ("WARNING", "flows_panel is not set: flows wait for a node that has a panel") in told()
 
 
-def test_a_password_that_is_no_reference_is_refused():
+def test_password_that_is_not_a_reference_is_refused():
     with pytest.raises(InvalidSettings, match=r"flows_password: it is not a reference to a secret"):
         Panel(None, "http://127.0.0.1:3370", user="timer", password="sesame")
 
@@ -369,7 +374,10 @@ def test_a_password_that_is_no_reference_is_refused():
         ({"flow": {"url": "//elsewhere.example/x"}}, "run.flow.url: '//elsewhere.example/x' is no"),
         ({"flow": {"url": "/a/../b"}}, "run.flow.url: '/a/../b' is not the path of a flow"),
         ({"flow": {"url": "/-/a?b=c"}}, "run.flow.url: '/-/a?b=c' is not the path of a flow"),
-        ({"flow": {"url": "/role"}}, "run.flow.url: '/role' is not the path of a flow (such as /-/"),
+        (
+            {"flow": {"url": "/role"}},
+            "run.flow.url: '/role' is not the path of a flow (such as /-/",
+        ),
         ({"flow": {"url": "/-/"}}, "run.flow.url: '/-/' is not the path"),
         ({"flow": {"url": "/-/../role"}}, "run.flow.url: '/-/../role' is not the path"),
         ({"flow": {"url": "/-/./a"}}, "run.flow.url: '/-/./a' is not the path"),
@@ -384,7 +392,7 @@ def test_a_password_that_is_no_reference_is_refused():
         (FLOW | {"inputs": {"a": "secret://b"}}, "run.inputs.a: a secret would be seen here"),
     ],
 )
-def test_what_is_no_flow_is_refused_when_it_is_defined(run, told):
+def test_invalid_flow_target_is_refused_when_defined(run, told):
     def define():
         check_target(read_schedule("a", {"every": "1h", "run": run}))
 
@@ -413,7 +421,7 @@ def test_the_inputs_of_a_flow_may_have_templates(world):
     assert world.panel.launched[0]["inputs"] == {"query": "report of 2026-01-01"}
 
 
-def test_a_panel_waits_for_what_is_unknown_only_in_the_beginning(world):
+def test_extended_status_is_requested_only_at_the_beginning(world):
     """What was deleted would else be waited for, by every look at it."""
     world.hourly()
     world.panel.flows[URL] = Flow("a report", [], takes=0.5)

@@ -39,7 +39,7 @@ def test_an_edit_is_picked_up_at_the_next_interval_without_a_restart(world):
 
 
 @pytest.mark.req("K56")
-def test_an_expose_that_is_deleted_takes_its_own_schedules_with_it_and_no_others(world, told):
+def test_deleted_expose_deletes_only_its_schedules(world, told):
     world.hourly("reports")
     world.hourly("other")
 
@@ -53,7 +53,7 @@ def test_an_expose_that_is_deleted_takes_its_own_schedules_with_it_and_no_others
     assert ("INFO", f"{KEY} is scheduled no longer") in told()
 
 
-def test_a_first_sight_and_a_changed_cron_fire_nothing_of_the_past(world):
+def test_new_flow_and_changed_cron_fire_no_past_ticks(world):
     async def story(its):
         its.hourly()
         await its.timer.reconcile()
@@ -68,7 +68,7 @@ def test_a_first_sight_and_a_changed_cron_fire_nothing_of_the_past(world):
     assert world.play(story) == ([], [("SUCCESS", None)])
 
 
-def test_what_did_not_change_keeps_its_position_and_writes_nothing(world):
+def test_unchanged_flow_keeps_its_position_and_writes_nothing(world):
     world.hourly()
 
     async def story(its):
@@ -101,7 +101,7 @@ def locked(path):
 
 
 @pytest.mark.parametrize("harm", ["missing", "locked", "no table", "broken meta"])
-def test_what_cannot_be_read_removes_nothing(world, told, harm):
+def test_unreadable_exposes_remove_nothing(world, told, harm):
     world.hourly("reports")
     world.hourly("other")
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_read_removes_nothing(world, told, harm):
     assert len(warned) == 1
 
 
-def test_a_timer_begins_before_there_are_exposes_and_takes_them_up_later(world):
+def test_timer_starts_without_exposes_and_reads_them_later(world):
     world.exposes.rename(world.folder / "later.db")
 
     async def story(its):
@@ -138,7 +138,7 @@ def test_a_timer_begins_before_there_are_exposes_and_takes_them_up_later(world):
     assert world.play(story) == (0, 1)
 
 
-def test_an_id_that_is_another_s_is_left_alone_and_told(world):
+def test_flow_whose_id_is_taken_is_ignored_and_logged(world):
     async def story(its):
         await its.beat.define(read_schedule(KEY, {"every": "1h", "run": {"command": ["true"]}}))
         its.hourly()
@@ -151,7 +151,7 @@ def test_an_id_that_is_another_s_is_left_alone_and_told(world):
     assert "exists already and is not a flow" in why
 
 
-def test_what_somebody_took_away_or_edited_is_back_at_the_next_interval_and_a_pause_stays(world):
+def test_deleted_or_edited_flow_is_restored_at_the_next_interval_and_a_pause_stays(world):
     world.hourly()
 
     async def story(its):
@@ -178,7 +178,7 @@ class Shown:
 
 
 @pytest.mark.req("K23", "K31")
-def test_a_mirror_is_shown_pid_schedules_and_what_runs_after_each_launch(world, told):
+def test_mirror_gets_pid_schedules_and_running_flows_after_each_launch(world, told):
     world.hourly()
     mirror: TimerMirror = Shown()
 
@@ -214,7 +214,7 @@ class Locked:
 
 
 @pytest.mark.req("K32")
-def test_the_main_loop_of_a_timer_keeps_its_lock_up_to_date_without_being_called(world):
+def test_main_loop_of_the_timer_keeps_its_lock_up_to_date(world):
     mirror = Locked()
     world.settings = {"flows_interval": 50}
     world.hourly()
@@ -245,7 +245,7 @@ def test_the_main_loop_of_a_timer_keeps_its_lock_up_to_date_without_being_called
 
 
 @pytest.mark.req("K33")
-def test_the_package_exports_what_others_use_of_a_timer():
+def test_modules_of_flows_offer_the_names_that_others_use():
     said = """
 from onbeat.systems.flows import *
 print(TIMER_NAME, TIMER_NAMESPACE, TIMER_USER, timer_logger().name, Timer.__name__)
@@ -274,7 +274,7 @@ def test_a_timer_can_be_tested_without_a_node_and_with_one(world):
 
 @pytest.mark.req("K46")
 @pytest.mark.parametrize(("given", "seconds"), [({}, 60.0), ({"flows_interval": 7000}, 7.0)])
-def test_exposes_are_looked_at_every_minute_unless_an_interval_is_given(world, given, seconds):
+def test_exposes_are_read_every_minute_unless_an_interval_is_set(world, given, seconds):
     world.settings = given
 
     async def story(its):
@@ -288,7 +288,7 @@ def test_exposes_are_looked_at_every_minute_unless_an_interval_is_given(world, g
 
 
 @pytest.mark.req("K37", "K43", "K44", "K45", "K46", "K47")
-def test_the_settings_have_the_defaults_that_the_timer_is_known_for():
+def test_settings_have_the_defaults_of_the_origin():
     found = Settings()
     assert found.flows_log_file == "./data/timer.log"
     assert (found.flows_log_file_level, found.flows_std_level) == ("DEBUG", "INFO")
@@ -296,7 +296,7 @@ def test_the_settings_have_the_defaults_that_the_timer_is_known_for():
 
 
 @pytest.mark.req("K37", "K43", "K44", "K45", "K46", "K47")
-def test_the_names_that_the_timer_is_used_to_count_where_it_is_in_use(tmp_path):
+def test_environment_names_of_the_origin_apply_where_the_timer_is_used(tmp_path):
     theirs = {
         "KODO_TIMER_LOG_FILE": "t.log",
         "KODO_TIMER_LOG_FILE_LEVEL": "info",
@@ -330,7 +330,7 @@ def test_the_panel_and_the_row_of_a_run_name_the_same_user(world):
 
 
 @pytest.mark.req("K47")
-def test_a_user_without_a_password_is_refused_with_how_to_give_it(world):
+def test_user_without_a_password_is_refused_with_a_hint(world):
     world.settings = {"flows_user": "cronos", "flows_password": ""}
     with pytest.raises(InvalidSettings) as refused:
         world.play(lambda _: None)
@@ -341,7 +341,7 @@ def test_a_user_without_a_password_is_refused_with_how_to_give_it(world):
 
 
 @pytest.mark.req("K47")
-def test_a_user_that_the_panel_does_not_know_fails_the_run_and_is_named(world):
+def test_unknown_panel_user_fails_the_run_and_is_named(world):
     world.settings = {"flows_user": "cronos"}
     world.hourly()
 

@@ -40,7 +40,7 @@ def test_the_timer_and_its_user_are_constants():
 
 @pytest.mark.req("K19", "K29", "K53")
 @pytest.mark.parametrize("status", ["running", "awaiting", "payment", "starting"])
-def test_a_tick_is_skipped_while_the_panel_says_that_the_last_one_runs(world, told, status):
+def test_tick_is_skipped_while_the_last_flow_runs_on_the_panel(world, told, status):
     world.expose()
     world.panel.status = status
 
@@ -63,7 +63,7 @@ def test_a_tick_is_skipped_while_the_panel_says_that_the_last_one_runs(world, to
 
 
 @pytest.mark.req("K10", "K21")
-def test_a_start_by_hand_is_always_allowed_and_is_in_no_tick_s_way(world, told):
+def test_manual_start_is_always_allowed_and_blocks_no_tick(world, told):
     world.expose()
     world.panel.status = "running"
 
@@ -94,7 +94,7 @@ def test_a_start_by_hand_is_always_allowed_and_is_in_no_tick_s_way(world, told):
 
 @pytest.mark.parametrize("broken", ["/api/login", f"GET {URL}", f"POST {URL}"])
 @pytest.mark.parametrize("status", [404, 503])
-def test_the_log_says_launched_only_of_launches_that_happened(world, told, broken, status):
+def test_launched_is_logged_only_for_launches_that_happened(world, told, broken, status):
     world.hourly()
 
     async def story(its):
@@ -115,7 +115,7 @@ def test_the_log_says_launched_only_of_launches_that_happened(world, told, broke
 
 
 @pytest.mark.req("K17", "K18")
-def test_what_was_missed_while_the_timer_was_down_runs_once_and_the_next_is_from_now(world):
+def test_missed_ticks_run_once_and_the_next_is_counted_from_now(world):
     world.expose()
 
     async def before(its):
@@ -135,7 +135,7 @@ def test_what_was_missed_while_the_timer_was_down_runs_once_and_the_next_is_from
 
 
 @pytest.mark.req("K65")
-def test_a_restart_goes_on_from_what_the_store_has(world):
+def test_restart_continues_from_the_store(world):
     world.hourly()
 
     async def first(its):
@@ -155,7 +155,7 @@ def test_a_restart_goes_on_from_what_the_store_has(world):
 
 
 @pytest.mark.req("K64")
-def test_a_flow_that_fails_is_not_tried_again_by_itself(world, told):
+def test_failed_flow_is_not_retried_by_default(world, told):
     world.hourly()
     world.panel.flows[URL] = Flow("a report", [], fails="no more quota")
 
@@ -171,7 +171,7 @@ def test_a_flow_that_fails_is_not_tried_again_by_itself(world, told):
 
 
 @pytest.mark.req("K67")
-def test_retry_count_and_retry_delay_say_how_often_and_when_it_is_tried_again(world):
+def test_retry_count_and_retry_delay_set_the_retries(world):
     world.hourly(retry_count=2, retry_delay=120)
     world.panel.flows[URL] = Flow("a report", [], fails="no more quota")
 
@@ -190,7 +190,7 @@ def test_retry_count_and_retry_delay_say_how_often_and_when_it_is_tried_again(wo
     assert {each["extra"]["triggered_by"] for each in world.panel.launched} == {"timer"}
 
 
-def test_after_a_failure_that_was_retried_the_second_launch_is_the_one_that_is_followed(world):
+def test_second_launch_of_a_retried_flow_is_followed(world):
     world.hourly(retry_count=1, retry_delay="30s")
     world.panel.flows[URL] = Flow("a report", [], fails="not now")
 

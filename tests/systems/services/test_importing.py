@@ -71,7 +71,7 @@ def test_command_after_a_quoted_word_is_split_at_spaces_and_not_read_as_lisp(com
 
 
 @pytest.mark.req("S43", "S44", "S45", "S46", "S47", "S48", "S49")
-def test_configuration_in_elisp_becomes_a_services_file_that_is_right():
+def test_configuration_in_elisp_becomes_a_valid_services_file():
     found = imported(CONFIGURATION)
     assert found.fields == {
         "retry": ["30s", "120s", "600s"],
@@ -134,7 +134,7 @@ def test_configuration_in_elisp_becomes_a_services_file_that_is_right():
         """(list (list :id "t" :target "s" :on-startup-sec 5))""",
     ],
 )
-def test_variables_are_found_however_they_are_set(form, value):
+def test_variables_are_found_with_any_setter(form, value):
     text = (
         """(setq elinit-programs '(("true" :id "s" :type oneshot)) elinit-timer-subsystem-mode t)"""
     )
@@ -171,13 +171,13 @@ def test_unit_file_is_a_service():
         ('(setq supervisor-timer-state-file "x.eld")', "1: timer-state-file: the new state file is another"),
     ],
 )  # fmt: skip
-def test_what_is_not_data_is_reported_with_its_line_and_left_out(text, problem):
+def test_code_is_omitted_and_reported_with_its_line(text, problem):
     (*_, last) = [each for each in reported(text) if "the gate of timers" not in each]
     assert last.startswith(problem)
     assert imported(text).fields["timers"] == []
 
 
-def test_duplicate_and_nameless_timers_are_left_out_and_the_first_stays():
+def test_duplicate_and_nameless_timers_are_omitted_and_the_first_stays():
     text = """(:id "s" :command "true" :type oneshot)
     (supervisor-timer-subsystem-mode)
     (setq supervisor-timers '((:id "t" :target "s" :on-startup-sec 5)
@@ -194,7 +194,7 @@ def test_duplicate_and_nameless_timers_are_left_out_and_the_first_stays():
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
-def test_default_timeout_holds_for_oneshots_without_one_wherever_it_is_set(first):
+def test_default_timeout_applies_to_oneshots_without_one_wherever_it_is_set(first):
     services = """(setq supervisor-programs '(("a" :type oneshot) ("b" :type oneshot
       :oneshot-timeout nil) ("c" :type oneshot :oneshot-timeout 1.5)))"""
     forms = ["(setq supervisor-oneshot-timeout 45)", services]
@@ -203,7 +203,7 @@ def test_default_timeout_holds_for_oneshots_without_one_wherever_it_is_set(first
     assert told == {"a": "45s", "b": None, "c": "1500ms"}
 
 
-def test_gate_that_is_not_set_is_reported_and_stays_closed():
+def test_unset_gate_is_reported_and_stays_closed():
     text = """(:id "s" :command "true" :type oneshot)
     (setq supervisor-timers '((:id "t" :target "s" :on-startup-sec 5)))"""
     found = imported(text)
@@ -218,7 +218,7 @@ def test_gate_that_is_not_set_is_reported_and_stays_closed():
     ("mode", "is_on"),
     [("", True), ("1", True), ("t", True), ("nil", True), ("0", False), ("-1", False)],
 )
-def test_mode_is_switched_as_emacs_does(mode, is_on):
+def test_mode_call_is_read_as_emacs_does(mode, is_on):
     assert imported(f"(supervisor-mode {mode})").fields["enabled"] is is_on
 
 
@@ -303,7 +303,7 @@ def test_state_becomes_a_state_file():
     assert left_out == []
 
 
-def test_state_that_is_not_known_is_reported_and_a_newer_version_is_refused():
+def test_unknown_state_is_reported_and_a_newer_version_is_refused():
     newer = STATE.replace("(version . 1)", "(version . 2)").replace(
         ":last-exit 0", ":last-result success"
     )
@@ -329,7 +329,7 @@ class TestCommands:
             ('a"b"c', ["a", "b", "c"]),
         ],
     )
-    def test_what_follows_a_quoted_word_is_plain_text(self, command, words):
+    def test_text_after_a_quoted_word_is_plain_text(self, command, words):
         assert split_command(command, LispNode(1, "string")) == words
 
     def test_many_quoted_words_take_linear_time(self):
@@ -351,7 +351,7 @@ class TestCli:
         assert done.exit_code == code, done.output
         return done
 
-    def test_both_files_are_written_and_what_is_left_out_is_reported(self, folder):
+    def test_both_files_are_written_and_omissions_are_reported(self, folder):
         done = self.call("init.el", "--state", "timer-state.eld", "-o", "services.yaml", code=4)
         assert done.stderr.splitlines() == [
             "wrote services.yaml",
@@ -363,7 +363,7 @@ class TestCli:
         assert found == imported(CONFIGURATION).fields
         assert (folder / "timer-state.json").read_bytes() == import_state(STATE, "x")[0]
 
-    def test_file_that_is_there_is_replaced_only_with_force(self, folder):
+    def test_existing_file_is_replaced_only_with_force(self, folder):
         (folder / "services.yaml").write_text("mine")
         done = self.call("init.el", "-o", "services.yaml", code=2)
         assert done.stderr == "onbeat: output: services.yaml is there (--force replaces it)\n"
@@ -379,7 +379,7 @@ class TestCli:
         assert found["state"]["timers"]["nightly"]["last_exit"] == 0
         assert [each["line"] for each in found["left_out"]] == [12, 13]
 
-    def test_file_that_cannot_be_read_is_refused(self, folder):
+    def test_unreadable_configuration_is_refused(self, folder):
         os.mkfifo(folder / "pipe")
         (folder / "latin.el").write_bytes(b"\xff")
         (folder / "open.el").write_text("(a")

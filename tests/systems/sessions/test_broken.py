@@ -43,7 +43,7 @@ BROKEN = """{
         ),
     ],
 )
-def test_a_schedule_whose_file_is_broken_does_not_look_healthy(world, name, text, told):
+def test_schedule_with_a_broken_file_shows_the_problem(world, name, text, told):
     async def story(world):
         await world.put("daily")
         await world.run("daily")
@@ -61,7 +61,7 @@ def test_a_schedule_whose_file_is_broken_does_not_look_healthy(world, name, text
     assert repaired.next_run is not None
 
 
-def test_what_is_refused_is_not_called_corrupt(world, told):
+def test_refused_definition_is_not_called_corrupt(world, told):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "definition.json", prompt="For {{nobody}}")
@@ -107,7 +107,7 @@ def test_a_number_that_is_written_for_enabled_is_noticed(world):
     assert (repaired.enabled, repaired.last_error) == (True, None)
 
 
-def test_names_that_are_not_those_of_folders_are_told_once(world, told):
+def test_misnamed_folders_are_logged_once(world, told):
     async def story(world):
         world.define("daily", slug="weekly", enabled=False)
         world.define("not a slug", enabled=False)
@@ -143,7 +143,7 @@ FIRST_SIGHT = [
 
 
 @pytest.mark.parametrize(("name", "text", "told"), FIRST_SIGHT)
-def test_file_that_is_broken_at_first_sight_is_listed_and_answered(world, name, text, told):
+def test_file_broken_at_first_sight_is_listed_and_returned(world, name, text, told):
     world.define("new")
     world.define("other", enabled=False)
     world.write("new", name, text)

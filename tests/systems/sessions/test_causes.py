@@ -31,7 +31,7 @@ async def told(its, slug):
     return run, run_fields(run).triggered_by, why_fields(why), causes, metrics
 
 
-def test_an_overdue_prompt_says_that_it_was_overdue_everywhere(world):
+def test_overdue_prompt_is_reported_as_overdue_everywhere(world):
     given(world, "standup", "2026-01-29T05:00:00Z")
 
     async def story(its):
@@ -48,7 +48,7 @@ def test_an_overdue_prompt_says_that_it_was_overdue_everywhere(world):
     assert 'onbeat_runs_started_total{triggered_by="overdue"} 1' in metrics
 
 
-def test_a_next_run_that_is_written_to_the_file_says_so(world):
+def test_run_at_an_edited_next_run_has_that_cause(world):
     async def story(its):
         await its.put("standup")
         path = its.folder / "standup" / "last-run.json"
@@ -63,7 +63,7 @@ def test_a_next_run_that_is_written_to_the_file_says_so(world):
     assert why.sentences[-1] == "nextRun in last-run.json was set to 2026-01-29T08:10:00Z"
 
 
-def test_a_run_that_a_caller_asks_for_is_manual(world):
+def test_run_requested_by_a_caller_is_manual(world):
     async def story(its):
         await its.put("standup")
         await its.run("standup")
@@ -74,7 +74,7 @@ def test_a_run_that_a_caller_asks_for_is_manual(world):
     assert why.sentences[-1].startswith("it was started manually")
 
 
-def test_a_launcher_is_given_the_cause(world):
+def test_launcher_receives_the_cause(world):
     given(world, "standup", "2026-01-29T05:00:00Z")
     launcher = RecordingLauncher(Succeeded())
 

@@ -28,7 +28,7 @@ async def everything(world):
     return slugs_of(await world.sessions.items(world.service))
 
 
-def test_files_that_were_left_behind_elsewhere_are_no_edits(world):
+def test_stale_files_of_another_folder_are_not_edits(world):
     first, second = world.folder, world.folder.parent / "second"
 
     async def begins(world):
@@ -55,7 +55,7 @@ def test_files_that_were_left_behind_elsewhere_are_no_edits(world):
     assert world.definition("new")["slug"] == "new", "it is filled"
 
 
-def test_a_folder_of_another_adds_what_nobody_knew_and_is_kept_in_step_from_then_on(world):
+def test_folder_of_another_database_adds_unknown_slugs_and_is_then_kept_in_step(world):
     async def begins(world):
         await world.put("daily")
 
@@ -73,7 +73,7 @@ def test_a_folder_of_another_adds_what_nobody_knew_and_is_kept_in_step_from_then
 
 
 @pytest.mark.parametrize("how", ["another folder", "emptied while it is up"])
-def test_a_new_folder_that_could_not_be_filled_at_once_deletes_nothing(world, monkeypatch, how):
+def test_new_folder_that_could_not_be_filled_completely_deletes_nothing(world, monkeypatch, how):
     write, left = Files.write, [1]
 
     def breaks(self, slug, name, fields, **own):
@@ -103,7 +103,7 @@ def test_a_new_folder_that_could_not_be_filled_at_once_deletes_nothing(world, mo
     assert world.play(everything) == ["b"], "then a folder that is removed is meant"
 
 
-def test_puts_of_a_process_that_has_no_files_hold_however_many_there_are(world):
+def test_puts_of_a_process_without_files_are_kept(world):
     async def story(world):
         await world.put("daily")
         given = {
@@ -126,7 +126,7 @@ def test_puts_of_a_process_that_has_no_files_hold_however_many_there_are(world):
     assert world.definition("daily")["prompt"] == "At 18"
 
 
-def test_a_pause_of_somebody_s_is_not_undone_whatever_its_note_says(world):
+def test_manual_pause_is_not_undone_whatever_its_note(world):
     async def story(world):
         await world.put("daily")
         await world.beat.pause("daily", note="held: until the release")
@@ -137,7 +137,7 @@ def test_a_pause_of_somebody_s_is_not_undone_whatever_its_note_says(world):
     assert world.play(story) is True
 
 
-def test_a_pause_of_somebody_s_outlasts_the_repair_of_a_file(world):
+def test_manual_pause_outlasts_the_repair_of_a_file(world):
     async def story(world):
         await world.put("daily")
         path = world.folder / "daily" / "definition.json"
@@ -156,7 +156,7 @@ def test_a_pause_of_somebody_s_outlasts_the_repair_of_a_file(world):
     assert found == [True, "until Monday"]
 
 
-def test_while_a_run_is_tried_again_the_last_one_is_still_the_last(world):
+def test_run_that_waits_for_a_retry_does_not_replace_the_last_run(world):
     seen = []
 
     async def story(world):
@@ -179,7 +179,7 @@ def test_while_a_run_is_tried_again_the_last_one_is_still_the_last(world):
     assert seen == ["2026-01-30T09:00:00.000Z"] * 2
 
 
-def test_a_folder_that_is_no_folder_any_more_does_not_keep_a_node_from_ending(world, caplog):
+def test_folder_replaced_by_a_file_does_not_keep_a_node_from_stopping(world, caplog):
     async def story(world):
         await world.put("daily")
         shutil.rmtree(world.folder)
@@ -191,7 +191,7 @@ def test_a_folder_that_is_no_folder_any_more_does_not_keep_a_node_from_ending(wo
     assert world.play(everything) == ["daily"], "another process can be the node"
 
 
-def test_a_next_run_that_is_put_after_a_run_ended_comes_although_that_is_told_later(world):
+def test_next_run_edited_after_a_run_ended_is_run_although_the_outcome_is_written_later(world):
     async def story(world):
         await world.put("daily")
         await world.sessions._reconciling.stop()  # it does not come before the edit
@@ -207,7 +207,7 @@ def test_a_next_run_that_is_put_after_a_run_ended_comes_although_that_is_told_la
     assert world.messages == ["daily", "daily"]
 
 
-def test_what_ends_while_the_node_does_is_told_to_the_files(world):
+def test_outcome_of_a_run_that_ends_during_shutdown_is_written_to_the_files(world):
     world.settings = {"stop_grace": 5000}
 
     async def story(world):
@@ -226,7 +226,7 @@ def test_what_ends_while_the_node_does_is_told_to_the_files(world):
     assert world.last_run("daily")["lastResult"] == "success"
 
 
-def test_what_is_written_while_an_editor_has_moved_the_file_away_is_not_lost(world, monkeypatch):
+def test_write_while_an_editor_has_moved_the_file_is_not_lost(world, monkeypatch):
     async def story(world):
         await world.put("daily")
         path, read, left = world.folder / "daily" / "definition.json", Files.read, [1]
@@ -249,7 +249,7 @@ def test_what_is_written_while_an_editor_has_moved_the_file_away_is_not_lost(wor
     assert world.definition("daily")["prompt"] == "Mine"
 
 
-def test_a_file_stays_readable_by_whom_it_was_and_a_new_one_is_its_owner_s(world):
+def test_file_keeps_its_mode_and_a_new_one_is_for_its_owner(world):
     async def story(world):
         await world.put("daily")
         path = world.folder / "daily" / "definition.json"
@@ -262,7 +262,7 @@ def test_a_file_stays_readable_by_whom_it_was_and_a_new_one_is_its_owner_s(world
 
 
 @pytest.mark.parametrize("text", ["0 9 * * mon-fri", " 0  9 * * 7 ", "@DAILY", "0\t9 * * *"])
-def test_a_cron_is_left_as_it_is_spelled_with_the_comments_around_it(world, text):
+def test_cron_keeps_its_spelling_and_the_comments_around_it(world, text):
     schedule = {"type": "cron", "expression": text}
     fields = {"slug": "daily"} | STANDUP | {"schedule": schedule}
     world.write("daily", "definition.json", "// mine\n" + json.dumps(fields))
@@ -279,7 +279,7 @@ def test_a_cron_is_left_as_it_is_spelled_with_the_comments_around_it(world, text
     "text",
     ['{"prompt": "' + 'say \\"hi\\"; ' * 47_000, '"' + '\\"' * 260_000, "/*" * 260_000, "//" * 9],
 )
-def test_half_a_file_is_read_in_no_time(tmp_path, text):
+def test_truncated_file_is_read_in_linear_time(tmp_path, text):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "definition.json").write_text(text[: 512 * 1024])
     began = time.process_time()
@@ -287,7 +287,7 @@ def test_half_a_file_is_read_in_no_time(tmp_path, text):
     assert time.process_time() - began < 2
 
 
-def test_a_disk_that_is_full_is_told_once_and_the_calls_go_on(world, monkeypatch, told):
+def test_full_disk_is_logged_once_and_api_calls_succeed(world, monkeypatch, told):
     async def story(world):
         await world.put("daily")
         write = on_disk.replace_file
@@ -311,7 +311,7 @@ def test_a_disk_that_is_full_is_told_once_and_the_calls_go_on(world, monkeypatch
     assert len([line for line in told() if "No space left" in line]) == 1
 
 
-def test_a_file_where_a_folder_would_be_is_left_alone(world, told):
+def test_file_in_place_of_a_slug_folder_is_ignored(world, told):
     async def story(world):
         path = world.folder / "README"
         path.write_text("mine")
@@ -327,7 +327,7 @@ def test_a_file_where_a_folder_would_be_is_left_alone(world, told):
 
 
 @pytest.mark.parametrize("session_id", [".", ".."])
-def test_a_session_that_is_a_path_is_none(world, told, session_id):
+def test_session_id_that_is_a_path_is_refused(world, told, session_id):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "last-run.json", sessionId=session_id)
@@ -339,14 +339,16 @@ def test_a_session_that_is_a_path_is_none(world, told, session_id):
     assert any("last-run.json is corrupt" in line for line in told())
 
 
-def test_a_number_that_no_database_has_is_called_that(world, told):
+def test_number_too_large_for_a_database_is_refused_with_that_reason(world, told):
     text = json.dumps({"slug": "daily"} | STANDUP)[:-1] + f', "own": {"1" * 30}}}'
     world.write("daily", "definition.json", text)
     assert world.play(everything) == ["daily"]
-    assert any("contains a number that is too large, or is nested too deeply" in line for line in told())
+    assert any(
+        "contains a number that is too large, or is nested too deeply" in line for line in told()
+    )
 
 
-def test_what_has_become_too_often_for_the_operator_is_held_until_it_is_not(world, told):
+def test_schedule_below_a_raised_minimum_interval_is_held_until_repaired(world, told):
     hourly = {"type": "interval", "intervalMinutes": 60}
 
     async def first(world):
@@ -390,7 +392,7 @@ async def two_nodes(tmp_path, database, story, *, with_url=(True, True)):
     return found
 
 
-def test_of_two_nodes_one_has_the_files_and_what_the_other_takes_is_not_deleted(
+def test_one_of_two_nodes_has_the_files_and_a_takeover_deletes_nothing(
     tmp_path, postgres_url, caplog
 ):
     caplog.set_level(logging.WARNING, "onbeat.sessions")
@@ -420,7 +422,7 @@ async def ended(beat, run_id):
             await asyncio.sleep(0.05)
 
 
-def test_a_node_without_a_chat_server_leaves_prompts_to_those_that_have_one(tmp_path, postgres_url):
+def test_node_without_a_chat_server_leaves_prompts_to_other_nodes(tmp_path, postgres_url):
     async def story(server, a, b):
         for n in range(4):
             await a.systems.sessions.put(a.service, f"s{n}", STANDUP | {"enabled": False})
@@ -433,7 +435,7 @@ def test_a_node_without_a_chat_server_leaves_prompts_to_those_that_have_one(tmp_
     assert found == ["SUCCESS"] * 4
 
 
-def test_why_says_that_a_prompt_waits_for_a_node_with_a_chat_server(world):
+def test_why_reports_that_a_prompt_waits_for_a_node_with_a_chat_server(world):
     async def story(world):
         await world.put("daily")
 

@@ -29,7 +29,7 @@ def about_sessions(asked):
 
 @pytest.mark.req("C45")
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_kill_9_while_a_session_works_neither_sends_the_prompt_again_nor_another_beside_it(
+def test_kill_9_during_a_busy_session_sends_neither_the_prompt_again_nor_another(
     world, database, request, tmp_path
 ):
     server, url = world.server, world.database

@@ -78,7 +78,7 @@ def _standup(**fields):
     return {"prompt": "Hello", "schedule": schedule} | fields
 
 
-def test_server_that_does_not_say_whether_it_is_busy_frees_the_place_with_its_answer(world):
+def test_server_that_does_not_report_busy_frees_the_place_with_its_answer(world):
     world.server.tells, world.server.works = False, True
 
     async def story(world):
@@ -102,7 +102,7 @@ def test_server_that_does_not_say_whether_it_is_busy_frees_the_place_with_its_an
         ({"isBusy": True, "status": "idle"}, None),
     ],
 )
-def test_every_way_to_say_busy_is_understood(world, state, listed):
+def test_every_format_of_busy_is_understood(world, state, listed):
     """The list of an older server has it, by the folder that sessions work in."""
     server = world.server
 
@@ -146,9 +146,7 @@ def test_every_way_to_say_busy_is_understood(world, state, listed):
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("tells_state", [True, False])
-def test_look_that_the_server_refuses_for_a_moment_does_not_free_the_place(
-    world, status, tells_state
-):
+def test_refused_status_request_does_not_free_the_place(world, status, tells_state):
     server, refused = world.server, []
 
     async def states(request):
@@ -189,7 +187,7 @@ def test_look_that_the_server_refuses_for_a_moment_does_not_free_the_place(
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_timeout_stops_the_session_or_says_that_it_may_still_be_working(world, stops):
+def test_timeout_stops_the_session_or_reports_that_it_may_still_be_working(world, stops):
     world.server.works, world.server.stops = True, stops
 
     async def story(world):
@@ -232,7 +230,7 @@ def test_canceled_run_stops_its_session(world):
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_session_at_work_is_reattached_by_the_next_start_and_the_prompt_not_sent_again(
+def test_busy_session_is_reattached_by_the_next_start_without_sending_the_prompt_again(
     world, database, request
 ):
     if database == "postgresql":
@@ -288,7 +286,7 @@ def test_stopping_node_does_not_wait_for_a_session_and_writes_no_error(world):
     assert world.last_run("daily")["lastError"] is None
 
 
-def test_disabled_schedule_leaves_the_session_at_work(world):
+def test_disabling_a_schedule_leaves_its_busy_session_alone(world):
     world.server.works = True
 
     async def story(world):
@@ -325,7 +323,7 @@ def test_session_that_is_busy_is_not_deleted_to_make_room(world):
 
 
 @pytest.mark.parametrize("status", [409, 429])
-def test_server_that_makes_no_session_now_is_asked_again_in_an_hour(world, status):
+def test_server_that_refuses_a_session_is_retried_in_an_hour(world, status):
     async def full(request):
         return web.json_response({"error": "too many sessions"}, status=status)
 
@@ -342,7 +340,7 @@ def test_server_that_makes_no_session_now_is_asked_again_in_an_hour(world, statu
     assert found["nextRun"] == "2026-01-29T10:00:00.000Z"
 
 
-def test_run_of_a_session_at_work_is_named_after_the_session(world):
+def test_run_of_a_busy_session_has_its_id_as_external_id(world):
     world.server.works = True
 
     async def story(world):

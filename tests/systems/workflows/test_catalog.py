@@ -70,7 +70,7 @@ def test_workflow_is_read_with_its_dag_and_the_schedules_that_use_it(world):
 
 
 @pytest.mark.parametrize("call", ["get_workflow", "delete_workflow"])
-def test_workflow_that_is_not_kept_is_refused(world, call):
+def test_unknown_workflow_is_not_found(world, call):
     async def story(its):
         await its.with_dag()
         for workflow_id in ("repeat", "repor", "report_v3"):
@@ -82,7 +82,7 @@ def test_workflow_that_is_not_kept_is_refused(world, call):
     world.play(story)
 
 
-def test_workflow_that_schedules_use_is_not_deleted_and_they_are_named(world):
+def test_used_workflow_is_not_deleted_and_its_schedules_are_named(world):
     async def story(its):
         await its.with_dag(schedule_id="one")
         await its.upsert(schedule_id="two")
@@ -99,7 +99,7 @@ def test_workflow_that_schedules_use_is_not_deleted_and_they_are_named(world):
     assert world.play(story) == (DAG, 2)
 
 
-def test_version_that_no_schedule_uses_is_deleted_beside_one_that_is_used(world):
+def test_unused_version_is_deleted_beside_a_used_one(world):
     async def story(its):
         await its.with_dag()
         await its.workflows.store.save_dag("report", 2, DAG)
@@ -140,7 +140,7 @@ def test_cascade_deletes_nothing_if_the_caller_may_not_delete_one_of_the_schedul
     assert world.play(story) == (2, DAG)
 
 
-def test_cascade_leaves_what_is_defined_elsewhere_and_the_workflow(world):
+def test_cascade_keeps_schedules_of_other_sources_and_the_workflow(world):
     target = {"workflow": "report", "version": 3, "user_id": "ada"}
 
     async def story(its):
@@ -153,7 +153,7 @@ def test_cascade_leaves_what_is_defined_elsewhere_and_the_workflow(world):
     assert world.play(story) == (2, DAG)
 
 
-def test_each_user_has_versions_of_their_own_and_only_those_are_deleted(in_database):
+def test_each_user_has_separate_versions_and_deletes_only_those(in_database):
     async def story(its):
         store, catalog = its.workflows.store, its.workflows.catalog
         for user_id in ("ada", "bob", ""):
@@ -173,7 +173,7 @@ def test_each_user_has_versions_of_their_own_and_only_those_are_deleted(in_datab
     assert sorted(left, key=str) == [None, "ada"]
 
 
-def test_owner_sees_and_deletes_only_what_is_theirs(in_database):
+def test_owner_sees_and_deletes_only_own_workflows(in_database):
     async def story(its):
         for user_id in ("ada", "bob", ""):
             await its.workflows.store.save_dag("report", 3, {"of": user_id}, user_id=user_id)

@@ -279,7 +279,7 @@ IN_WORDS = [
 
 
 @pytest.mark.parametrize(("call", "given", "problem"), IN_WORDS, ids=str)
-def test_what_is_refused_is_told_in_words(api, call, given, problem):
+def test_refusals_have_readable_errors(api, call, given, problem):
     path = "//runs/1/status" if call == "status" else f"//schedules/{call}"
     answer = api.post(path, given)
     found = answer.json()
@@ -291,7 +291,7 @@ def test_what_is_refused_is_told_in_words(api, call, given, problem):
 @pytest.mark.parametrize(
     "sent", [b'{"version": "1", ', b'{"version": "1", "a": "\xff"}', b"[" * 9999]
 )
-def test_what_is_no_json_is_refused_and_nothing_else(api, sent):
+def test_only_bodies_that_are_not_json_are_refused(api, sent):
     headers = {"Content-Type": "application/json"}
     answer = api.post("//schedules/upsert", content=sent, headers=headers)
     assert answer.status_code == 400
@@ -340,7 +340,7 @@ def test_functions_and_routes_answer_the_same(api, executor):
     assert by_function[-1] == {"workflows": [], "next": None}
 
 
-def test_inputs_of_a_start_by_hand_are_sent_with_the_dag(api, executor):
+def test_inputs_of_a_manual_start_are_sent_with_the_dag(api, executor):
     executor.status, executor.asked = 202, []
     way = OverHttp(api)
     way.deploy(DAG, workflow_id="with-inputs", version=1, user_id="ada")
@@ -351,7 +351,7 @@ def test_inputs_of_a_start_by_hand_are_sent_with_the_dag(api, executor):
 
 
 @pytest.mark.req("W39")
-def test_a_workflow_is_started_by_hand(api, executor):
+def test_workflow_is_started_manually(api, executor):
     executor.status, executor.asked = 202, []
     way = OverHttp(api)
     way.deploy(DAG, workflow_id="by-hand", version=1, user_id="ada")
@@ -370,7 +370,7 @@ def test_the_key_in_a_path_is_unquoted_once(api):
 
 
 @pytest.mark.req("W69")
-def test_nobody_comes_in_without_a_token(api):
+def test_routes_require_a_token(api):
     for method, path in (
         ("GET", "/schedules"), ("POST", "/schedules/upsert"), ("POST", "/run-launcher/start"),
         ("POST", f"/runs/{'a' * 64}/status"),
@@ -407,7 +407,7 @@ class TestCallback:
 
     @pytest.mark.req("W58", "W69")
     @pytest.mark.parametrize("short", [True, False])
-    def test_it_tells_of_the_end_by_the_key_of_the_run(self, api, begun, short):
+    def test_executor_reports_the_outcome_by_the_key_of_the_run(self, api, begun, short):
         key, headers = begun
         url = f"/runs/{key}/status" if short else headers["Onbeat-Callback"]
         assert f"{api.url}/api/v1/runs/{key}/status" == headers["Onbeat-Callback"]
@@ -421,14 +421,14 @@ class TestCallback:
         assert (late.status_code, late.json()["problem"].split(":")[0]) == (409, late_of(done))
 
     @pytest.mark.req("W58")
-    def test_it_tells_of_a_failure_which_is_final(self, api, begun, executor):
+    def test_reported_failure_is_final(self, api, begun, executor):
         key, headers = begun
         failed = self.tell(api, f"/runs/{key}/status", headers, status="FAILED", error="no mail")
         assert (failed.json()["status"], failed.json()["error"]) == ("FAILED", "no mail")
         assert len(executor.asked) == 1
 
     @pytest.mark.req("W69")
-    def test_its_token_is_for_this_run_alone(self, api, begun):
+    def test_callback_token_is_valid_for_one_run_only(self, api, begun):
         _, headers = begun
         other = f"/runs/{'a' * 64}/status"
         assert self.tell(api, other, headers, status="SUCCESS").status_code == 403
@@ -447,7 +447,7 @@ class TestCallback:
             ({}, "status"),
         ],
     )
-    def test_what_makes_no_sense_is_refused_with_its_field(self, api, begun, told, field):
+    def test_invalid_report_is_refused_with_its_field(self, api, begun, told, field):
         key, headers = begun
         refused = self.tell(api, f"/runs/{key}/status", headers, **told)
         assert (refused.status_code, refused.json()["field"]) == (400, field)
@@ -458,7 +458,7 @@ def late_of(done):
 
 
 @pytest.mark.req("W56")
-def test_an_executor_that_fails_is_asked_three_times_more(api, executor):
+def test_failing_executor_is_retried_three_times(api, executor):
     executor.status, executor.asked = 503, []
     way = OverHttp(api)
     way.deploy(DAG | {"triggers": [TRIGGER]}, workflow_id="busy", version=1, user_id="ada")

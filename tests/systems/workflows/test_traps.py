@@ -161,7 +161,7 @@ def test_executor_that_answers_202_and_reports_longer_runs_is_waited_for_by_defa
 
 @crashing
 @pytest.mark.req("W47", "W58")
-def test_skip_starts_59_of_59_that_last_five_seconds_and_are_told_of(tmp_path, crashes):
+def test_skip_starts_59_of_59_reported_runs_of_five_seconds(tmp_path, crashes):
     hour = Hour(tmp_path, lasts=5, workflows_feedback=True)
     hour.answer = hour.begin
     rows = play(hour, crashes=crashes)
@@ -209,7 +209,7 @@ def test_allow_starts_59_of_59_across_a_crash_with_fire_immediately(tmp_path, do
 
 
 @pytest.mark.req("W5", "W55")
-def test_what_a_node_was_handing_over_as_it_died_is_handed_over_again_under_the_same_key(tmp_path):
+def test_hand_over_interrupted_by_a_crash_is_repeated_with_the_same_key(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
@@ -233,7 +233,7 @@ def test_what_a_node_was_handing_over_as_it_died_is_handed_over_again_under_the_
 
 
 @pytest.mark.req("W51", "W57")
-def test_what_is_spread_has_the_same_keys_after_a_restart(tmp_path):
+def test_spread_ticks_keep_their_keys_after_a_restart(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
@@ -294,7 +294,7 @@ def test_new_york_fires_once_a_day_when_clocks_change(tmp_path, start, cron, fir
 
 
 @pytest.mark.req("W80")
-def test_an_upsert_does_not_let_go_on_what_is_paused(tmp_path):
+def test_upsert_does_not_resume_a_paused_schedule(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
@@ -309,7 +309,7 @@ def test_an_upsert_does_not_let_go_on_what_is_paused(tmp_path):
 
 
 @pytest.mark.req("W81", "W82")
-def test_an_end_that_has_passed_drops_no_tick_that_was_owed(tmp_path):
+def test_passed_end_at_drops_no_owed_tick(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
@@ -326,7 +326,7 @@ def test_an_end_that_has_passed_drops_no_tick_that_was_owed(tmp_path):
 
 
 @pytest.mark.req("W49")
-def test_a_stall_of_a_second_misses_nothing(tmp_path):
+def test_stall_of_a_second_misses_no_tick(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
@@ -338,7 +338,7 @@ def test_a_stall_of_a_second_misses_nothing(tmp_path):
     assert len(hour.keys) == 5
 
 
-def test_the_crash_of_these_tests_is_one_of_which_the_next_node_finds_the_remains(tmp_path):
+def test_crash_of_these_tests_leaves_state_for_the_next_node(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
@@ -350,7 +350,7 @@ def test_the_crash_of_these_tests_is_one_of_which_the_next_node_finds_the_remain
     assert hour.play(story) == ["NodeStarted", "NodeLost", "NodeStarted"]
 
 
-def test_the_key_of_a_tick_is_one_of_its_own_and_a_second_row_of_it_is_refused(tmp_path):
+def test_key_of_a_tick_is_unique_and_a_second_row_is_refused(tmp_path):
     hour = Hour(tmp_path)
     rows = play(hour, crashes=False)
     keys = [row["idempotency_key"] for row in rows]
