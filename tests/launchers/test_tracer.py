@@ -59,7 +59,7 @@ def test_warning_has_the_traceback_if_requested(capsys):
 
 def test_what_needs_a_panel_is_refused_with_where_it_can_run():
     for asking in (Tracer().lock("approve", {"a": 1}, timeout=3), Tracer().fs()):
-        with pytest.raises(NotCallable, match="leave entry_point out"):
+        with pytest.raises(NotCallable, match="remove entry_point"):
             asyncio.run(asking)
 
 

@@ -120,10 +120,10 @@ def test_the_outputs_of_several_engines_are_published_in_their_order(world):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (Alert(), "TypeError: agent 'daily' returned Alert, and publishes Report (.publishes(Alert) adds it)"),
-        ([Report(), "text"], "TypeError: agent 'daily' returned 'text', and publishes Report (a model)"),
-        ("text", "TypeError: agent 'daily' returned 'text': a model, a list or None"),
-        ({"count": 1}, "TypeError: agent 'daily' returned {'count': 1}: a model, a list or None"),
+        (Alert(), "TypeError: agent 'daily' returned Alert, but publishes Report (.publishes(Alert) adds it)"),
+        ([Report(), "text"], "TypeError: agent 'daily' returned 'text', but publishes Report (a model)"),
+        ("text", "TypeError: agent 'daily' returned 'text' (a model, a list or None)"),
+        ({"count": 1}, "TypeError: agent 'daily' returned {'count': 1} (a model, a list or None)"),
     ],
 )  # fmt: skip
 def test_undeclared_output_fails_the_run_and_nothing_is_published(world, given, said):
@@ -286,7 +286,7 @@ def test_discarded_artifacts_are_deleted_for_all_processes(lasting):
 def test_artifact_that_no_agent_can_consume_is_refused(world):
     async def story(its):
         for given in ("text", {"level": "INFO"}, TimerTick(timer_name="x", fire_time=instant("12:00:00"))):  # fmt: skip
-            with pytest.raises(TypeError, match="is no artifact"):
+            with pytest.raises(TypeError, match="is not an artifact"):
                 await its.its.publish(given)
 
     world.play(story)

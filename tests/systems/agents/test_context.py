@@ -145,7 +145,9 @@ def test_unconsumed_type_is_refused_instead_of_empty(world):
 
 
 def test_manually_built_context_has_no_blackboard():
-    with pytest.raises(ValueError, match="no blackboard to look for LogEntry on"):
+    with pytest.raises(
+        ValueError, match="this context has no blackboard, so it cannot read LogEntry"
+    ):
         AgentContext().get_artifacts(LogEntry)
 
 
@@ -175,7 +177,7 @@ def test_two_types_of_one_name_are_distinguished_by_their_titles(world):
 def test_only_pydantic_models_are_types_of_artifacts(world, given):
     agent = world.its.agent("one")
     for say in (agent.consumes, agent.publishes):
-        with pytest.raises(TypeError, match="give a pydantic model"):
+        with pytest.raises(TypeError, match="use a pydantic model"):
             say(given)
 
 

@@ -132,7 +132,7 @@ def test_crash_with_paused_timers_loses_no_date(lasting):
 
     async def dies(its):
         assert not await its.its.run_until_idle(timeout=0.05)
-        its.its._has_stopped_timers = False  # as if it were killed: nobody undoes it
+        its.its._has_paused_timers = False  # as if it were killed: nobody undoes it
 
     async def detached(its):
         await its.passes("1s")
@@ -186,7 +186,7 @@ def test_agents_of_other_programs_do_not_affect_idleness(lasting, caplog):
         return await its.its.run_until_idle(timeout=5)
 
     assert lasting.play(waits) is True
-    assert "agents/old has a timer, and no agent here" in caplog.text
+    assert "agents/old has a timer but no agent here" in caplog.text
 
 
 def test_orchestrator_can_use_one_event_loop_after_another(tmp_path):
@@ -310,7 +310,7 @@ def test_invalid_description_is_refused_immediately():
         its.agent("two words")
     with pytest.raises(InvalidSchedule, match="is too long"):
         its.agent("x" * 94)
-    with pytest.raises(ValueError, match="no agent is called 'external'"):
+    with pytest.raises(ValueError, match="the name 'external' is reserved"):
         its.agent("external")
     with pytest.raises(TypeError, match=r"is not an async function \(async def engine"):
         agent.with_engines(lambda ctx: None)
@@ -335,7 +335,7 @@ def test_agents_cannot_be_described_after_the_start(world):
     agent = world.agent("reader").consumes(LogEntry)
 
     async def story(its):
-        with pytest.raises(RuntimeError, match="comes too late"):
+        with pytest.raises(RuntimeError, match="must be added before the orchestrator starts"):
             its.its.agent("late")
         with pytest.raises(RuntimeError, match="has started already"):
             agent.schedule(every=SECOND)

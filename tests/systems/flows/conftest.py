@@ -115,9 +115,9 @@ class World:
         What it would do in the end it cannot do, and that is made sure of: in its store there is
         what was there before, and its panel has heard no more of it.
         """
-        launcher = self.beat._open._launchers["flow"]
+        launcher = self.beat._runtime.launchers.by_kind["flow"]
         launcher.leave(list(launcher._followed))  # a process that is killed ends nothing
-        await self.beat._open._store.close()  # nothing is written any more, nor said goodbye
+        await self.beat._runtime.store.close()  # nothing is written any more, nor said goodbye
         before, heard = self.rows(), self.panel.count("DELETE")
         gone = asyncio.all_tasks() - self._others
         mine = asyncio.current_task()
@@ -128,7 +128,9 @@ class World:
             task.cancel()
         await asyncio.gather(*gone, return_exceptions=True)
         assert (self.rows(), self.panel.count("DELETE")) == (before, heard)
-        await self.beat._open._launchers["http"].close()  # a process takes its connections along
+        await self.beat._runtime.launchers.by_kind[
+            "http"
+        ].close()  # a process takes its connections along
         self.clock.advance(down)
         self.beat = self._new_beat()
         await self.beat.__aenter__()

@@ -5,13 +5,12 @@ import time
 
 import pytest
 
-from onbeat import launchers
 from onbeat.core.runs.run import Busy, Canceled, Failed, Lost, Succeeded
 from onbeat.core.schedule import read_schedule
 from onbeat.errors import StoreFailed
 from onbeat.events import RunRetrying
 from onbeat.ports.store import Attempt
-from onbeat.systems.flows import cancellations
+from onbeat.systems.flows import cancellations, launcher
 from onbeat.systems.flows.cancellations import TO_END
 from onbeat.systems.flows.launch_log import MADE
 from onbeat.systems.flows.launcher import FlowLauncher
@@ -50,8 +49,8 @@ def launched(world, *attempts, book=None, before=None, **fails):
     """Return what came of attempts, one after the other, with a store that fails."""
 
     async def story(its):
-        flows = its.beat._open._launchers["flow"]
-        store = Failing(its.beat._open._store, **fails)
+        flows = its.beat._runtime.launchers.by_kind["flow"]
+        store = Failing(its.beat._runtime.store, **fails)
         launcher = FlowLauncher(flows._panel, store, interval=60_000)
         if book is not None:
             await its.service.keep(MADE, "7", book(its))
@@ -67,7 +66,7 @@ def launched(world, *attempts, book=None, before=None, **fails):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(launchers.flow, "STORE_PATIENCE", 0.3)
+    monkeypatch.setattr(launcher, "STORE_PATIENCE", 0.3)
 
 
 def test_store_failure_before_a_launch_makes_the_run_wait(world):
@@ -102,7 +101,7 @@ def test_scheduler_with_a_failing_store_launches_nothing_twice(world):
     world.panel.flows[URL] = Flow("a report", [], takes=1.0)
 
     async def story(its):
-        flows = its.beat._open._launchers["flow"]
+        flows = its.beat._runtime.launchers.by_kind["flow"]
         flows._store = Failing(flows._store, report=3, forget=3)
         await its.let_pass("1h", "10s")
         (run,) = await its.beat.runs()
@@ -266,7 +265,7 @@ def test_cancellation_is_given_up_after_a_day_and_logged(world, told):
         body = {"url": its.url, "fid": "abc", "key": KEY, "since": since}
         await its.service.keep(TO_END, "7.1", body)
         its.clock.advance("25h")
-        await its.beat._open._launchers["flow"].recover()
+        await its.beat._runtime.launchers.by_kind["flow"].recover()
         await until_none_is_kept(its)
 
     world.play(story)
@@ -298,7 +297,7 @@ def test_ended_attempt_is_not_left_to_another_node(world):
     world.panel.flows[URL] = Flow("a report", [], fails="no more quota")
 
     async def story(its):
-        flows = its.beat._open._launchers["flow"]
+        flows = its.beat._runtime.launchers.by_kind["flow"]
         failed, _ = await flows.launch(an_attempt(7))
         after_failure = flows.leave([7])
         flows.on_events(0, [RunRetrying(KEY, 7, 0, 1, 0, "error", "no more quota")])

@@ -247,13 +247,15 @@ def test_main_loop_of_the_timer_keeps_its_lock_up_to_date(world):
 @pytest.mark.req("K33")
 def test_modules_of_flows_offer_the_names_that_others_use():
     said = """
-from onbeat.systems.flows import *
-print(TIMER_NAME, TIMER_NAMESPACE, TIMER_USER, timer_logger().name, Timer.__name__)
+from onbeat.systems.flows.config import *
+from onbeat.systems.flows.system import FlowTimer
+from onbeat.systems.flows.timer_log import timer_logger
+print(TIMER_NAME, TIMER_NAMESPACE, TIMER_USER, timer_logger().name, FlowTimer.__name__)
 print(read_config({"cron": "0 9 * * *"}).cron, schedule_id_of(schedule_key("a", "/-/b/")))
 """
     asked = [sys.executable, "-c", said]
     found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    assert found == "Timer kodosumi timer onbeat.timer Timer\n0 9 * * * a/-/b\n"
+    assert found == "Timer kodosumi timer onbeat.timer FlowTimer\n0 9 * * * a/-/b\n"
 
 
 @pytest.mark.req("K42")

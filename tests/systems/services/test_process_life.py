@@ -73,7 +73,7 @@ def test_idle_timers_are_not_polled(world):
 
     async def story(its):
         await its.beat.settle()
-        store = its.beat._open._store
+        store = its.beat._runtime.store
         planned, real = [], store.plan_due
 
         def plan_due(*given, **named):

@@ -280,10 +280,10 @@ def test_invalid_timer_is_reported_with_its_reason_and_the_others_run(timer, rea
          ("on_calendar must be a set of fields, or a list of them: '0 3 * * *' is a text, "
          "and there is no cron here ({hour: 3, minute: 0})")),
         ({"on_calendar": {"day_of_week": ["MON", "Mo"]}},
-         f"on_calendar day_of_week {NO_CALENDAR}: 'Mo' is none (names such as MON are right)"),
+         f"on_calendar day_of_week {NO_CALENDAR}: 'Mo' is invalid (names such as MON are valid)"),
         ({"on_calendar": {"month": 1.5}},
-         f"on_calendar month {NO_CALENDAR}: 1.5 is none (names such as FEB are right)"),
-        ({"on_calendar": {"hour": "3am"}}, f"on_calendar hour {NO_CALENDAR}: '3am' is none"),
+         f"on_calendar month {NO_CALENDAR}: 1.5 is invalid (names such as FEB are valid)"),
+        ({"on_calendar": {"hour": "3am"}}, f"on_calendar hour {NO_CALENDAR}: '3am' is invalid"),
         ({"on_calendar": {"day_of_week": 7}},
          "on_calendar day_of_week value out of range (0-6): 0 is Sunday"),
         ({"on_calendar": {"hours": 3}},
@@ -293,10 +293,10 @@ def test_invalid_timer_is_reported_with_its_reason_and_the_others_run(timer, rea
          ("unknown keyword cron (known: enabled, id, on_calendar, on_startup_sec, "
          "on_unit_active_sec, persistent, target)")),
         ({"on_startup_sec": "5m"},
-         "on_startup_sec must be a positive number: '5m' is none (seconds, without a unit, such as 300)"),
+         "on_startup_sec must be a positive number: '5m' is not (seconds, without a unit, such as 300)"),
         ({"on_startup_sec": 10**12},
          "on_startup_sec must be a positive number: 1000000000000 is too long (at most 316224000)"),
-        ({"enabled": "yes"}, "enabled must be a boolean: 'yes' is none (true or false)"),
+        ({"enabled": "yes"}, "enabled must be a boolean: 'yes' is not (true or false)"),
     ],
 )  # fmt: skip
 @pytest.mark.req("S73")

@@ -186,7 +186,7 @@ def test_folder_replaced_by_a_file_does_not_keep_a_node_from_stopping(world, cap
         world.folder.write_text("not a folder")
 
     world.play(story)
-    assert any("has not ended well" in each.message for each in caplog.records)
+    assert any("did not stop cleanly" in each.message for each in caplog.records)
     world.folder.unlink()
     assert world.play(everything) == ["daily"], "another process can be the node"
 

@@ -78,7 +78,7 @@ class World:
 
     async def crash(self, down="0s"):
         """Have the node vanish, as its process would, and another come on the same file later."""
-        await self.beat._open._store.close()  # nothing is written any more, nor said goodbye
+        await self.beat._runtime.store.close()  # nothing is written any more, nor said goodbye
         gone = asyncio.all_tasks() - self._others
         for task in gone:
             task.cancel()

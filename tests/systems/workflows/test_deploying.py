@@ -163,7 +163,7 @@ def test_arguments_complete_a_dag(workflows):
         ([], "dag: [] is not a DAG"),
         ({"version": 1, "user_id": "ada"}, "workflow_id: it is missing (workflow_id beside the"),
         (a_dag(version="1"), "version: '1' is not a whole number"),
-        (a_dag(user_id=""), "user_id: '' is not a text"),
+        (a_dag(user_id=""), "user_id: '' is not a string"),
         (a_dag(triggers={}), "triggers: {} is not a list"),
         (a_dag("morning"), "triggers[0]: 'morning' is not a trigger"),
         (a_dag({"type": "schedule_based"}), "triggers[0].id: it is missing (such as morning)"),

@@ -130,7 +130,7 @@ def test_return_value_of_a_function_is_the_outcome():
     assert call(lambda *_: Accepted("r-1")) == Accepted("r-1")
     refused = Failed("the executor refused the DAG", "launch_failed", retryable=False)
     assert call(lambda *_: False) == refused
-    assert "no JSON" in call(lambda *_: object()).error
+    assert "not JSON" in call(lambda *_: object()).error
 
 
 @pytest.mark.parametrize("error", [ConnectionError, SystemExit, KeyboardInterrupt])

@@ -52,7 +52,7 @@ def test_listing_or_reading_schedules_changes_nothing(tmp_path):
     async def story(its):
         await its.with_dag()
         await its.let_pass("1h")
-        store = its.beat._open._store
+        store = its.beat._runtime.store
         before = await store._worker.write(lambda tx: tx.connection.total_changes())
         await its.get()
         await its.runs()

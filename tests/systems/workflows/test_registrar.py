@@ -30,12 +30,12 @@ def test_a_schedule_belongs_to_its_user(workflows):
 @pytest.mark.parametrize(
     ("name", "value", "what"),
     [
-        ("workflow_id", 7, "a text"),
-        ("workflow_id", "", "a text"),
+        ("workflow_id", 7, "a string"),
+        ("workflow_id", "", "a string"),
         ("version", "3", "a whole number"),
         ("version", 3.0, "a whole number"),
         ("version", True, "a whole number"),
-        ("user_id", 7, "a text"),
+        ("user_id", 7, "a string"),
     ],
 )
 def test_a_workflow_and_a_user_are_texts_and_a_version_is_a_number(workflows, name, value, what):
@@ -275,14 +275,14 @@ WRONG = [
     ({"cron_expr": "61 * * * *"}, "cron_expr.minute: '61' is no minute"),
     ({"cron_expr": "* * *"}, "cron_expr: "),
     ({"cron_expr": None}, "cron_expr: it is missing (a string is needed)"),
-    ({"cron_expr": 5}, "cron_expr: 5 is not a text"),
+    ({"cron_expr": 5}, "cron_expr: 5 is not a string"),
     ({"version": None}, "version: it is missing (a whole number is needed)"),
     ({"version": -1}, "version: -1 is not a whole number (0 or more)"),
     ({"user_id": "a" * 201}, "user_id: "),
     ({"workflow_id": "a\nb"}, "workflow_id: 'a\\nb' is not such a string"),
     ({"overlap_policy": "replace"}, "overlap_policy: no policy is called 'replace'"),
     ({"timezone": "Europe/Berln"}, "timezone: "),
-    ({"timezone": ""}, "timezone: '' is not a text"),
+    ({"timezone": ""}, "timezone: '' is not a string"),
     ({"start_at": "soon"}, "start_at: "),
     ({"jitter_ms": -1}, "jitter_ms: -1 is not a valid number (milliseconds, 0 to 604800000)"),
     ({"jitter_ms": "5s"}, "jitter_ms: '5s' is not a valid number (milliseconds, 0 to 604800000)"),
@@ -310,7 +310,7 @@ WRONG = [
     ({"schedule_id": ""}, "schedule_id: '' is no id"),
     ({"schedule_id": 7}, "schedule_id: 7 is no id"),
     ({"version": 2**70}, "version: 1180591620717411303424 is not a whole number"),
-    ({"user_id": "\ud800"}, "user_id: '\\ud800' is not a text"),
+    ({"user_id": "\ud800"}, "user_id: '\\ud800' is not a string"),
 ]
 
 

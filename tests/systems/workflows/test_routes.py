@@ -253,8 +253,8 @@ def told_of(way, name):
 IN_WORDS = [
     ("upsert", YEARLY | {"version": "1"}, "version: '1' is not a whole number (a whole number is"),
     ("upsert", YEARLY | {"version": 1.5}, "version: 1.5 is not a whole number"),
-    ("upsert", YEARLY | {"user_id": 7}, "user_id: 7 is not a text"),
-    ("upsert", YEARLY | {"end_at": 7}, "end_at: 7 is not a text"),
+    ("upsert", YEARLY | {"user_id": 7}, "user_id: 7 is not a string"),
+    ("upsert", YEARLY | {"end_at": 7}, "end_at: 7 is not a string"),
     ("upsert", YEARLY | {"jitter_ms": "5"}, "jitter_ms: '5' is not a valid number (milliseconds,"),
     (
         "upsert",

@@ -441,9 +441,9 @@ class TestExecutorOfAProgram:
 @pytest.mark.parametrize(
     ("run", "problem"),
     [
-        ({"workflow": "report", "version": 1}, "run.user_id: None is not a text"),
+        ({"workflow": "report", "version": 1}, "run.user_id: None is not a string"),
         ({"workflow": "report", "version": -1, "user_id": "ada"}, "run.version: -1 is not"),
-        ({"workflow": "", "version": 1, "user_id": "ada"}, "run.workflow: '' is not a text"),
+        ({"workflow": "", "version": 1, "user_id": "ada"}, "run.workflow: '' is not a string"),
         (RUN | {"user_id": "{{ schedule_id }}"}, "run: a workflow has no templates"),
     ],
 )

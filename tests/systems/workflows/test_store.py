@@ -62,14 +62,14 @@ def test_every_id_has_a_separate_dag(kept, workflow_id):
 @pytest.mark.parametrize(
     ("workflow_id", "version", "dag", "problem"),
     [
-        ("", 1, {}, "workflow_id: '' is not a text"),
+        ("", 1, {}, "workflow_id: '' is not a string"),
         ("a\0b", 1, {}, "workflow_id: 'a\\x00b' is not such a string"),
         ("a" * 201, 1, {}, "workflow_id: "),
         ("a", -1, {}, "version: -1 is not a whole number (0 or more)"),
         ("a", "1", {}, "version: '1' is not a whole number (a whole number is needed)"),
         ("a", True, {}, "version: True is not a whole number"),
         ("a", 1, [], "dag: [] is not a DAG"),
-        ("a", 1, {"x": float("nan")}, "dag: it holds more than JSON can say"),
+        ("a", 1, {"x": float("nan")}, "dag: it contains values that JSON cannot represent"),
     ],
 )
 def test_invalid_dag_is_refused_with_a_reason(kept, workflow_id, version, dag, problem):
@@ -125,7 +125,7 @@ class TestFiles:
         (tmp_path / "report_v1.json").write_text('{"a": "%s"}' % ("x" * 1024 * 1024))
         with pytest.raises(InvalidSchedule, match=r"dag: report_v1.json is too long"):
             self.load(tmp_path)
-        with pytest.raises(InvalidSchedule, match="dag: it is too long"):
+        with pytest.raises(InvalidSchedule, match="dag: the DAG is too long"):
             self.save(tmp_path, {"a": "x" * 1024 * 1024})
 
     @pytest.mark.parametrize("text", ["", "{", "[1]", "\xff", '"text"'])
