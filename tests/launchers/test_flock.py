@@ -1,4 +1,4 @@
-"""Agents of a Flock server: what they are sent, and what the launcher makes of the answers."""
+"""Agents of a Flock server: requests, and outcomes of answers."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ TICK = "flock.models.system_artifacts.TimerTick"
 
 
 class FlockServer(ThreadingHTTPServer):
-    """Answers as Flock does: it has one agent, which fails at iterations that it is told of."""
+    """Answers as Flock does: it has one agent, which fails at given iterations."""
 
     def __init__(self, fails_at=()):
         super().__init__(("127.0.0.1", 0), _Flock)

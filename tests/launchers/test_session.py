@@ -1,4 +1,4 @@
-"""What the launcher of prompts refuses, sends, and makes of the answers."""
+"""The launcher of prompts: refusals, requests, and outcomes of answers."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ OK = HttpResponse(200, "OK", {"ok": True})
 
 
 class Line:
-    """A line to a server that answers one thing after the other, and what was sent over it.
+    """A server with a list of answers, and the requests sent to it.
 
     What it is asked about a session, it answers with `states`, and then not at all.
     """
@@ -55,7 +55,7 @@ def an_attempt(n=1, *, public_only=None, **fields):
 
 
 def launch(line, *attempts, tidies=False, **given):
-    """Return what came of attempts, one after the other, with one book."""
+    """Return the outcomes of consecutive attempts with one registry."""
 
     async def whole():
         store = await SqliteStore.open(None, clock=ManualClock())

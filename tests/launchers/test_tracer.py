@@ -1,4 +1,4 @@
-"""The tracer that Kodosumi's entry points get on Ray: what it writes, and which functions get one."""
+"""The tracer for Kodosumi's entry points on Ray: its output, and the functions that get one."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""A real Flock server: its agent sees the ticks that Onbeat sends as those of a timer of its own.
+"""A real Flock server: its agent sees the ticks that Onbeat sends as those of its timer.
 
 `FLOCK_PYTHON=/path/to/python pytest tests/peers/test_flock.py`, with a Python that has flock-core.
 """
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not PYTHON, reason="FLOCK_PYTHON names no Python
 
 @pytest.fixture
 def flock(tmp_path):
-    """Start a server; return its URL and what its agent wrote down."""
+    """Start a server; return its URL and what its agent recorded."""
     port, told, said = free_port(), tmp_path / "told", tmp_path / "said"
     script = Path(__file__).parent / "flock_server.py"
     environment = {"PATH": os.defpath, "HOME": str(tmp_path), "OTEL_SDK_DISABLED": "true", "FLOCK_AUTO_TRACE": "false"}  # fmt: skip

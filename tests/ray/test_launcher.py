@@ -1,4 +1,4 @@
-"""Functions on a real Ray cluster: what comes back, and what ends them."""
+"""Functions on a real Ray cluster: their results, and how they end."""
 
 import asyncio
 import os
@@ -184,7 +184,7 @@ def test_run_of_a_dead_worker_is_started_again_with_on_lost_retry(world):
         )
 
     run = play(world, story)
-    assert (run.status, run.reason) == ("FAILED", "lost")  # it may be what ends its nodes
+    assert (run.status, run.reason) == ("FAILED", "lost")  # it may be what kills its nodes
     assert len(world.witnesses()) == run.attempt > 1
 
 
@@ -280,7 +280,7 @@ def test_crash_of_the_gateway_does_not_affect_runs(world):
 
 
 def is_running(pid, patience=3):
-    """Return whether a process is there: a cluster takes a moment to reap one that has ended."""
+    """Return whether a process exists: a cluster takes a moment to reap an ended one."""
     until = time.monotonic() + patience
     while time.monotonic() < until:
         try:

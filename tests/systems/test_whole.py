@@ -1,4 +1,4 @@
-"""Files that are replaced whole: what a crash, an error, a link and a mode come to."""
+"""Atomic replacement of files: crashes, errors, links and modes."""
 
 import os
 import stat
@@ -31,7 +31,7 @@ def path(tmp_path):
 
 
 def gone_at(step, work):
-    """Do something in a process that is gone before a step; return whether it came to that."""
+    """Run something in a process that dies before a step; return whether it reached that."""
     child = os.fork()
     if child == 0:
         left = [step]
@@ -128,7 +128,7 @@ def test_link_stays_a_link_and_its_target_is_replaced(tmp_path, is_there):
 
 
 def test_concurrent_writers_do_not_conflict(path, monkeypatch):
-    # The first is about to rename when another writes the whole of its own.
+    # The first is about to rename when another writes its complete file.
     real = Path.replace
 
     def replace(new, other):

@@ -1,4 +1,4 @@
-"""Artifacts: what they trigger, once each, whatever breaks; and what becomes of what agents return."""
+"""Artifacts: they trigger runs once each, through any failure; and outputs of agents."""
 
 import asyncio
 from datetime import timedelta
@@ -40,7 +40,7 @@ def test_consumes_of_a_scheduled_agent_filters_its_context_and_never_triggers_it
         for level in ("ERROR", "ERROR", "INFO"):
             await its.its.publish(LogEntry(level=level))
         await its.passes("1s")
-        assert len(world.seen) == 1  # the timer, at once
+        assert len(world.seen) == 1  # the timer, immediately
         await its.passes("1h")
         return len(world.seen[1].get_artifacts(LogEntry))
 
@@ -66,7 +66,7 @@ def test_returned_artifacts_are_published_and_trigger_agents(world):
         (alert,) = await its.its.get_envelopes(Alert, tags=["urgent"], from_agents=["warner"])
         assert (report.produced_by, alert.payload.text) == ("summary", "1 logs")
         assert alert.correlation_id == report.correlation_id
-        assert report.correlation_id not in ("", "of-log")  # a timer begins something of its own
+        assert report.correlation_id not in ("", "of-log")  # a timer starts a new correlation
         assert await its.its.get_artifacts(Alert, correlation_id="of-log") == []
         await its.passes("1h")
         reports = await its.its.get_envelopes(Report)
@@ -193,7 +193,7 @@ def test_a_crash_between_keeping_an_artifact_and_starting_its_runs_loses_none_an
 
     lasting.play(dies)
     assert [ctx.agent_name for ctx in lasting.seen] == ["one"]
-    for life in (2, 3):  # and what was delivered is not delivered again
+    for life in (2, 3):  # and delivered artifacts are not delivered again
         lasting.reborn()
         describe()
 
@@ -280,7 +280,7 @@ def test_discarded_artifacts_are_deleted_for_all_processes(lasting):
         rows = await its.its.beat.service.kept_all(KIND)
         return [log.text for log in await its.its.get_artifacts(LogEntry)], len(rows)
 
-    assert lasting.play(again) == (["new"], 5)  # with the one that says what was discarded
+    assert lasting.play(again) == (["new"], 5)  # with the discard horizon
 
 
 def test_artifact_that_no_agent_can_consume_is_refused(world):

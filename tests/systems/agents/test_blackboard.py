@@ -1,4 +1,4 @@
-"""What is kept of models, and read again: all of it or none; in which order; and for how long."""
+"""Stored models: round trips, order, and discarding."""
 
 import asyncio
 import subprocess
@@ -85,7 +85,7 @@ def described(its, model):
 )
 def test_published_artifacts_are_the_same_after_a_restart(lasting, payload):
     if isinstance(payload, Counting):
-        payload._reads = 5  # is its own affair
+        payload._reads = 5  # private, so it does not count
 
     async def publishes(its):
         await its.its.publish(payload)
@@ -163,7 +163,7 @@ def test_artifact_that_does_not_fit_a_changed_model_is_ignored_and_can_be_discar
     described(lasting.its, LogEntry)
     lasting.play(publishes)
     described(lasting.reborn(), stricter)
-    assert lasting.play(reads) == 2  # the new one, and what says that the old one is gone
+    assert lasting.play(reads) == 2  # the new one, and the discard horizon
     told = [each.message for each in caplog.records if "is ignored" in each.message]
     assert len(told) == 1
     assert "does not fit LogEntry any more: host is missing: Field required (give" in told[0]
@@ -196,7 +196,7 @@ def test_artifacts_keep_the_order_of_publishing_within_a_millisecond_and_over_re
     assert lasting.play(seen) == ([*range(12)], [*range(12)])
 
 
-# -- what is discarded
+# -- discarding
 
 
 def test_new_artifact_is_not_discarded_after_the_clock_went_back(world):
@@ -269,7 +269,7 @@ def test_single_tag_may_be_a_string_everywhere(world):
     world.play(story)
 
 
-# -- what is left undone
+# -- pending deliveries
 
 
 def test_an_output_whose_run_timed_out_while_it_was_published_still_triggers(world):
@@ -285,7 +285,7 @@ def test_an_output_whose_run_timed_out_while_it_was_published_still_triggers(wor
 
         async def slowly(schedule_id, **given):
             if schedule_id == "agents/reader":
-                await asyncio.sleep(0.7)  # twice: then the time is up
+                await asyncio.sleep(0.7)  # twice: longer than the timeout
             return await start(schedule_id, **given)
 
         service.start = slowly

@@ -1,4 +1,4 @@
-"""What an engine is given: metadata of its trigger, and the blackboard as its agent consumes it."""
+"""The context of an engine: metadata of its trigger, and the blackboard as its agent consumes it."""
 
 from datetime import UTC, timedelta
 
@@ -50,7 +50,7 @@ def names_of(thing):
 
 @pytest.mark.req("F11")
 def test_an_engine_sees_the_same_api_whether_a_timer_or_an_artifact_triggers_it(world):
-    """The metadata of a timer is in values that were there before: no name is new, none is gone."""
+    """Timer metadata uses the existing fields: no field was added or removed."""
     got = {}
 
     async def engine(ctx):  # one parameter, as before there were timers
@@ -67,7 +67,7 @@ def test_an_engine_sees_the_same_api_whether_a_timer_or_an_artifact_triggers_it(
     timer, artifact = got["timer"], got["artifact"]
     assert type(timer) is type(artifact) is AgentContext
     assert names_of(timer) == names_of(artifact)
-    assert timer.artifacts == []  # no tick among what an engine is given
+    assert timer.artifacts == []  # an engine gets no tick
     assert [each.payload for each in artifact.artifacts] == [LogEntry(text="a")]
     assert "__timer__" not in artifact.state
     assert (artifact.timer_iteration, artifact.fire_time) == (None, None)

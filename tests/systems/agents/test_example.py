@@ -1,4 +1,4 @@
-"""The example that the page shows, started as `make example-agents` does; and what the page says."""
+"""The example of the page, started as `make example-agents` does; and texts of the page."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ def test_one_command_copies_and_starts_the_example():
 
 
 class Playing:
-    """The example in a folder of its own, as a terminal runs it."""
+    """The example in a separate folder, as a terminal runs it."""
 
     def __init__(self, folder):
         self.folder, self.told = folder / "agents", folder / "told"
@@ -55,7 +55,7 @@ class Playing:
             )  # fmt: skip
 
     def until(self, pattern):
-        """Wait until it has told something; return all that matches."""
+        """Wait until its output matches; return all matches."""
         until = time.monotonic() + PATIENCE
         while (
             not (found := re.findall(pattern, self.told.read_text())) and time.monotonic() < until
@@ -65,7 +65,7 @@ class Playing:
         return found
 
     def interrupt(self):
-        """Do what Ctrl-C does: all that is at the terminal hears of it."""
+        """Send SIGINT to the process group, as Ctrl-C does."""
         os.killpg(self.playing.pid, signal.SIGINT)
         assert self.playing.wait(PATIENCE) == 0
         assert "Traceback" not in self.told.read_text()
@@ -138,7 +138,7 @@ class Fired(BaseModel):
 
 
 def fired(**schedule):
-    """Return when a timer fires that is defined a minute before, within a day."""
+    """Return the fires within a day of a timer that is defined a minute before."""
     clock = ManualClock("2026-12-01T08:59:00Z")
     its = Orchestrator("sqlite://", clock=clock)
 

@@ -1,4 +1,4 @@
-"""The life of an orchestrator: when it is idle, what a timeout stops, and how it is described."""
+"""The life cycle of an orchestrator: idleness, timeouts, and describing agents."""
 
 import asyncio
 import subprocess
@@ -40,7 +40,7 @@ def test_orchestrator_is_idle_when_the_last_run_of_the_last_timer_has_ended():
 
         its.agent("warner").consumes(Report).publishes(Alert).with_engines(warn)
         begun = time.monotonic()
-        assert await its.run_until_idle()  # nothing was entered: it starts by itself
+        assert await its.run_until_idle()  # not entered: it starts by itself
         assert time.monotonic() - begun >= 1
         told = [alert.text for alert in await its.get_artifacts(Alert)]
         await its.close()
@@ -87,12 +87,12 @@ def test_timeout_pauses_the_timers_until_close_and_missed_ticks_are_caught_up(la
         )
         assert (
             await its.its.run_until_idle(timeout=0.05) is False
-        )  # it goes on, and is stopped again
+        )  # it continues, and is stopped again
         await its.passes("2h")
 
     describe()
     lasting.play(first)
-    assert lasting.fired() == ["12:00:01"]  # and none more when it is closed
+    assert lasting.fired() == ["12:00:01"]  # and no further fire after close
     lasting.reborn()
     describe()
 
@@ -132,7 +132,7 @@ def test_crash_with_paused_timers_loses_no_date(lasting):
 
     async def dies(its):
         assert not await its.its.run_until_idle(timeout=0.05)
-        its.its._has_paused_timers = False  # as if it were killed: nobody undoes it
+        its.its._has_paused_timers = False  # as if it were killed: nothing resumes the timers
 
     async def detached(its):
         await its.passes("1s")
@@ -243,7 +243,7 @@ def test_waiting_retry_is_not_idle(world):
     world.play(story)
 
 
-# -- its life
+# -- life cycle
 
 
 def test_orchestrator_can_be_started_again(lasting):

@@ -1,4 +1,4 @@
-"""Artifacts over HTTP: `POST /api/v1/artifacts`, beside the program of the agents or without it."""
+"""Artifacts over HTTP: `POST /api/v1/artifacts`, with or without the program of the agents."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ SOON = 30  # seconds
 
 
 class Odd(BaseModel):
-    """A model with a defect of its own."""
+    """A model whose validator is broken."""
 
     @model_validator(mode="before")
     @classmethod
@@ -27,13 +27,13 @@ class Odd(BaseModel):
 
 
 class Grows(BaseModel):
-    """A model that is larger than what it is made of."""
+    """A model that is larger than its input."""
 
     filled: str = "x" * 2**20
 
 
 class Program:
-    """A program with an agent that log entries trigger, and an API in another client of its file."""
+    """A program with an agent triggered by log entries, and an API in another client of its file."""
 
     def __init__(self, folder):
         self.database, self.seen = f"sqlite:///{folder}/agents.db", []

@@ -1,4 +1,4 @@
-"""What a schedule of an agent says, and what is refused when it is made."""
+"""Schedules of agents: what a spec means, and which specs are refused."""
 
 from datetime import UTC, datetime, time, timedelta, timezone
 from zoneinfo import ZoneInfo

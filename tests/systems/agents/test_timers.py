@@ -1,4 +1,4 @@
-"""Timers of agents: when they fire, what their runs are told, and what a restart leaves as it was."""
+"""Timers of agents: fires, contexts of runs, and restarts."""
 
 import ast
 import asyncio
@@ -45,7 +45,7 @@ def test_timer_gives_no_input_but_a_note_in_the_state(world):
 def test_a_slow_run_shifts_nothing(world):
     async def slow(ctx):
         world.seen.append(ctx)
-        world.clock.advance("7s")  # as long as it takes
+        world.clock.advance("7s")  # the duration of the run
 
     world.agent(engine=slow).schedule(every=MINUTE)
 
@@ -95,7 +95,9 @@ def test_timers_are_in_utc_in_any_zone_of_the_process(world, new_york):
         await its.passes("2h")
 
     world.play(story)
-    assert naive.astimezone().utcoffset() == timedelta(hours=-5)  # else it shows nothing
+    assert naive.astimezone().utcoffset() == timedelta(
+        hours=-5
+    )  # otherwise the test proves nothing
     assert {ctx.agent_name: ctx.fire_time for ctx in world.seen} == {
         "time": instant("13:00:00"),
         "cron": instant("13:15:00"),
@@ -213,7 +215,7 @@ def test_a_fraction_of_a_second_is_rounded_up_so_that_nothing_is_early(world):
     assert world.fired() == ["12:30:01"]
 
 
-# -- what is refused, and when
+# -- refusals
 
 
 @pytest.mark.req("F15", "F16")
@@ -255,7 +257,7 @@ def test_schedule_may_come_before_publishes(world):
     assert [report.iteration for report in world.play(story)] == [0, 1]
 
 
-# -- how timers are tested
+# -- tests with a fake clock
 
 
 @pytest.mark.req("F35")
@@ -268,7 +270,7 @@ def test_schedule_may_come_before_publishes(world):
     ],
 )
 def test_days_of_a_timer_are_tested_with_a_fake_clock(world, schedule, length, fires):
-    """Not a second too early or too late, and without waiting for any of it."""
+    """Exact to the second, without waiting."""
     world.agent().schedule(**schedule)
     begun = monotonic()
 
@@ -343,7 +345,7 @@ def test_iterations_and_the_grid_survive_a_restart(lasting):
 
     async def one(its):
         await its.passes("1s")
-        assert lasting.seen == []  # a start is no fire
+        assert lasting.seen == []  # a start is not a fire
         await its.passes("39s")
 
     lasting.play(one)
@@ -421,7 +423,7 @@ def test_a_paused_agent_fires_nothing_until_it_is_resumed(world):
     async def story(its):
         await its.its.pause("daily", note="quiet")
         await its.passes("5m")
-        assert await its.its.run_until_idle(timeout=5)  # a timer that is paused is none
+        assert await its.its.run_until_idle(timeout=5)  # a paused timer does not count
         assert world.seen == []
         await its.its.resume("daily")
         await its.passes("1m")

@@ -1,4 +1,4 @@
-"""Stores and panels that fail at the wrong moment: a flow is launched once, and is ended."""
+"""Stores and panels that fail at the wrong moment: a flow is launched once, and canceled."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ def an_attempt(run_id, n=1, **fields):
 
 
 class Failing:
-    """A store that fails where it is told to, so many times."""
+    """A store whose given methods fail a given number of times."""
 
     def __init__(self, store, **fails):
         self._store, self.fails = store, fails
@@ -46,7 +46,7 @@ class Failing:
 
 
 def launched(world, *attempts, book=None, before=None, **fails):
-    """Return what came of attempts, one after the other, with a store that fails."""
+    """Return the outcomes of consecutive attempts with a failing store."""
 
     async def story(its):
         flows = its.beat._runtime.launchers.by_kind["flow"]
@@ -89,7 +89,7 @@ def test_brief_store_failure_is_retried(world):
 
 
 def test_store_failure_after_a_launch_does_not_repeat_it(world):
-    """The id is entered as soon as that can be done."""
+    """The id is stored as soon as the store works."""
     world.panel.flows[URL] = Flow("a report", [], takes=0.5)
     (found,) = launched(world, an_attempt(7), report=2)
     assert isinstance(found, Succeeded)
@@ -113,7 +113,7 @@ def test_scheduler_with_a_failing_store_launches_nothing_twice(world):
     assert len(world.panel.launched) == 1
 
 
-# -- what the book says
+# -- the launch log
 
 
 def begun(attempt, fid="", url=None):
@@ -143,7 +143,7 @@ def test_launch_on_another_panel_is_not_requested_from_this_one(world):
     assert world.panel.asked_of_runs == []
 
 
-# -- endings
+# -- cancellations
 
 
 def test_canceled_detached_run_is_reattached_and_canceled(world):
@@ -179,7 +179,7 @@ async def until_none_is_kept(its):
 
 
 async def slowly(panel, begun):
-    """Have a panel take a while to end what it is asked to."""
+    """Make cancellations on a panel slow."""
     delete = panel.end
 
     async def slow(request):
@@ -210,7 +210,7 @@ def test_node_that_stops_during_a_cancellation_finishes_it_first(world):
 
 
 @pytest.mark.parametrize("how", ["broken", "away"])
-def test_failed_cancellation_is_retried_until_the_panel_confirms(world, told, how):
+def test_failed_cancellation_is_retried_until_the_panel_confirms(world, logged, how):
     world.hourly()
     world.panel.status = "running"
 
@@ -234,7 +234,7 @@ def test_failed_cancellation_is_retried_until_the_panel_confirms(world, told, ho
 
     world.play(first)
     fid = world.panel.launched[0]["fid"]
-    lines = [line for _, line in told()]
+    lines = [line for _, line in logged()]
     assert any(f"{KEY}: {fid} could not be canceled, will be retried" in each for each in lines)
     assert f"{KEY}: {fid} is canceled" in lines
     assert any(f": launched as {fid}" in each for each in lines)
@@ -258,7 +258,7 @@ def test_next_scheduler_continues_failed_cancellations(world):
     world.play(first, second)
 
 
-def test_cancellation_is_given_up_after_a_day_and_logged(world, told):
+def test_cancellation_is_given_up_after_a_day_and_logged(world, logged):
     async def story(its):
         its.panel.fails = {"DELETE /outputs": 500}
         since = its.clock.now()
@@ -269,7 +269,7 @@ def test_cancellation_is_given_up_after_a_day_and_logged(world, told):
         await until_none_is_kept(its)
 
     world.play(story)
-    (line,) = [line for level, line in told() if level == "ERROR"]
+    (line,) = [line for level, line in logged() if level == "ERROR"]
     assert line.startswith(
         f"{KEY}: abc on {world.url} could not be canceled for a day, and may be running"
     )

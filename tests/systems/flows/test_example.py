@@ -1,4 +1,4 @@
-"""The example that the page shows, started as `make example-flows` does."""
+"""The example of the page, started as `make example-flows` does."""
 
 import os
 import re
@@ -70,7 +70,7 @@ def test_example_does_what_the_page_shows(tmp_path):
 
 
 def started_by_hand(folder, api):
-    """Start the first flow as soon as it is there; return its run when that has ended."""
+    """Start the first flow as soon as it exists; return its ended run."""
     until, token = time.monotonic() + 30, folder / "onbeat.db.token"
     while not token.exists() and time.monotonic() < until:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Exposes, their flows, and the blocks that say when these run."""
+"""Exposes, their flows, and `schedule:` blocks."""
 
 import asyncio
 import json
@@ -218,7 +218,7 @@ def test_entry_point_runs_on_a_cluster_instead_of_the_panel():
 
 
 @pytest.mark.req("K55")
-def test_flow_with_an_invalid_cron_is_ignored_with_a_warning_and_affects_no_other(world, told):
+def test_flow_with_an_invalid_cron_is_ignored_with_a_warning_and_affects_no_other(world, logged):
     world.expose(
         "reports",
         (URL, 'schedule: {cron: "61 * * * *"}'),
@@ -237,12 +237,12 @@ def test_flow_with_an_invalid_cron_is_ignored_with_a_warning_and_affects_no_othe
     }
     assert found[KEY] == "schedule.cron.minute: '61' is no minute (0 to 59)"
     assert "url: it is missing" in found["reports/meta[3]"]
-    warned = [line for level, line in told() if level == "WARNING"]
+    warned = [line for level, line in logged() if level == "WARNING"]
     assert f"{KEY} is ignored: {found[KEY]}" in warned
     assert len(warned) == 4
 
 
-def test_invalid_flow_is_logged_once_for_each_change(world, told):
+def test_invalid_flow_is_logged_once_for_each_change(world, logged):
     world.hourly(cron="61 * * * *")
 
     async def story(its):
@@ -256,7 +256,7 @@ def test_invalid_flow_is_logged_once_for_each_change(world, told):
         await its.timer.reconcile()
 
     world.play(story)
-    warned = [line for level, line in told() if level == "WARNING"]
+    warned = [line for level, line in logged() if level == "WARNING"]
     assert [line.count("'61'") for line in warned] == [1, 0, 0]
 
 
@@ -269,10 +269,10 @@ def test_disabled_flow_is_not_scheduled(world, switch):
 
 
 @pytest.mark.req("K27")
-def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world, told):
+def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world, logged):
     world.settings = {"flows_interval": 50}
     world.hourly()
-    world.expose("broken", meta="{", enabled=0)  # which is not even looked at
+    world.expose("broken", meta="{", enabled=0)  # which is not read
 
     async def story(its):
         async def until_there_are(*names):
@@ -285,13 +285,13 @@ def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world
         await until_there_are("reports")
         its.hourly("other")
         await until_there_are("reports", "other")
-        its.expose("reports", enabled=0)  # by another loop, and another
+        its.expose("reports", enabled=0)  # after two more intervals
         await until_there_are("other")
         its.expose("reports", enabled=1)
         await until_there_are("reports", "other")
         its.expose("broken", meta="{", enabled=1)
-        await its.until(lambda: any("broken is ignored" in line for _, line in told()))
-        return [line for _, line in told()]
+        await its.until(lambda: any("broken is ignored" in line for _, line in logged()))
+        return [line for _, line in logged()]
 
     lines = world.play(story)
     assert sum("broken is ignored" in line for line in lines) == 1
@@ -392,7 +392,7 @@ def test_the_file_is_opened_for_reading_only(tmp_path):
 
 
 @pytest.mark.parametrize("kept_in", ["table", "folder"])
-def test_more_exposes_than_are_read_remove_nothing(world, told, monkeypatch, kept_in):
+def test_more_exposes_than_are_read_remove_nothing(world, logged, monkeypatch, kept_in):
     monkeypatch.setattr(sources, "MOST", 2)
     if kept_in == "folder":
         world.exposes = world.folder / "exposes"
@@ -414,7 +414,7 @@ def test_more_exposes_than_are_read_remove_nothing(world, told, monkeypatch, kep
         return sorted(await its.listed())
 
     assert world.play(story) == [f"{each}/-/127.0.0.1/8125/-" for each in "xy"]
-    (warned,) = [line for level, line in told() if level == "WARNING"]
+    (warned,) = [line for level, line in logged() if level == "WARNING"]
     assert warned.endswith("has more than 2 exposes (2 at most)")
 
 

@@ -1,4 +1,4 @@
-"""What a panel may answer, or fail to, and what becomes of a launch then."""
+"""Answers and failures of a panel, and the outcomes of launches."""
 
 import asyncio
 import time
@@ -55,13 +55,13 @@ def test_a_flow_that_the_panel_does_not_have_is_a_failed_launch(world):
     assert "the panel has no flow /-/nowhere/-/" in run.error
 
 
-def test_inputs_missing_from_the_form_are_logged_and_the_flow_is_launched(world, told):
+def test_inputs_missing_from_the_form_are_logged_and_the_flow_is_launched(world, logged):
     world.hourly(inputs={"query": "x", "sleep": 5})
     run = played(world)
     assert run.status == "SUCCESS"
     assert f"warning: the form of {URL} has no field 'sleep'" in run.log_tail
     assert world.panel.launched[0]["inputs"] == {"query": "x"}
-    assert any(level == "WARNING" and "'sleep'" in line for level, line in told())
+    assert any(level == "WARNING" and "'sleep'" in line for level, line in logged())
 
 
 def test_launcher_logs_in_again_when_its_key_has_expired(world):
@@ -74,10 +74,10 @@ def test_launcher_logs_in_again_when_its_key_has_expired(world):
         return await its.statuses()
 
     assert world.play(story) == [("SUCCESS", None)] * 2
-    assert world.panel.count("POST", "/api/login") == 2 + 1  # one to look whether it is there
+    assert world.panel.count("POST", "/api/login") == 2 + 1  # one is the check
 
 
-def test_wrong_password_fails_the_launch_and_is_never_shown(world, told):
+def test_wrong_password_fails_the_launch_and_is_never_shown(world, logged):
     world.hourly()
     world.panel.users["timer"] = "another"
     run = played(world)
@@ -86,7 +86,7 @@ def test_wrong_password_fails_the_launch_and_is_never_shown(world, told):
         "refuses the login of 'timer': HTTP 401: Unauthorized: Invalid name or password"
         in run.error
     )
-    assert "sesame" not in f"{run}{told()}"
+    assert "sesame" not in f"{run}{logged()}"
 
 
 def test_missing_secret_fails_the_launch(world):
@@ -99,7 +99,7 @@ def test_missing_secret_fails_the_launch(world):
 
 @pytest.mark.req("K54")
 @pytest.mark.parametrize("broken", ["login", "form", "launch", "nobody"])
-def test_unavailable_panel_is_retried_at_the_next_interval(world, told, broken):
+def test_unavailable_panel_is_retried_at_the_next_interval(world, logged, broken):
     world.hourly()
     paths = {"login": "/api/login", "form": f"GET {URL}", "launch": f"POST {URL}"}
 
@@ -123,7 +123,7 @@ def test_unavailable_panel_is_retried_at_the_next_interval(world, told, broken):
     assert still.attempt == 1
     assert (run.status, run.deferrals) == ("SUCCESS", 1)
     assert len(world.panel.launched) == 1
-    assert any(level == "ERROR" and "the panel is unavailable" in line for level, line in told())
+    assert any(level == "ERROR" and "the panel is unavailable" in line for level, line in logged())
 
 
 def test_launch_without_an_answer_is_in_doubt_and_not_repeated(world):
@@ -137,7 +137,7 @@ def test_launch_without_an_answer_is_in_doubt_and_not_repeated(world):
 
 @pytest.mark.parametrize("status", [500, 502, 504])
 def test_launch_answered_with_a_server_error_is_in_doubt_and_not_repeated(world, status):
-    """It answered a moment before, so that it, or who is behind it, has heard the launch."""
+    """It answered a moment before, so it may have received the launch."""
     world.hourly(retry_count=3, retry_delay=0)
     world.panel.fails = {f"POST {URL}": status}
 
@@ -158,7 +158,7 @@ def test_new_launch_unknown_to_the_panel_is_polled_again(world):
     assert played(world).status == "SUCCESS"
 
 
-def test_failing_panel_is_polled_until_it_answers(world, told):
+def test_failing_panel_is_polled_until_it_answers(world, logged):
     world.hourly()
     world.panel.status = "running"
 
@@ -176,7 +176,7 @@ def test_failing_panel_is_polled_until_it_answers(world, told):
 
     run = world.play(story)
     assert run.status == "SUCCESS"
-    away = [line for level, line in told() if level == "ERROR" and "does not answer" in line]
+    away = [line for level, line in logged() if level == "ERROR" and "does not answer" in line]
     assert len(away) == 1
 
 
@@ -348,7 +348,7 @@ def test_tick_is_skipped_while_a_detached_flow_is_not_reattached_yet(world):
     assert len(world.panel.launched) == 1
 
 
-def test_without_a_panel_flows_wait_and_a_warning_is_logged(world, told):
+def test_without_a_panel_flows_wait_and_a_warning_is_logged(world, logged):
     world.hourly()
     world.settings = {"flows_panel": ""}
 
@@ -357,7 +357,7 @@ def test_without_a_panel_flows_wait_and_a_warning_is_logged(world, told):
         return await its.statuses()
 
     assert world.play(story) == [("ENQUEUED", None)]
-    assert ("WARNING", "flows_panel is not set: flows wait for a node that has a panel") in told()
+    assert ("WARNING", "flows_panel is not set: flows wait for a node that has a panel") in logged()
 
 
 def test_password_that_is_not_a_reference_is_refused():
@@ -422,7 +422,7 @@ def test_the_inputs_of_a_flow_may_have_templates(world):
 
 
 def test_extended_status_is_requested_only_at_the_beginning(world):
-    """What was deleted would else be waited for, by every look at it."""
+    """With `extended`, the panel would wait for a deleted output at every poll."""
     world.hourly()
     world.panel.flows[URL] = Flow("a report", [], takes=0.5)
 

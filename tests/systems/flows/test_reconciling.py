@@ -1,4 +1,4 @@
-"""Exposes are looked at every interval, and the store is brought in step with them."""
+"""Exposes are read every interval, and the store is brought in step with them."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def test_an_edit_is_picked_up_at_the_next_interval_without_a_restart(world):
 
 
 @pytest.mark.req("K56")
-def test_deleted_expose_deletes_only_its_schedules(world, told):
+def test_deleted_expose_deletes_only_its_schedules(world, logged):
     world.hourly("reports")
     world.hourly("other")
 
@@ -50,7 +50,7 @@ def test_deleted_expose_deletes_only_its_schedules(world, told):
         return sorted(row.schedule_id for row in await its.beat.schedules())
 
     assert world.play(story) == ["mine", "other/-/127.0.0.1/8125/-"]
-    assert ("INFO", f"{KEY} is scheduled no longer") in told()
+    assert ("INFO", f"{KEY} is scheduled no longer") in logged()
 
 
 def test_new_flow_and_changed_cron_fire_no_past_ticks(world):
@@ -92,7 +92,7 @@ sys.stdin.read()
 
 @contextmanager
 def locked(path):
-    """Have another process write to a database, and not come to an end."""
+    """Hold a write transaction in another process."""
     asked = [sys.executable, "-c", LOCK, str(path)]
     with subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "locked\n"
@@ -101,7 +101,7 @@ def locked(path):
 
 
 @pytest.mark.parametrize("harm", ["missing", "locked", "no table", "broken meta"])
-def test_unreadable_exposes_remove_nothing(world, told, harm):
+def test_unreadable_exposes_remove_nothing(world, logged, harm):
     world.hourly("reports")
     world.hourly("other")
 
@@ -121,7 +121,7 @@ def test_unreadable_exposes_remove_nothing(world, told, harm):
 
     others = [] if harm == "broken meta" else ["other/-/127.0.0.1/8125/-"]
     assert world.play(story) == [*others, KEY]
-    warned = [line for level, line in told() if level == "WARNING"]
+    warned = [line for level, line in logged() if level == "WARNING"]
     assert len(warned) == 1
 
 
@@ -166,7 +166,7 @@ def test_deleted_or_edited_flow_is_restored_at_the_next_interval_and_a_pause_sta
 
 
 class Shown:
-    """A mirror that remembers what it was shown, and may fail."""
+    """A mirror that records updates, and may fail."""
 
     def __init__(self):
         self.metas, self.fails = [], False
@@ -178,7 +178,7 @@ class Shown:
 
 
 @pytest.mark.req("K23", "K31")
-def test_mirror_gets_pid_schedules_and_running_flows_after_each_launch(world, told):
+def test_mirror_gets_pid_schedules_and_running_flows_after_each_launch(world, logged):
     world.hourly()
     mirror: TimerMirror = Shown()
 
@@ -199,8 +199,8 @@ def test_mirror_gets_pid_schedules_and_running_flows_after_each_launch(world, to
     assert first.keys() == {"pid", "schedules", "running"}
     assert first["schedules"][KEY]["next_run"] == "2026-01-01T13:00:00Z"
     assert any(meta["running"] == {KEY: [run_id]} for meta in mirror.metas)
-    assert statuses == [("SUCCESS", None)]  # what only shows breaks nothing
-    assert any("could not be updated: the cluster is away" in line for _, line in told())
+    assert statuses == [("SUCCESS", None)]  # a failing mirror breaks nothing
+    assert any("could not be updated: the cluster is away" in line for _, line in logged())
 
 
 class Locked:
@@ -260,7 +260,7 @@ print(read_config({"cron": "0 9 * * *"}).cron, schedule_id_of(schedule_key("a", 
 
 @pytest.mark.req("K42")
 def test_a_timer_can_be_tested_without_a_node_and_with_one(world):
-    """Its own tests need no more: what it has read, and what the store has then."""
+    """A test needs only the exposes and the store."""
     world.hourly()
 
     async def story(its):
@@ -361,7 +361,7 @@ def test_unknown_panel_user_fails_the_run_and_is_named(world):
 
 
 @pytest.mark.req("K41", "K44", "K45")
-def test_the_log_file_has_more_than_the_console(world, told, caplog):
+def test_the_log_file_has_more_than_the_console(world, logged, caplog):
     world.settings = {"flows_std_level": "WARNING"}
     caplog.set_level(logging.DEBUG)
     world.expose("reports", (URL, HOURLY), ("/-/x", "schedule: {cron: 5}"))
@@ -370,7 +370,7 @@ def test_the_log_file_has_more_than_the_console(world, told, caplog):
         await its.let_pass("1h")
 
     world.play(story)
-    assert {level for level, _ in told()} == {"DEBUG", "INFO", "WARNING"}
+    assert {level for level, _ in logged()} == {"DEBUG", "INFO", "WARNING"}
     console = [each.levelname for each in caplog.records if each.name == timer_logger().name]
     assert set(console) == {"WARNING"}
     assert timer_logger().handlers == []  # nothing is left behind

@@ -1,4 +1,4 @@
-"""The timer as others see it: over HTTP, on the page, on the command line, and by webhook."""
+"""The timer over HTTP, on the page, on the command line, and by webhook."""
 
 import asyncio
 import json
@@ -276,7 +276,7 @@ def rows_of(folder):
 
 
 def killed_and_started_again(tmp_path, panel, is_to_be_killed):
-    """Kill a timer with SIGKILL once something is so, and start another that sees the run end."""
+    """Kill a timer with SIGKILL once a condition holds, and start another that follows the run."""
     expose(tmp_path / "exposes", cron="0 0 1 1 *")
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "panel").write_text("sesame")
@@ -325,7 +325,7 @@ def test_launch_interrupted_by_kill_9_is_lost_and_not_repeated(tmp_path):
 
     async def unanswered(request):
         answered = await launch(request)
-        await asyncio.sleep(1)  # it is begun, and nobody is told
+        await asyncio.sleep(1)  # the launch was received but not answered
         return answered
 
     panel._launch = unanswered

@@ -1,4 +1,4 @@
-"""`onbeat timers`, as its users know it."""
+"""`onbeat timers`, with the output of the origin."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ KEYS = [
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """What every test here is in: its settings name a file of services."""
+    """The folder of a test, whose settings name a services file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ONBEAT_SERVICES_FILE", "services.json")
     return tmp_path
@@ -42,7 +42,7 @@ def write(folder, *timers, **around):
 
 
 def be_up_for_a_moment(folder):
-    """Have a node take the file up, and end."""
+    """Run a node that applies the file, and stop it."""
 
     async def life():
         settings = Settings(
@@ -96,7 +96,7 @@ class TestTable:
 
 
 class TestBeforeTheFirstStart:
-    """There is no database yet: what a file comes to is told all the same."""
+    """Without a database, the file is shown."""
 
     @pytest.mark.req("S83", "S91")
     def test_listing_before_the_first_start_shows_invalid_timers_and_creates_nothing(self, folder):

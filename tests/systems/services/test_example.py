@@ -1,4 +1,4 @@
-"""The example that the page shows, started as `make example-services` does."""
+"""The example of the page, started as `make example-services` does."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The gate of the timers, and its parent: off means that there is nothing of them at all."""
+"""The gate of the timers and its parent: while one is off, there are no timers."""
 
 import ast
 import asyncio
@@ -28,7 +28,7 @@ KEPT = {"version": 1, "timers": {"hourly": {"last_run_at": "2026-01-01T09:00:00Z
 
 @pytest.fixture
 def touched(monkeypatch):
-    """Every path that is opened, looked at or replaced, whoever does so."""
+    """Every path that is opened, read or replaced."""
     found = []
 
     def noted(module, name):
@@ -47,8 +47,8 @@ def touched(monkeypatch):
     return found
 
 
-async def told_of(beat, schedule_id="hourly"):
-    """Return the names of what was told of a schedule."""
+async def event_names_of(beat, schedule_id="hourly"):
+    """Return the names of the events of a schedule."""
     found = await beat._runtime.store.events()
     return [row.event.name for row in found if getattr(row.event, "schedule_id", "") == schedule_id]
 
@@ -65,7 +65,7 @@ class TestClosedGate:
             await world.let_pass("1s", "1h")
             await world.edit(missed | {"id": "other"}, **off)
             await world.let_pass("1h", "24h")
-            told = [*await told_of(world.beat), *await told_of(world.beat, "other")]
+            told = [*await event_names_of(world.beat), *await event_names_of(world.beat, "other")]
             return await world.rows(), await world.beat.runs(), told, await world.system.listed()
 
         assert world.play(story) == ({}, [], [], None)
@@ -112,7 +112,7 @@ class TestClosedGate:
         assert world.play(story) == (None, [])
 
     def test_invalid_timers_are_found_behind_a_closed_gate(self, world):
-        # The gate keeps timers from running; what a file comes to can be read all the same.
+        # The gate keeps timers from running, but the file can still be read.
         read = onbeat.systems.services.timers.Services
         found = read(a_file(HOURLY | {"target": "nope"}, timers_enabled=False))
         assert not found.are_timers_on
@@ -126,10 +126,10 @@ class TestClosingTheGate:
         async def story(world):
             await world.let_pass("1h")
             await world.edit(**off)
-            written, told = world.state_path.read_bytes(), await told_of(world.beat)
+            written, told = world.state_path.read_bytes(), await event_names_of(world.beat)
             rows = await world.rows()
             await world.let_pass("1h", "5h")
-            assert await told_of(world.beat) == told
+            assert await event_names_of(world.beat) == told
             assert world.state_path.read_bytes() == written
             return rows
 
@@ -244,7 +244,7 @@ class TestClosingTheGate:
 
 
 class TestReloading:
-    """The file is looked at while a node is up, in real time."""
+    """The file is read while a node is up, in real time."""
 
     @pytest.mark.req("S20")
     def test_closing_the_gate_is_noticed_within_moments(self, tmp_path):
@@ -272,7 +272,7 @@ class TestReloading:
     def test_error_of_the_whole_file_is_logged_once_with_its_name(self, world, caplog):
         async def story(world):
             await world.edit(retry="soon")
-            await world.beat.service.delete("hourly")  # which cannot be made good just now
+            await world.beat.service.delete("hourly")  # which cannot be restored now
             await world.look()
             await world.edit()
             return list(await world.rows())
@@ -327,7 +327,7 @@ SAME = {
 
 
 class TestStarting:
-    """A start with a file that is wrong would be one with nothing to do, and nobody told."""
+    """A start with an invalid file would run nothing, unnoticed."""
 
     @pytest.mark.parametrize("text", [None, "", "{}", "{", '{"timers_enabled": 5}'])
     def test_a_node_does_not_start_with_a_file_that_is_missing_or_empty_or_wrong(self, world, text):

@@ -1,4 +1,4 @@
-"""`onbeat import elisp`: services, timers and their state, from Emacs Lisp, once and without guessing."""
+"""`onbeat import elisp`: services, timers and their state from Emacs Lisp, without evaluating it."""
 
 import json
 import os
@@ -317,7 +317,7 @@ def test_unknown_state_is_reported_and_a_newer_version_is_refused():
 
 
 class TestCommands:
-    """Commands are split as Emacs splits them, and only what is quoted is read as Lisp."""
+    """Commands are split as Emacs splits them, and only quoted words are read as Lisp."""
 
     @pytest.mark.parametrize(
         ("command", "words"),

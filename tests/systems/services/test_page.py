@@ -1,4 +1,4 @@
-"""The page shows timers while their gate is open, and says so while it is not."""
+"""The page shows timers while their gate is open, else that it is closed."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The file that keeps what became of timers: what is in it, when it is written, and that no crash harms it."""
+"""The state file: its content, when it is written, and its safety in crashes."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ A_STATE = {"hourly": TimerHistory(last_run_at=NOON, last_success_at=NOON + 5, la
 
 
 class Crash(BaseException):
-    """The process is gone at once: nothing after it happens."""
+    """The process dies immediately: no code runs after it."""
 
 
 class TestContent:
@@ -215,7 +215,7 @@ class TestReading:
 
 
 class TestMergedHistories:
-    """What is known is not forgotten for what the store tells later, which may be less."""
+    """A known history is not lost if the store has less later."""
 
     def test_since_keeps_the_later_instants_and_the_exit_code_of_the_later_end(self):
         known = TimerHistory(NOON, NOON - 9, NOON + 1, 3, NOON - 5, "overlap")
@@ -365,7 +365,7 @@ class TestWritesOfTheNode:
         async def story(world):
             world.clock.advance("1h")
             await world.beat.settle()
-            await world.system._reconciling.stop()  # the step that it was woken for is done
+            await world.system._reconciling.stop()  # after the step that is running
 
         world.write()
         world.play(story)
@@ -393,7 +393,7 @@ class TestWritesOfTheNode:
 
 
 class TestContinuingFromTheStateFile:
-    """What the file is for: the database was lost, or was not there."""
+    """The database was lost or is new."""
 
     def lost(self, world, *timers, away="3h30m", **around):
         world.write(*timers, **around)

@@ -1,4 +1,4 @@
-"""Timers at work, with their gate open: what starts, what is skipped and why, what is tried again, and who switches them."""
+"""Running timers with their gate open: starts, skips, retries and switches."""
 
 import json
 
@@ -138,7 +138,7 @@ class TestTriggers:
 
 
 class TestTwoTimersOfOneService:
-    """Whichever of its timers starts a service, it never runs twice at once."""
+    """A service never runs twice concurrently, whichever timer starts it."""
 
     FIRST = HOURLY | {"id": "first", "on_calendar": {"hour": 13, "minute": 0}}
     SECOND = HOURLY | {"id": "second", "on_calendar": {"hour": 13, "minute": 1}}
@@ -191,7 +191,7 @@ UNIT = {"id": "unit", "target": "backup", "on_startup_sec": 1, "on_unit_active_s
 
 
 class TestAfterASuccess:
-    """`on_unit_active_sec`: a timer goes on after its last success, whatever has kept it from that."""
+    """`on_unit_active_sec`: a timer continues after its last success, whatever happened to a tick."""
 
     async def first(self, world):
         await world.let_pass("1s", "1h")
@@ -229,7 +229,7 @@ class TestAfterASuccess:
             assert len(world.started) == 2
 
         async def second(world):
-            await world.beat.settle()  # what was missed is told as such
+            await world.beat.settle()  # missed ticks are recorded
             await world.look()
             await world.let_pass("1s")
             caught_up = len(world.started)
@@ -286,7 +286,7 @@ class TestAfterASuccess:
         world.write(UNIT)
         world.play(self.first)
         world.commands.attempts.clear()
-        world.clock.advance("5h")  # what was due by the old length is not started
+        world.clock.advance("5h")  # ticks of the old delay are not started
         world.write(UNIT | {"on_startup_sec": 86_400, "on_unit_active_sec": 7200})
 
         async def story(world):
@@ -523,7 +523,7 @@ class TestRetry:
 
     @pytest.mark.req("S33", "S89")
     def test_a_skip_for_overlap_clears_a_pending_retry_of_that_service_timer(self, world):
-        # A tick of the past was asked for and goes on, while a later one waits for its retry.
+        # A backfilled tick runs, while a later one waits for its retry.
         eleven = parse_instant("2026-01-01T11:00:00Z")
 
         async def story(world):
@@ -681,7 +681,7 @@ def test_runs_of_a_timer_are_events(world):
 
 
 class TestCells:
-    """What a table has of a timer: ENABLED, NEXT-RUN and EXIT."""
+    """Cells of the table: ENABLED, NEXT-RUN and EXIT."""
 
     async def cells(self, world):
         found = await world.system.listed()
@@ -730,10 +730,10 @@ class TestCells:
 
 
 class TestManyTimers:
-    """Of many timers it is asked at once what became of them: that tells the same."""
+    """Many timers are read together, with the same result."""
 
     async def all_kinds(self, world):
-        """Have timers that succeeded, failed, go on, wait for a retry, were canceled, and rest."""
+        """Create timers that succeeded, failed, run, wait for a retry, were canceled, and are idle."""
         await world.let_pass("1h")
         names = ("fails", "goes_on", "waits", "canceled")
         outcomes = [Failed("ended", "signal", retryable=False, exit_code=-9), Accepted("it goes on"),
@@ -922,7 +922,7 @@ class TestSwitching:
     @pytest.mark.req("S92")
     def test_node_applies_a_switch_although_it_has_just_read_the_file(self, world):
         async def story(world):
-            # Somebody else keeps it, and this node had defined the timer before it could know.
+            # Another process stores the switch after this node has defined the timer.
             await world.beat.service.keep("services.enabled", "hourly", body=False)
             await world.system.step()
             await world.let_pass("1h")

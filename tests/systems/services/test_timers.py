@@ -1,4 +1,4 @@
-"""Timers of oneshot services as fields: what they come to, and what is wrong with those that come to nothing."""
+"""Timers of oneshot services as fields: valid ones as schedules, and errors of invalid ones."""
 
 import pytest
 from hypothesis import given
@@ -390,7 +390,7 @@ def test_timer_of_an_invalid_service_is_invalid(world, service, problem):
 
 
 class TestGroups:
-    """Timers of one service share a place: its name is one that no other service has."""
+    """Timers of one service share a group of one place, with a unique name."""
 
     def test_timer_with_an_unshared_service_has_no_group(self):
         found = Services(a_file()).timers().right["hourly"].schedule.policy

@@ -1,4 +1,4 @@
-"""What is wrong with a file is told where people look: in the answers, in the log, with its line."""
+"""Errors of files are reported in the answers and in the log, with their line."""
 
 import contextlib
 import json
@@ -61,7 +61,7 @@ def test_schedule_with_a_broken_file_shows_the_problem(world, name, text, told):
     assert repaired.next_run is not None
 
 
-def test_refused_definition_is_not_called_corrupt(world, told):
+def test_refused_definition_is_not_called_corrupt(world, logged):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "definition.json", prompt="For {{nobody}}")
@@ -72,7 +72,7 @@ def test_refused_definition_is_not_called_corrupt(world, told):
 
     refused = world.play(story)
     assert refused.error == "Schedule definition is refused; refusing to run: daily"
-    (warned,) = told()
+    (warned,) = logged()
     assert warned.startswith("[SCHEDULER] daily: definition.json is refused, skipped: prompt: ")
 
 
@@ -107,7 +107,7 @@ def test_a_number_that_is_written_for_enabled_is_noticed(world):
     assert (repaired.enabled, repaired.last_error) == (True, None)
 
 
-def test_misnamed_folders_are_logged_once(world, told):
+def test_misnamed_folders_are_logged_once(world, logged):
     async def story(world):
         world.define("daily", slug="weekly", enabled=False)
         world.define("not a slug", enabled=False)
@@ -117,7 +117,7 @@ def test_misnamed_folders_are_logged_once(world, told):
 
     assert world.play(story) == ["daily"]
     slugs = "letters, digits, '.', '_' and '-', at most 100, and no '.' first"
-    assert sorted(told()) == [
+    assert sorted(logged()) == [
         f"[SCHEDULER] 'not a slug' is ignored: not a slug ({slugs})",
         "[SCHEDULER] daily: its definition has the slug 'weekly'; the folder's name is used",
     ]

@@ -1,4 +1,4 @@
-"""What caused the run of a prompt: every surface names it, and `manual` is only what was asked for."""
+"""The cause of a prompt's run: every surface names it, and `manual` is only for requests."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from onbeat.testing import RecordingLauncher
 
 
 def given(world, slug, next_run):
-    """Have a folder that was kept elsewhere before."""
+    """Create a folder of another scheduler."""
     folder = world.folder / slug
     folder.mkdir(parents=True)
     schedule = {"type": "cron", "expression": "0 9 * * *"}
@@ -20,8 +20,8 @@ def given(world, slug, next_run):
     (folder / "last-run.json").write_text(json.dumps(last))
 
 
-async def told(its, slug):
-    """Return what the surfaces say of the latest run of a slug."""
+async def causes_of(its, slug):
+    """Return the cause of the latest run of a slug on each surface."""
     (run,) = await its.beat.runs(slug, limit=1)
     why = await its.beat.why(slug, run.run_at)
     events = [event_fields(each) for each in await its.beat.service.events(after=0, limit=1000)]
@@ -35,7 +35,7 @@ def test_overdue_prompt_is_reported_as_overdue_everywhere(world):
     given(world, "standup", "2026-01-29T05:00:00Z")
 
     async def story(its):
-        return await told(its, "standup")
+        return await causes_of(its, "standup")
 
     run, in_json, why, causes, metrics = world.play(story)
     assert (run.triggered_by, in_json, why.triggered_by, causes) == ("overdue",) * 3 + (
@@ -56,7 +56,7 @@ def test_run_at_an_edited_next_run_has_that_cause(world):
         await asyncio.to_thread(path.write_text, json.dumps(last))
         await its.settled()
         await its.let_pass("11m")
-        return await told(its, "standup")
+        return await causes_of(its, "standup")
 
     run, in_json, why, causes, _ = world.play(story)
     assert (run.triggered_by, in_json, causes) == ("next_run", "next_run", {"next_run"})
@@ -67,7 +67,7 @@ def test_run_requested_by_a_caller_is_manual(world):
     async def story(its):
         await its.put("standup")
         await its.run("standup")
-        return await told(its, "standup")
+        return await causes_of(its, "standup")
 
     run, _, why, _, _ = world.play(story)
     assert run.triggered_by == "manual"

@@ -1,4 +1,4 @@
-"""The example runs from a copy of its folder, and is what the page shows."""
+"""The example runs from a copy of its folder, and is the one that the page shows."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The files and the store are in step: hand edits are taken over, and no crash looks like one."""
+"""Files and store are kept in step: edits are applied, and no crash is taken for an edit."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def test_schedules_overdue_elsewhere_run_once_at_the_start_in_order(world, monke
     start = Service.start
 
     async def started(self, *given, **named):
-        world.clock.advance(1)  # no two are asked for at the same moment
+        world.clock.advance(1)  # no two runs are requested in the same millisecond
         return await start(self, *given, **named)
 
     monkeypatch.setattr(Service, "start", started)
@@ -357,7 +357,7 @@ def test_a_crash_before_the_file_is_written_runs_nothing_twice(world):
 
 
 def test_crash_between_storing_and_writing_is_not_taken_for_an_edit(world):
-    """Whatever is the last thing that was done, the next start ends with what was asked for."""
+    """Whatever was done last, the next start completes the change."""
     seen = []
 
     class Crash(BaseException):
@@ -413,7 +413,7 @@ def test_crash_between_storing_and_writing_is_not_taken_for_an_edit(world):
 @pytest.mark.parametrize("name", ["definition.json", "last-run.json"])
 @pytest.mark.parametrize("text", ["{", "[]", "", '{"nextRun": 7, "schedule": 7}', "\x00"])
 def test_a_corrupt_last_run_json_or_definition_json_is_skipped_with_a_warning_never_a_second_session(
-    world, told, name, text
+    world, logged, name, text
 ):
     world.define("daily")
     world.write("daily", "last-run.json", BEFORE | {"nextRun": "2026-01-20T09:00:00.000Z"})
@@ -435,7 +435,7 @@ def test_a_corrupt_last_run_json_or_definition_json_is_skipped_with_a_warning_ne
     )
     assert world.messages == ["fine"]
     assert len(world.made) == 1
-    warned = [line for line in told() if "daily" in line]
+    warned = [line for line in logged() if "daily" in line]
     assert len(warned) == 1
     assert warned[0].startswith(f"[SCHEDULER] daily: {name} is {kind}, skipped: ")
     assert (world.folder / "daily" / name).read_text() == text
@@ -476,11 +476,11 @@ def test_schedule_with_a_corrupt_file_waits_until_it_is_repaired(world, name):
         ({"enabled": "yes"}, "enabled must be true or false"),
     ],
 )
-def test_invalid_definition_file_is_skipped_with_the_reason(world, told, fields, why):
+def test_invalid_definition_file_is_skipped_with_the_reason(world, logged, fields, why):
     world.define("daily", **fields)
     world.play(nothing)
     assert world.messages == []
-    assert any(line.startswith("[SCHEDULER] daily") and why in line for line in told())
+    assert any(line.startswith("[SCHEDULER] daily") and why in line for line in logged())
 
 
 def test_folders_that_are_not_slugs_are_ignored(world):

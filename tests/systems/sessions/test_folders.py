@@ -1,4 +1,4 @@
-"""One folder is kept in step: any other deletes nothing, and nothing in it is taken for an edit."""
+"""One folder is kept in step: another one deletes nothing, and its files are not taken for edits."""
 
 import asyncio
 import json
@@ -194,7 +194,7 @@ def test_folder_replaced_by_a_file_does_not_keep_a_node_from_stopping(world, cap
 def test_next_run_edited_after_a_run_ended_is_run_although_the_outcome_is_written_later(world):
     async def story(world):
         await world.put("daily")
-        await world.sessions._reconciling.stop()  # it does not come before the edit
+        await world.sessions._reconciling.stop()  # no reconciliation before the edit
         await world.service.start("daily")
         await world.beat.settle()
         world.edit("daily", "last-run.json", nextRun="2026-01-29T08:30:00.000Z")
@@ -287,7 +287,7 @@ def test_truncated_file_is_read_in_linear_time(tmp_path, text):
     assert time.process_time() - began < 2
 
 
-def test_full_disk_is_logged_once_and_api_calls_succeed(world, monkeypatch, told):
+def test_full_disk_is_logged_once_and_api_calls_succeed(world, monkeypatch, logged):
     async def story(world):
         await world.put("daily")
         write = on_disk.replace_file
@@ -308,10 +308,10 @@ def test_full_disk_is_logged_once_and_api_calls_succeed(world, monkeypatch, told
     assert world.play(story) == ("New", STANDUP["prompt"])
     assert world.definition("daily")["prompt"] == "New"
     assert world.last_run("daily")["lastResult"] == "success"
-    assert len([line for line in told() if "No space left" in line]) == 1
+    assert len([line for line in logged() if "No space left" in line]) == 1
 
 
-def test_file_in_place_of_a_slug_folder_is_ignored(world, told):
+def test_file_in_place_of_a_slug_folder_is_ignored(world, logged):
     async def story(world):
         path = world.folder / "README"
         path.write_text("mine")
@@ -323,11 +323,11 @@ def test_file_in_place_of_a_slug_folder_is_ignored(world, told):
         return path.read_text(), await world.sessions.items(world.service)
 
     assert world.play(story) == ("mine", [])
-    assert len(told()) == 1
+    assert len(logged()) == 1
 
 
 @pytest.mark.parametrize("session_id", [".", ".."])
-def test_session_id_that_is_a_path_is_refused(world, told, session_id):
+def test_session_id_that_is_a_path_is_refused(world, logged, session_id):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "last-run.json", sessionId=session_id)
@@ -336,19 +336,19 @@ def test_session_id_that_is_a_path_is_refused(world, told, session_id):
 
     world.play(story)
     assert world.messages == []
-    assert any("last-run.json is corrupt" in line for line in told())
+    assert any("last-run.json is corrupt" in line for line in logged())
 
 
-def test_number_too_large_for_a_database_is_refused_with_that_reason(world, told):
+def test_number_too_large_for_a_database_is_refused_with_that_reason(world, logged):
     text = json.dumps({"slug": "daily"} | STANDUP)[:-1] + f', "own": {"1" * 30}}}'
     world.write("daily", "definition.json", text)
     assert world.play(everything) == ["daily"]
     assert any(
-        "contains a number that is too large, or is nested too deeply" in line for line in told()
+        "contains a number that is too large, or is nested too deeply" in line for line in logged()
     )
 
 
-def test_schedule_below_a_raised_minimum_interval_is_held_until_repaired(world, told):
+def test_schedule_below_a_raised_minimum_interval_is_held_until_repaired(world, logged):
     hourly = {"type": "interval", "intervalMinutes": 60}
 
     async def first(world):
@@ -366,12 +366,12 @@ def test_schedule_below_a_raised_minimum_interval_is_held_until_repaired(world, 
     world.settings = {"sessions_minimum": 24 * 3_600_000}
     assert world.play(again) == ([], True)
     assert world.messages == ["daily"]
-    warned = [line for line in told() if "Minimum interval is 1440 minutes (24 hours)" in line]
+    warned = [line for line in logged() if "Minimum interval is 1440 minutes (24 hours)" in line]
     assert len(warned) == 1
 
 
 async def two_nodes(tmp_path, database, story, *, with_url=(True, True)):
-    """Have two nodes on one database, each with a folder of its own."""
+    """Start two nodes on one database, each with a separate folder."""
     server = Server(tmp_path / "sessions")
     url = await server.start()
     beats = [

@@ -34,7 +34,7 @@ def test_prompt_is_sent_when_the_prompt_it_follows_has_its_outcome(world, outcom
     server = world.server
 
     async def story(world):
-        server.works = True  # the first lasts longer than it may
+        server.works = True  # the first exceeds its timeout
         world.clock.advance("1h")
         world.beat.wake()
         await until(lambda: server.busy)
@@ -68,7 +68,7 @@ def test_dependent_prompt_waits_for_its_delay_and_is_not_due_at_first_sight(worl
     assert world.messages == ["base", "aa-next"]
 
 
-def test_chain_of_definitions_is_adopted_in_any_order_without_a_warning(world, told):
+def test_chain_of_definitions_is_adopted_in_any_order_without_a_warning(world, logged):
     world.define("a", schedule=after("b"))
     world.define("b", schedule=after("c"))
     world.define("c", enabled=False)
@@ -80,10 +80,10 @@ def test_chain_of_definitions_is_adopted_in_any_order_without_a_warning(world, t
 
     assert world.play(story) == [None] * 3
     assert world.messages == ["c", "b", "a"]
-    assert told() == []
+    assert logged() == []
 
 
-def test_definition_that_follows_a_missing_slug_waits_for_it(world, told):
+def test_definition_that_follows_a_missing_slug_waits_for_it(world, logged):
     world.define("next", schedule=after("base"))
 
     async def story(world):
@@ -101,7 +101,7 @@ def test_definition_that_follows_a_missing_slug_waits_for_it(world, told):
     assert broken == f"definition.json is refused: after.schedule: {problem}"
     assert repaired is None
     assert world.messages == ["base", "next"]
-    assert len(told()) == 1
+    assert len(logged()) == 1
 
 
 def test_edit_that_follows_a_missing_slug_is_applied_once_it_exists(world):
@@ -136,7 +136,7 @@ def test_circle_is_refused_by_the_routes_and_in_files(world):
 
 
 def test_schedule_that_follows_itself_is_refused_by_the_routes_and_in_files(world):
-    """Its first run would be followed by another at once, and so on, whatever the minimum is."""
+    """Its first run would trigger another, and so on, whatever the minimum interval."""
     world.define("again", schedule=after("again"))
 
     async def story(world):

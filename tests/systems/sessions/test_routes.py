@@ -1,4 +1,4 @@
-"""The six routes, over HTTP: the shapes, statuses and texts that their users know."""
+"""The six routes over HTTP, with the shapes, statuses and texts of the origin."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Prompts go to their sessions at their times: whatever the server answers, and through restarts."""
+"""Prompts are sent to their sessions on time, whatever the server answers, and across restarts."""
 
 import asyncio
 import contextlib
@@ -450,7 +450,7 @@ def test_a_prompt_may_name_the_date_and_the_last_run(world):
 
 
 @pytest.mark.req("C7", "C42")
-def test_errors_are_logged_with_their_prefix_and_stop_nothing(world, told):
+def test_errors_are_logged_with_their_prefix_and_stop_nothing(world, logged):
     async def story(world):
         await world.put("daily")
         await world.let_pass("1h")
@@ -464,7 +464,7 @@ def test_errors_are_logged_with_their_prefix_and_stop_nothing(world, told):
         return world.last_run("daily")["lastResult"]
 
     assert world.play(story) == "success"
-    assert told() == [
+    assert logged() == [
         "[SCHEDULER] daily: Session busy - agent currently running",
         "[SCHEDULER] daily: HTTP 500: Internal Server Error",
     ]
@@ -511,7 +511,7 @@ def test_only_enabled_schedules_that_are_due_are_sent(world):
 
 @pytest.mark.req("C31")
 def test_overdue_prompts_are_sent_in_the_order_in_which_they_were_due(world):
-    """The clock is real: what is started in one millisecond has no order but that of names."""
+    """The clock is real: runs started in one millisecond are ordered by name."""
     slugs = ["d", "b", "e", "a", "c"]
     for n, slug in enumerate(slugs):
         world.define(slug)
@@ -527,7 +527,7 @@ def test_overdue_prompts_are_sent_in_the_order_in_which_they_were_due(world):
 
 @pytest.mark.req("C8")
 def test_sessions_live_in_the_home_folder_of_the_server_beside_the_schedules(tmp_path, monkeypatch):
-    """Both programs have nothing but their defaults; the server makes its folders itself."""
+    """Both programs use their defaults; the server creates its folders."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     there = tmp_path / ".caco" / "schedule" / "daily"
@@ -593,7 +593,7 @@ def test_schedule_in_progress_is_not_queued_again(world):
         await world.put("long", sessionConfig={"feedback": True}, schedule=every)
         await world.let_pass("20m")
         (running,) = await world.service.runs()
-        await world.let_pass("20m")  # its next time comes
+        await world.let_pass("20m")  # its next tick is due
         return running, await world.service.runs()
 
     world.settings = {"sessions_minimum": 20 * 60_000}
@@ -609,7 +609,7 @@ def test_feedback_run_does_not_block_the_launcher(world):
         await world.put("other")
         await world.run("daily")
         session = world.last_run("daily")["sessionId"]
-        world.server.busy.add(session)  # its agent has a day's work to do
+        world.server.busy.add(session)  # its agent works for a day
         await world.run("other")
         return [world.last_run(slug)["lastResult"] for slug in ("daily", "other")]
 
@@ -688,7 +688,7 @@ def test_run_without_a_report_ends_after_half_an_hour(world):
 
 @pytest.mark.req("C45")
 def test_kill_9_after_the_prompt_was_sent_does_not_send_it_again(world):
-    """What is left behind is what was on the disk while the server had the prompt."""
+    """The state on disk is that of a crash while the server had the prompt."""
     left = world.folder.parent / "left"
 
     async def first(world):

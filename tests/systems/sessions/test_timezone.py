@@ -1,4 +1,4 @@
-"""A cron expression may be of a zone; without one it is of UTC."""
+"""A cron expression may have a zone; the default is UTC."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A prompt is sent once: what waits gives way to what is newer, and to whoever disables it."""
+"""A prompt is sent once: a waiting retry gives way to a newer run, and to disabling."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ SUCCESS_AND_CANCELED = [("SUCCESS", None), ("CANCELED", "a newer run took its pl
 
 
 async def failed(world, slug="daily", *, by="hand"):
-    """Have a run of a slug wait to be tried again, after an error; the server is well again."""
+    """Make a run of a slug wait for its retry after an error; the server works again."""
     await world.put(slug)
     world.server.fails = True
     if by == "hand":

@@ -1,4 +1,4 @@
-"""A scheduled session holds its place until the server says that it is idle again."""
+"""A scheduled session holds its place until the server reports it as idle."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ HOURLY = {"type": "interval", "intervalMinutes": 60}
 
 
 async def due(world, length="1h"):
-    """Let time pass, and everything begin that is due; do not wait for sessions at work."""
+    """Advance the clock and start everything due, without waiting for busy sessions."""
     world.clock.advance(length)
     world.beat.wake()
 
@@ -40,7 +40,7 @@ def test_overdue_prompts_are_sent_one_after_the_other_each_when_the_last_session
     async def story(world):
         for n in range(1, 4):
             await until(lambda n=n: len(world.messages) == n)
-            for _ in range(20):  # the others have every chance to be sent
+            for _ in range(20):  # enough time for the others to be sent
                 await asyncio.sleep(0.01)
                 at_once.append(len(world.server.busy))
             assert len(world.messages) == n
@@ -103,7 +103,7 @@ def test_server_that_does_not_report_busy_frees_the_place_with_its_answer(world)
     ],
 )
 def test_every_format_of_busy_is_understood(world, state, listed):
-    """The list of an older server has it, by the folder that sessions work in."""
+    """The list of an older server reports it, grouped by folder."""
     server = world.server
 
     async def states(request):
@@ -395,7 +395,7 @@ def test_session_that_has_a_later_prompt_is_not_stopped_for_an_earlier_run(world
     async def story(world):
         config = {"feedback": True}
         await world.put("long", sessionConfig=config, enabled=False, timeoutMinutes=10)
-        await world.sessions._tidying.abandon()  # it comes late
+        await world.sessions._tidying.abandon()  # it runs late
         first = await world.service.start("long")
         await world.beat.settle()
         await world.service.cancel(first.run_id)

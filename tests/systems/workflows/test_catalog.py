@@ -1,4 +1,4 @@
-"""Workflows that are kept: listed, read and deleted, by function, and with their schedules."""
+"""Stored workflows: list, read and delete them by function, with their schedules."""
 
 import pytest
 

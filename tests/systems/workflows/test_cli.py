@@ -1,4 +1,4 @@
-"""`onbeat workflows`: what is kept is shown, read and deleted, and runs have inputs."""
+"""`onbeat workflows`: list, show and delete stored workflows, and start runs with inputs."""
 
 import asyncio
 import json

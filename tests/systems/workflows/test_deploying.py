@@ -1,4 +1,4 @@
-"""Deploying a DAG: its schedules are those that its triggers ask for."""
+"""Deploying a DAG defines the schedules of its triggers."""
 
 import asyncio
 
@@ -237,7 +237,7 @@ def test_separately_registered_schedule_is_not_changed_by_deploying(workflows):
         answered = await its.workflows.deploy(a_dag(trigger()))
         return answered["removed"], await ids(its)
 
-    # One that deploying has made is its own, also when it was changed since.
+    # A schedule made by deploying belongs to it, even after an edit.
     assert workflows.play(story) == (["report/evening"], ["report/adhoc", "report/morning"])
 
 
@@ -281,7 +281,7 @@ def test_deployment_that_never_wins_is_refused(workflows):
 
 
 class TestOwners:
-    """Whoever sees only their own speaks for nobody else."""
+    """A caller with an owner acts for no other user."""
 
     def of(self, its, owner="ann", scope="define"):
         return its.workflows.of(its.beat.service.of(Caller(f"token:{owner}", scope, owner)))
@@ -382,7 +382,7 @@ class TestOwners:
 
 
 class TestReading:
-    """The admin reads: what is there, and what became of it."""
+    """The admin reads the schedules and their runs."""
 
     @pytest.mark.req("W6", "W67")
     def test_schedules_are_listed_by_user_and_by_workflow(self, workflows):
@@ -524,7 +524,7 @@ def test_setting_limits_missed_ticks_started_per_second():
     async def story(its):
         given = {"catchup_policy": "fire_immediately", "overlap_policy": "allow"}
         await its.with_dag(cron_expr="*/10 * * * *", **given)
-        await its.let_pass("1h5m")  # six ticks, of which each second may have two
+        await its.let_pass("1h5m")  # six ticks, at most two each second
         first = len(its.keys)
         for _ in range(8):
             await its.let_pass("1s")

@@ -1,4 +1,4 @@
-"""The example that the page shows, started as `make example-workflows` does."""
+"""The example of the page, started as `make example-workflows` does."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_environment_settings_of_the_origin_apply(tmp_path):
 
 
 class Playing:
-    """The example in a folder of its own, at ports that are free, as a terminal runs it."""
+    """The example in a separate folder, at free ports, as a terminal runs it."""
 
     def __init__(self, folder):
         self.folder, self.told, self.api = folder / "workflows", folder / "told", free_port()
@@ -96,7 +96,7 @@ class Playing:
             )  # fmt: skip
 
     def interrupt(self):
-        """Do what Ctrl-C does: all that is at the terminal hears of it."""
+        """Send SIGINT to the process group, as Ctrl-C does."""
         os.killpg(self.playing.pid, signal.SIGINT)
         return self.playing.wait(30)
 
@@ -161,7 +161,7 @@ def test_executor_alone_reports_a_port_in_use_in_one_line():
 
 
 class Listening(ThreadingHTTPServer):
-    """What an executor tells of runs, answered with one status after another, then with 200."""
+    """Reports of an executor, answered with the given statuses, then with 200."""
 
     def __init__(self, *statuses):
         super().__init__(("127.0.0.1", 0), _Hearing)
@@ -183,7 +183,7 @@ class _Hearing(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def execute(tmp_path):
-    """Run the executor of the example, which waits for less long; hand a DAG to it."""
+    """Run the executor of the example, with shorter delays; hand a DAG to it."""
     port = free_port()
     text = (EXAMPLE / "executor.py").read_text()
     assert "time.sleep(1)" in text
@@ -218,7 +218,7 @@ def execute(tmp_path):
 def test_executor_of_the_page_repeats_unconfirmed_reports_and_runs_once(execute):
     with Listening(409, 503, 409) as onbeat:
         url = f"http://127.0.0.1:{onbeat.server_address[1]}/status"
-        for times in (4, 1):  # what comes again, after its end was heard, is told once more
+        for times in (4, 1):  # a repeated key, after its outcome was reported, is reported again
             execute("k" * 64, Onbeat_Callback=url, Onbeat_Callback_Token="t")
             told = [onbeat.told.get(timeout=15)["status"] for _ in range(times)]
             assert told == ["SUCCESS"] * times

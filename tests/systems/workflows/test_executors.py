@@ -1,4 +1,4 @@
-"""Who runs DAGs: what they are given, and what their answers mean."""
+"""Executors: their input, and the outcomes of their answers."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ AS_JSON = {
 
 
 class Server:
-    """What answers requests, and keeps them."""
+    """Answers requests and records them."""
 
     def __init__(self, answer):
         self.answer, self.asked = answer, []
@@ -51,7 +51,7 @@ def test_executor_gets_the_token_and_the_callback():
         return {"Onbeat-Callback": f"http://here/{key}"}
 
     _, (*_, headers) = send(HttpResponse(200, "OK"), token="${env:EXECUTOR}", callback=callback)
-    assert headers["Authorization"] == "Bearer ${env:EXECUTOR}"  # filled by whoever sends it
+    assert headers["Authorization"] == "Bearer ${env:EXECUTOR}"  # resolved by the HTTP client
     assert headers["Onbeat-Callback"] == "http://here/key-1"
 
 

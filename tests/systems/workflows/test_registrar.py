@@ -1,4 +1,4 @@
-"""Schedules of workflows, in the words of their system: defined, read back, and run."""
+"""Schedules of workflows with the fields of their system: defined, read back, and run."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def test_new_version_is_started_from_then_on(workflows):
 
 
 class TestCatchingUp:
-    """The node was away from 12:00 to 15:30, and ticks of 13:00, 14:00 and 15:00 with it."""
+    """The node was away from 12:00 to 15:30, and missed the ticks of 13:00, 14:00 and 15:00."""
 
     async def away(self, its, **given):
         await its.with_dag(overlap_policy="allow", **given)
@@ -229,7 +229,7 @@ def test_paused_schedule_starts_nothing_until_resumed(workflows):
     async def story(its):
         await its.with_dag()
         await its.registrar.pause_schedule("hourly-report", True)
-        await its.upsert(jitter_ms=1)  # which is no reason to go on
+        await its.upsert(jitter_ms=1)  # which does not resume it
         paused = await its.registrar.get_schedule("hourly-report")
         await its.upsert()
         await its.let_pass("1h")

@@ -1,4 +1,4 @@
-"""Workflows over HTTP: the same as the functions, by whoever may, and hearing from executors."""
+"""Workflows over HTTP: the same as the functions, access control, and reports of executors."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ TRIGGER = {"id": "yearly", "type": "schedule_based", "schedule": {"cron_expr": "
 
 
 class Executor(ThreadingHTTPServer):
-    """A server that answers as it is told, and keeps what it is sent."""
+    """A server with given answers that records requests."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -28,7 +28,7 @@ class Executor(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def awaited(self, n):
-        """Return what came, as soon as there are so many."""
+        """Return the requests, as soon as there are this many."""
         until = time.monotonic() + 10
         while len(self.asked) < n:
             assert time.monotonic() < until, self.asked
@@ -66,7 +66,7 @@ def api(tmp_path_factory, executor):
 
 
 class ByFunction:
-    """The registrar as a program has it; what it refuses is told as its class and field."""
+    """The registrar in a program; a refusal is returned as its class and field."""
 
     def __init__(self, api):
         self._api, self._workflows = api, api.beat.systems.workflows
@@ -183,7 +183,7 @@ class OverHttp:
 
 
 class ByIdOverHttp(OverHttp):
-    """The same, by the route for one schedule that some know."""
+    """The same, by the route for one schedule."""
 
     def pause(self, schedule_id, paused):
         path = f"schedules/{_quoted(schedule_id)}/pause"
@@ -201,8 +201,8 @@ def without_times_of(found):
     return [without_times_of(each) for each in found] if isinstance(found, list) else found
 
 
-def told_of(way, name):
-    """Return what every call of this system answers, in one way of calling it."""
+def answers_of(way, name):
+    """Return the answers of all calls, in one way of calling."""
     mine = YEARLY | {"schedule_id": name}
     without_times = {"updated_at": "", "next_run_at": ""}
     yield way.get(name)
@@ -328,7 +328,7 @@ WRONG = [
 def test_functions_and_routes_answer_the_same(api, executor):
     executor.status = 200
     by_function, over_http, by_id = (
-        list(told_of(way(api), "yearly/one")) for way in (ByFunction, OverHttp, ByIdOverHttp)
+        list(answers_of(way(api), "yearly/one")) for way in (ByFunction, OverHttp, ByIdOverHttp)
     )
     assert over_http == by_function
     assert by_id == by_function
@@ -379,11 +379,11 @@ def test_routes_require_a_token(api):
 
 
 class TestCallback:
-    """What an executor tells of a run that it was given, with the token that it was given."""
+    """Reports of an executor about a run, with its callback token."""
 
     @pytest.fixture
     def begun(self, api, executor):
-        """Have a run that the executor has begun, and return what it was sent."""
+        """Start a run on the executor, and return the request."""
         executor.status, executor.body, executor.asked = 202, {"run_id": "r-1"}, []
         way = OverHttp(api)
         way.deploy(DAG | {"triggers": [TRIGGER]}, workflow_id="told", version=1, user_id="ada")

@@ -1,4 +1,4 @@
-"""The run launcher, called by hand and by the engine: what is handed over, and how often."""
+"""The run launcher, called manually and by the engine: hand-overs and retries."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ ASKED = ("report", 3, "ada", "2026-01-01T14:00:00+01:00", "key-1")
 
 
 class Launching:
-    """A run launcher of a folder with one DAG, whose executor answers one thing after another."""
+    """A run launcher of a folder with one DAG, whose executor gives a list of answers."""
 
     def __init__(self, folder, *answers):
         self.answers, self.given, self.slept = list(answers), [], []
@@ -256,7 +256,7 @@ def test_executor_may_report_the_id_and_the_start_of_a_run(workflows):
     told, times = workflows.play(story)
     begun = ("STARTED", "r-1")
     assert told == [("STARTED", None), begun, begun, ("SUCCESS", "r-1")]
-    assert times == 1  # the same again is no news
+    assert times == 1  # the same outcome again is not an event
 
 
 @pytest.mark.req("W28")

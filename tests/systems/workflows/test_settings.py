@@ -1,4 +1,4 @@
-"""What settings say of schedules that were there before: it holds from the next start on."""
+"""Settings apply to existing schedules from the next start."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def world(tmp_path):
 
 
 async def restart(its, **settings):
-    """Have another node with other settings come after this one has ended."""
+    """Start another node with other settings after this one has stopped."""
     await its.beat.close()
     its.settings = Settings(database=its.settings.database, **settings)
     its.beat = its._new_beat()

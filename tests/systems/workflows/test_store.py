@@ -1,4 +1,4 @@
-"""Where the DAGs of workflows are: one contract for both places, and what only files can suffer."""
+"""Stores of DAGs: one contract for both, and failures of files."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from tests.systems.workflows.conftest import DAG, World
 
 @pytest.fixture(params=["directory", "database"])
 def kept(request, tmp_path):
-    """Where DAGs are kept, and how to tell a story of it."""
+    """A store of DAGs, and how to run a story with it."""
 
     def play(story):
         async def whole(its):
@@ -82,7 +82,7 @@ def test_invalid_dag_is_refused_with_a_reason(kept, workflow_id, version, dag, p
 
 
 class TestFiles:
-    """DAGs as files, which others may write as well."""
+    """DAGs as files, which other programs may write."""
 
     def load(self, folder, workflow_id="report", version=1):
         return asyncio.run(DirectoryStore(folder).load_dag(workflow_id, version))

@@ -1,4 +1,4 @@
-"""What the pseudo-code of this system falls into: an hour of minutely ticks, 59 of which are seen.
+"""Traps in the pseudo-code of the origin: an hour of minutely ticks, 59 of which are checked.
 
 Each case is also played with a crash of the node in the middle, while a run is on its way. The
 executor lives elsewhere: it goes on, and tells of ends to whoever is there then.
@@ -26,14 +26,14 @@ def key_of(run_at):
 
 
 class Hour(World):
-    """A world whose executor begins runs, and tells of their ends if it does so at all."""
+    """A world whose executor accepts runs, and may report their outcomes."""
 
     def __init__(self, folder, *, lasts=None, **settings):
         super().__init__(f"sqlite:///{folder}/onbeat.db", **settings)
         self.lasts, self.ends, self.begun = lasts, {}, {}
 
     def begin(self, meta):
-        """Begin a run, unless it is known by its key; it will end `lasts` seconds later."""
+        """Begin a run, unless its key is known; it will end `lasts` seconds later."""
         key = meta["idempotency_key"]
         if key not in self.begun:
             self.begun[key] = self.clock.now()
@@ -48,7 +48,7 @@ class Hour(World):
             await self.beat.settle()
 
     async def go_on_until(self, last, *, crash_at=None, down="0s"):
-        """Stop at every minute and at every end, and have the node crash if that is asked for."""
+        """Stop at every minute and at every end, and crash the node if requested."""
         while self.clock.now() < last:
             now = self.clock.now()
             moments = [(now // 60_000 + 1) * 60_000, *self.ends.values(), last]
@@ -60,7 +60,7 @@ class Hour(World):
 
 
 def play(hour, *, crashes, minutes=60, down="0s", **given):
-    """Play an hour, and return the runs that there are: in order, with `run_at` in seconds."""
+    """Play an hour, and return the runs: in order, with `run_at` in seconds."""
 
     async def story(its):
         await its.with_dag(**(MINUTELY | given))
@@ -216,7 +216,7 @@ def test_hand_over_interrupted_by_a_crash_is_repeated_with_the_same_key(tmp_path
         await its.with_dag(**MINUTELY)
         for minute in MINUTES:
             if minute == MINUTES[29]:
-                its.answer = lambda _: asyncio.sleep(3600)  # it is on its way as the node dies
+                its.answer = lambda _: asyncio.sleep(3600)  # in progress when the node dies
                 its.clock.advance(minute * 1000 - its.clock.now())
                 its.beat.wake()
                 while len(its.keys) < 30:  # noqa: ASYNC110 - the executor tells nobody
@@ -276,7 +276,7 @@ def test_six_fields_are_seconds_first(tmp_path):
         (
             "2026-03-07T12:00:00Z",
             "30 2 * * *",
-            ["2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"],  # also in the hour that is not there
+            ["2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"],  # even in the skipped hour
         ),
     ],
 )
@@ -316,7 +316,7 @@ def test_passed_end_at_drops_no_owed_tick(tmp_path):
         owing = {"overlap_policy": "allow", "catchup_policy": "fire_immediately"}
         await its.with_dag(**(MINUTELY | owing | {"end_at": "2026-01-01T12:05:30Z"}))
         await its.let_pass("1m")
-        await its.crash("30m")  # the end is long past when somebody is there again
+        await its.crash("30m")  # `end_at` has passed when a node is up again
         await its.let_pass("5m")
         return await its.get("m")
 
