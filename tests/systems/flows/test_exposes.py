@@ -306,7 +306,7 @@ def test_invalid_enabled_is_reported_and_affects_no_other(switch, of):
     if of == "expose":
         wrong = {"meta": [flow], "enabled": switch}
     found = read_exposes([("a", wrong), ("b", {"meta": [flow], "enabled": 1})], str)
-    assert list(found.right) == ["b/-/127.0.0.1/8125/-"]
+    assert list(found.valid) == ["b/-/127.0.0.1/8125/-"]
     (why,) = found.invalid.values()
     assert why.startswith("enabled: ")
     assert why.endswith(" is neither true nor false (true or false)")
@@ -320,7 +320,7 @@ def test_any_error_in_an_expose_affects_no_other():
     flow = {"url": URL, "data": {"schedule": {"cron": "0 * * * *"}}}
     both = {"meta": [flow, Odd(), flow | {"url": f"{URL}clean"}]}
     found = read_exposes([("a", Odd()), ("b", both), ("c", {"meta": [flow]})], str)
-    assert list(found.right) == [f"{each}/-/127.0.0.1/8125/-" for each in ("b", "c")]
+    assert list(found.valid) == [f"{each}/-/127.0.0.1/8125/-" for each in ("b", "c")]
     assert found.unread == {"a", "b"}
     assert "it cannot be read: RuntimeError: no such luck" in found.invalid["a"]
 

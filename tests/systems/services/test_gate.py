@@ -171,7 +171,7 @@ class TestClosingTheGate:
     def test_timer_defined_behind_the_closed_gate_is_deleted(self, world):
         # Such as a process that had read the file just before the gate was closed.
         async def story(world):
-            timer = Services(a_file()).timers().right["hourly"]
+            timer = Services(a_file()).timers().valid["hourly"]
             await world.edit(timers_enabled=False)
             await world.beat.service.define([timer.schedule], source="services")
             await world.system.step()

@@ -105,7 +105,7 @@ def test_configuration_in_elisp_becomes_a_valid_services_file():
     }
     services = Services(found.fields)
     assert services.are_timers_on
-    assert list(services.timers().right) == ["nightly", "boot"]
+    assert list(services.timers().valid) == ["nightly", "boot"]
     assert reported(CONFIGURATION) == [
         "12: service 'nm' is simple; timers start oneshots only",
         "13: 'pasystray' is a simple service; only oneshots are translated",
@@ -163,7 +163,7 @@ def test_unit_file_is_a_service():
         ("(setq supervisor-timers)", "1: setq has a variable without a value"),
         ("(setq supervisor-programs '((\"a\" :type oneshot :stage\n stage1)))", "2: service 'a': :stage is not"),
         ("(setq supervisor-programs '((\"a \\\"b\" :type oneshot)))", "1: 'a \"b' has an unclosed quote"),
-        ("(setq supervisor-programs '((\"a\" :type oneshot)\n(\"a\" :type oneshot)))", "2: service 'a' is there twice"),
+        ("(setq supervisor-programs '((\"a\" :type oneshot)\n(\"a\" :type oneshot)))", "2: service 'a' appears twice"),
         ("(setq supervisor-programs `((,cmd :type oneshot)))", "1: (unquote ...) is not a keyword"),
         ("(setq supervisor-timers '((:id \"t\" :on-cal 1)))", "1: unknown keyword :on-cal, the timer"),
         ("(setq supervisor-timers '((:id \"t\"\n:target)))", "2: ':target' has no value"),
@@ -258,7 +258,7 @@ def test_dotted_lists_are_lists():
         ("(a . b c)", "x:1: more than one form after a dot"),
         ("'", "x:1: the file ends within a form"),
         ("#", "x:1: '' is not supported"),
-        (r'"\C-a"', r"x:1: the escape '\\C' is not read"),
+        (r'"\C-a"', r"x:1: the escape '\\C' is not supported"),
         (r'"\ud800"', "x:1: 'ud800' is not a character"),
         ("(" * (DEEPEST + 2), "x:1: lists are nested too deeply"),
         ("'" * (DEEPEST + 2) + "a", "x:1: lists are nested too deeply"),

@@ -21,7 +21,7 @@ def read(*timers, **around):
 def only(*timers, **around):
     found = read(*timers, **around)
     assert found.invalid == {}
-    (timer,) = found.right.values()
+    (timer,) = found.valid.values()
     return timer
 
 
@@ -75,7 +75,7 @@ class TestTopLevelFields:
 
     def test_default_zone_is_that_of_the_machine(self):
         found = Services(a_file(), timezone="Asia/Tokyo").timers()
-        assert found.right["hourly"].schedule.trigger.timezone == "Asia/Tokyo"
+        assert found.valid["hourly"].schedule.trigger.timezone == "Asia/Tokyo"
 
     @pytest.mark.parametrize(
         ("given", "problem"),
@@ -135,7 +135,7 @@ class TestSpelling:
     def test_field_names_of_the_origin_are_accepted(self):
         found = Services(ORIGIN)
         assert (found.are_timers_on, found.state_file) == (True, "state.json")
-        (timer,) = found.timers().right.values()
+        (timer,) = found.timers().valid.values()
         ours = only({
             "id": "nightly", "target": "backup", "persistent": False,
             "on_calendar": {"minute": [0, 30], "hour": 3, "day_of_week": [1, 2],
@@ -152,7 +152,7 @@ class TestSpelling:
     def test_services_may_be_a_list_as_well(self):
         listed = [{":id": "backup", ":argv": ["./backup.sh"]}]
         found = Services(ORIGIN | {"supervisor-programs": listed}).timers()
-        assert list(found.right) == ["nightly"]
+        assert list(found.valid) == ["nightly"]
 
     def test_error_in_a_list_uses_the_spelling_of_the_file(self):
         listed = [
@@ -268,7 +268,7 @@ def test_invalid_timer_is_reported_with_its_reason_and_the_others_run(timer, rea
     file = a_file(wrong, HOURLY)
     file["services"]["shell"] = {"argv": ["sh"], "type": "simple"}
     found = Services(file).timers()
-    assert list(found.right) == ["hourly"]
+    assert list(found.valid) == ["hourly"]
     ((_, told),) = found.invalid.items()
     assert told.startswith(reason)
 
@@ -277,8 +277,8 @@ def test_invalid_timer_is_reported_with_its_reason_and_the_others_run(timer, rea
     ("timer", "told"),
     [
         ({"on_calendar": "0 3 * * *"},
-         ("on_calendar must be a set of fields, or a list of them: '0 3 * * *' is a text, "
-         "and there is no cron here ({hour: 3, minute: 0})")),
+         ("on_calendar must be a set of fields, or a list of them: '0 3 * * *' is a string; "
+         "cron expressions are not supported ({hour: 3, minute: 0})")),
         ({"on_calendar": {"day_of_week": ["MON", "Mo"]}},
          f"on_calendar day_of_week {NO_CALENDAR}: 'Mo' is invalid (names such as MON are valid)"),
         ({"on_calendar": {"month": 1.5}},
@@ -352,13 +352,13 @@ class TestDuplicates:
     @pytest.mark.req("S54")
     def test_first_of_two_timers_with_one_id_runs(self):
         found = read(HOURLY, HOURLY | {"on_calendar": {"minute": 30}})
-        assert found.right["hourly"].schedule.trigger.minute == "0"
+        assert found.valid["hourly"].schedule.trigger.minute == "0"
         assert found.invalid == {"hourly": "duplicate timer ID"}
 
     @pytest.mark.req("S54")
     def test_duplicate_of_an_invalid_timer_does_not_run_and_the_first_reason_stays(self):
         found = read(HOURLY | {"target": "nope"}, HOURLY)
-        assert found.right == {}
+        assert found.valid == {}
         assert found.invalid == {"hourly": "target 'nope' not found in services"}
 
     def test_invalid_timers_are_sorted_by_id(self):
@@ -393,12 +393,12 @@ class TestGroups:
     """Timers of one service share a group of one place, with a unique name."""
 
     def test_timer_with_an_unshared_service_has_no_group(self):
-        found = Services(a_file()).timers().right["hourly"].schedule.policy
+        found = Services(a_file()).timers().valid["hourly"].schedule.policy
         assert (found.group, found.start_deadline) == (None, None)
 
     @pytest.mark.req("S33")
     def test_timers_that_share_a_service_have_its_group(self):
-        found = Services(a_file(HOURLY, HOURLY | {"id": "other"})).timers().right
+        found = Services(a_file(HOURLY, HOURLY | {"id": "other"})).timers().valid
         policies = [timer.schedule.policy for timer in found.values()]
         assert [(each.group, each.start_deadline) for each in policies] == [
             ("services/backup", 5000)

@@ -274,7 +274,7 @@ def test_deployment_that_never_wins_is_refused(workflows):
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("onbeat.systems.workflows.system.DeployTurn.is_own", is_own)
-            with pytest.raises(InvalidSchedule, match="others deploy 'report' at the same time"):
+            with pytest.raises(InvalidSchedule, match="'report' is being deployed concurrently"):
                 await its.workflows.deploy(a_dag(trigger()))
 
     workflows.play(story)
@@ -353,7 +353,7 @@ class TestOwners:
 
         told, whose = workflows.play(story)
         assert told.startswith(
-            "user_id: 'hourly-report' belongs to 'ada' (another schedule_id, or "
+            "user_id: 'hourly-report' belongs to 'ada' (choose another schedule_id, or "
         )
         assert whose == "ada"
 

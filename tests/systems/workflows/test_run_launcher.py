@@ -426,13 +426,13 @@ class TestExecutorOfAProgram:
         def run(dag, meta): ...
 
         assert beat.executor(run) is run
-        with pytest.raises(InvalidSchedule, match="executor: there is another"):
+        with pytest.raises(InvalidSchedule, match="executor: another executor is set"):
             beat.executor(print)
 
     def test_executor_is_registered_before_the_program_runs(self):
         async def whole():
             async with Onbeat("sqlite://") as beat:
-                with pytest.raises(InvalidSchedule, match="executor: it runs already"):
+                with pytest.raises(InvalidSchedule, match="executor: the scheduler is running"):
                     beat.executor(print)
 
         asyncio.run(whole())

@@ -46,7 +46,7 @@ class Scheduled:
 class FoundExposes:
     """The flows of exposes. Those of `unread` exposes are unknown."""
 
-    right: dict[str, Scheduled] = field(default_factory=dict)  # valid flows, by schedule id
+    valid: dict[str, Scheduled] = field(default_factory=dict)  # valid flows, by schedule id
     invalid: dict[str, str] = field(default_factory=dict)  # reasons, by key
     unread: set[str] = field(default_factory=set)  # names of exposes that could not be read
 
@@ -94,12 +94,12 @@ def _read_flow(name: str, n: int, flow: object, parse: Parse, found: FoundExpose
     if scheduled is None:
         return
     schedule_id = scheduled.schedule.schedule_id
-    if schedule_id in found.right:
+    if schedule_id in found.valid:
         problem = "two flows of this expose have this url"
         twice = InvalidSchedule("url", problem, hint="the first one is used")
         found.refuse(f"{key} (meta[{n}])", twice)
     else:
-        found.right[schedule_id] = scheduled
+        found.valid[schedule_id] = scheduled
 
 
 def _scheduled(key: str, url: object, flow: object, parse: Parse) -> Scheduled | None:

@@ -18,11 +18,11 @@ LOGIN_SETTINGS = "flows_user and flows_password, or KODO_TIMER_USER"
 VISIBLE = re.compile(r"[!-~]{1,8000}")
 
 
-class PanelAway(Exception):  # noqa: N818 - it says what is so
+class PanelAway(Exception):  # noqa: N818 - it names the condition
     """The panel could not be reached, so nothing was started: a retry may succeed."""
 
 
-class PanelRefuses(Exception):  # noqa: N818 - it says what is so
+class PanelRefuses(Exception):  # noqa: N818 - it names the condition
     """The panel refuses the login: a retry cannot succeed."""
 
 

@@ -164,40 +164,40 @@ class FlowTimer:
         rows = {row.schedule_id: row for row in await self._rows()}
         removed = [
             each
-            for each in rows.keys() - found.right.keys()
+            for each in rows.keys() - found.valid.keys()
             if each.partition("/")[0] not in found.unread
         ]
-        schedules = [each.schedule for each in found.right.values()]
+        schedules = [each.schedule for each in found.valid.values()]
         await self._service.define(schedules, source=SOURCE, user_id=self._user, remove=removed)
         for each in sorted(removed):
             log.info("%s is scheduled no longer", key_of(rows[each]))
-        for schedule_id, scheduled in found.right.items():
+        for schedule_id, scheduled in found.valid.items():
             if schedule_id not in rows:
                 log.info("%s is scheduled: %s", scheduled.key, scheduled.config.cron)
         for key, why in found.invalid.items():
             if self._invalid.get(key) != why:
                 log.warning("%s is ignored: %s", key, why)
         self._invalid, self._found = dict(found.invalid), found
-        self._keys = {each: scheduled.key for each, scheduled in found.right.items()}
+        self._keys = {each: scheduled.key for each, scheduled in found.valid.items()}
         self._keys |= {each: key_of(rows[each]) for each in rows.keys() - set(removed)}
 
     async def _check(self, found: FoundExposes) -> None:
         """Mark flows as invalid that no launcher accepts, or whose ids are already taken."""
-        ids = list(found.right)
+        ids = list(found.valid)
         existing = await self._service.schedules(ScheduleFilter(ids=ids)) if ids else []
         for row in existing:
             if row.source != SOURCE:
-                scheduled = found.right.pop(row.schedule_id)
+                scheduled = found.valid.pop(row.schedule_id)
                 problem = f"the schedule {row.schedule_id!r} exists already and is not a flow"
                 found.refuse(
                     scheduled.key, InvalidSchedule("url", problem, hint="choose another name")
                 )
-        for schedule_id, scheduled in list(found.right.items()):
+        for schedule_id, scheduled in list(found.valid.items()):
             try:
                 with naming("schedule"), renamed_errors(FIELD_NAMES):
                     self._service.check(scheduled.schedule)
             except InvalidSchedule as refused:
-                del found.right[schedule_id]
+                del found.valid[schedule_id]
                 found.refuse(scheduled.key, refused)
 
     async def _save(self) -> None:
@@ -292,7 +292,7 @@ class FlowTimer:
             case _:
                 return
 
-    def begun(self, attempt: Attempt, actor: str) -> None:
+    def on_begun(self, attempt: Attempt, actor: str) -> None:
         """Log that a Ray cluster has started a run, with the name of its actor."""
         if attempt.schedule_id in self._keys:
             self._log_launched(attempt.schedule_id, attempt.run_id, actor)

@@ -120,16 +120,16 @@ class Tracer:
 
 
 def with_tracer(
-    parameters: Mapping[str, inspect.Parameter], given: dict[str, object]
+    parameters: Mapping[str, inspect.Parameter], arguments: dict[str, object]
 ) -> dict[str, object]:
     """Return the arguments of a function, with a tracer for Kodosumi's `(inputs, tracer)`.
 
     A parameter `tracer` gets a tracer, and then a parameter `inputs` gets all inputs as one dict.
     Other functions get their inputs by name.
     """
-    if "tracer" not in parameters or ("tracer" in given and "inputs" not in parameters):
-        return given
-    named: dict[str, object] = {"inputs": given} if "inputs" in parameters else dict(given)
+    if "tracer" not in parameters or ("tracer" in arguments and "inputs" not in parameters):
+        return arguments
+    named: dict[str, object] = {"inputs": arguments} if "inputs" in parameters else dict(arguments)
     return named | {"tracer": Tracer()}
 
 

@@ -174,7 +174,7 @@ class _Translation:
         for place, (line, fields) in enumerate(self._timers):
             own = fields.get("id")
             name = own if isinstance(own, str) and own else f"timers[{place}]"
-            if name in found.right and name not in seen:
+            if name in found.valid and name not in seen:
                 yield fields
             else:
                 reason = "duplicate timer ID" if name in seen else found.invalid[name]

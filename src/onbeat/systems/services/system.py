@@ -92,7 +92,7 @@ class TimerSystem:
         if self._timers is None:
             return
         ids = {getattr(event, "schedule_id", "") for event in events}
-        if ids := ids & self._timers.right.keys():
+        if ids := ids & self._timers.valid.keys():
             self._changed |= ids
             self._reconciling.wake()
 
@@ -151,11 +151,11 @@ class TimerSystem:
         if services is None:
             return None
         timers, _ = await self._check(services, await self._switches())
-        if timer_id in timers.invalid and timer_id not in timers.right:
+        if timer_id in timers.invalid and timer_id not in timers.valid:
             raise InvalidSchedule(timer_id, timers.invalid[timer_id], hint="nothing was switched")
-        if timer_id not in timers.right:
-            raise NoSuchSchedule(timer_id, timers.right)
-        was = timers.right[timer_id]
+        if timer_id not in timers.valid:
+            raise NoSuchSchedule(timer_id, timers.valid)
+        was = timers.valid[timer_id]
         if was.is_enabled_there == on:
             await self._service.forget(SWITCHED, timer_id)
         else:
@@ -213,18 +213,18 @@ class TimerSystem:
         await self._use_state_file(self._state_file(services))
         positions = {
             timer_id: position
-            for timer_id, timer in timers.right.items()
+            for timer_id, timer in timers.valid.items()
             if (position := self._initial_position(timer_id, timer, stored.get(timer_id)))
             is not None
         }
-        schedules = [timer.schedule for timer in timers.right.values()]
-        removed = stored.keys() - timers.right.keys()
+        schedules = [timer.schedule for timer in timers.valid.values()]
+        removed = stored.keys() - timers.valid.keys()
         await self._service.define(schedules, source=SOURCE, remove=removed, beginnings=positions)
         if self._has_started:  # at the start their number is logged
             self._log_invalid(timers)
         self._timers, self._foreign_ids = timers, foreign_ids
         self._switched = await self._forget_unknown(switched, timers)
-        self._changed = set(timers.right)
+        self._changed = set(timers.valid)
 
     def _log_invalid(self, timers: Timers) -> None:
         before = {} if self._timers is None else self._timers.invalid
@@ -263,7 +263,7 @@ class TimerSystem:
     async def _rearm(self) -> None:
         """Set the next tick of timers that follow their success and whose tick was not run."""
         async with self._one_at_a_time:
-            timers = {} if self._timers is None else self._timers.right
+            timers = {} if self._timers is None else self._timers.valid
             idle = [
                 row.schedule_id
                 for row in self._rows.values()
@@ -294,20 +294,20 @@ class TimerSystem:
         """
         with _with_file_name(self._source):
             timers = await asyncio.to_thread(services.timers, switched)
-        right, invalid = dict(timers.right), dict(timers.invalid)
-        existing = await self._service.schedules(ScheduleFilter(ids=list(right)))
+        valid, invalid = dict(timers.valid), dict(timers.invalid)
+        existing = await self._service.schedules(ScheduleFilter(ids=list(valid)))
         foreign_ids = {row.schedule_id for row in existing if row.source != SOURCE}
         for timer_id in foreign_ids:
             invalid[timer_id] = f"{shown(timer_id)} is the id of another schedule"
-            del right[timer_id]
-        for timer_id, timer in list(right.items()):
+            del valid[timer_id]
+        for timer_id, timer in list(valid.items()):
             try:
                 with naming(f"services.{timer.target}"), renamed_errors(FIELD_NAMES):
                     self._service.check(timer.schedule)
             except InvalidSchedule as refused:
                 invalid[timer_id] = str(refused)
-                del right[timer_id]
-        return Timers(right, dict(sorted(invalid.items()))), foreign_ids
+                del valid[timer_id]
+        return Timers(valid, dict(sorted(invalid.items()))), foreign_ids
 
     async def _stored(self) -> list[ScheduleRow]:
         return await self._service.schedules(ScheduleFilter(source=SOURCE))
@@ -317,7 +317,7 @@ class TimerSystem:
         timers = self._timers
         if timers is None:
             return self._is_closed and bool(await self._stored())
-        if {row.schedule_id for row in await self._stored()} != timers.right.keys():
+        if {row.schedule_id for row in await self._stored()} != timers.valid.keys():
             return True
         if self._foreign_ids:
             still = await self._service.schedules(ScheduleFilter(ids=sorted(self._foreign_ids)))
@@ -335,7 +335,7 @@ class TimerSystem:
         self, switched: Mapping[str, bool], timers: Timers
     ) -> dict[str, bool]:
         """Return the switches, and forget those of timers that are no longer in the file."""
-        unknown = switched.keys() - timers.right.keys() - timers.invalid.keys()
+        unknown = switched.keys() - timers.valid.keys() - timers.invalid.keys()
         for timer_id in unknown:
             await self._service.forget(SWITCHED, timer_id)
         return {name: on for name, on in switched.items() if name not in unknown}

@@ -86,7 +86,7 @@ async def list_timers(
     found = await stored_timers(service, list(rows), known, timers)
     states = tuple(
         _state(timer_id, timer, found.get(timer_id), known.get(timer_id, NO_HISTORY))
-        for timer_id, timer in timers.right.items()
+        for timer_id, timer in timers.valid.items()
     )
     return TimerList(service.clock.now(), states, timers.invalid)
 
@@ -144,8 +144,8 @@ async def stored_timers(
 
 async def _crowded_out(service: Service, ids: Iterable[str], timers: Timers) -> dict[str, RunRow]:
     """Return the last run of each timer that was skipped because another timer used its service."""
-    right = timers.right
-    sharing = [each for each in ids if each in right and right[each].schedule.policy.group]
+    valid = timers.valid
+    sharing = [each for each in ids if each in valid and valid[each].schedule.policy.group]
     if len(sharing) > FEW:
         runs = await service.runs(RunFilter(reason=CROWDED_OUT), limit=MOST)
     else:

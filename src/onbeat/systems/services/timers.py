@@ -59,17 +59,17 @@ class ServiceTimer:
 class Timers:
     """The timers of a file."""
 
-    right: Mapping[str, ServiceTimer]  # valid timers by id, in file order
+    valid: Mapping[str, ServiceTimer]  # valid timers by id, in file order
     invalid: Mapping[str, str]  # the first reason, by id, or by position without one
 
 
 def timers_from_rows(rows: Iterable[ScheduleRow]) -> Timers:
     """Return timers from their schedules alone, without the file."""
-    right: dict[str, ServiceTimer] = {}
+    valid: dict[str, ServiceTimer] = {}
     for row in sorted(rows, key=lambda row: row.schedule_id):
         schedule = from_definition(row.schedule_id, row.definition)
         policy, target = schedule.policy, schedule.target
-        right[row.schedule_id] = ServiceTimer(
+        valid[row.schedule_id] = ServiceTimer(
             schedule,
             schedule.description,
             is_enabled=policy.enabled,
@@ -78,18 +78,18 @@ def timers_from_rows(rows: Iterable[ScheduleRow]) -> Timers:
             may_start=policy.enabled and target.is_enabled,
             follows_success=False,
         )
-    return Timers(right, {})
+    return Timers(valid, {})
 
 
 class Services:
     """The fields of a file of services; single invalid timers are not refused here."""
 
-    def __init__(self, given: object, *, timezone: str = "UTC") -> None:
+    def __init__(self, document: object, *, timezone: str = "UTC") -> None:
         """`timezone` is the default zone."""
-        if not isinstance(given, Mapping):
+        if not isinstance(document, Mapping):
             hint = "fields by name: services, timers, timers_enabled"
-            raise InvalidSchedule("", f"{shown(given)} is not a set of fields", hint=hint)
-        self._fields = read_aliases(given, is_top_level=True)
+            raise InvalidSchedule("", f"{shown(document)} is not a set of fields", hint=hint)
+        self._fields = read_aliases(document, is_top_level=True)
         check_known(self._fields, TOP_LEVEL_FIELDS)
         self._timezone = timezone
         # The gate must be opened explicitly; its parent is on by default.
@@ -109,20 +109,20 @@ class Services:
         reader = _ServicesReader(
             self._services(), self._fields.name("services"), *self._common_policy(), switched
         )
-        right: dict[str, ServiceTimer] = {}
+        valid: dict[str, ServiceTimer] = {}
         invalid: dict[str, str] = {}
         seen: set[str] = set()
-        for place, given in enumerate(listed):
-            name = _name_of(given) or f"timers[{place}]"
+        for place, entry in enumerate(listed):
+            name = _name_of(entry) or f"timers[{place}]"
             if name in seen:
                 invalid.setdefault(name, "duplicate timer ID")
                 continue
             seen.add(name)
             try:
-                right[name] = reader.read(given)
+                valid[name] = reader.read(entry)
             except InvalidSchedule as refused:
                 invalid[name] = str(refused)
-        return Timers(_with_groups(right), dict(sorted(invalid.items())))
+        return Timers(_with_groups(valid), dict(sorted(invalid.items())))
 
     def _flag(self, name: str, *, default: bool) -> bool:
         value = self._fields.fields.get(name, default)
@@ -159,20 +159,20 @@ class Services:
 
     def _common_policy(self) -> tuple[dict[str, object], str]:
         """Return the policy and the zone of all timers."""
-        given = self._fields
-        retry, window = given.fields.get("retry", RETRY), given.fields.get("catchup_window")
+        entry = self._fields
+        retry, window = entry.fields.get("retry", RETRY), entry.fields.get("catchup_window")
         if not isinstance(retry, (list, tuple)):
             problem = f"{shown(retry)} is not a list of delays"
-            raise InvalidSchedule(given.name("retry"), problem, hint="[30s, 2m, 10m]")
+            raise InvalidSchedule(entry.name("retry"), problem, hint="[30s, 2m, 10m]")
         found: dict[str, object] = {
             "retry": {"delays": [_length(each) for each in retry], "on": list(RETRY_ON)},
             "catchup_window": CATCHUP_WINDOW if window is None else _length(window),
         }
         names = {"retry.delays": "retry", "catchup_window": "catchup_window"}
-        with renamed_errors({ours: given.name(name) for ours, name in names.items()}):
+        with renamed_errors({ours: entry.name(name) for ours, name in names.items()}):
             read_policy(found)
-        with renamed_errors({"timezone": given.name("timezone")}):
-            return found, zone(given.fields.get("timezone", self._timezone)).name
+        with renamed_errors({"timezone": entry.name("timezone")}):
+            return found, zone(entry.fields.get("timezone", self._timezone)).name
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,24 +189,24 @@ class _ServicesReader:
         """Return a timer, or refuse it with the reason."""
         if not isinstance(raw, Mapping):
             raise _wrong(f"{shown(raw)} is not a set of fields")
-        given = _without_null_triggers(read_aliases(raw))
-        unknown = given.unknown(TIMER_FIELDS)
+        entry = _without_null_triggers(read_aliases(raw))
+        unknown = entry.unknown(TIMER_FIELDS)
         if unknown is not None:
-            raise _wrong(f"unknown keyword {unknown} ({given.meant(unknown, TIMER_FIELDS)})")
-        timer_id, target = (_text(given, name) for name in ("id", "target"))
-        is_enabled, is_persistent = (_flag(given, name) for name in ("enabled", "persistent"))
-        trigger = self._trigger(given)
+            raise _wrong(f"unknown keyword {unknown} ({entry.meant(unknown, TIMER_FIELDS)})")
+        timer_id, target = (_text(entry, name) for name in ("id", "target"))
+        is_enabled, is_persistent = (_flag(entry, name) for name in ("enabled", "persistent"))
+        trigger = self._trigger(entry)
         if target not in self.services:
-            raise _wrong(f"{given.name('target')} {shown(target)} not found in {self.place}")
-        runs, timeout = self._service(given, target)
+            raise _wrong(f"{entry.name('target')} {shown(target)} not found in {self.place}")
+        runs, timeout = self._service(entry, target)
         is_on = self.switched.get(timer_id, is_enabled)
         late = {"catchup": "once"} if is_persistent else {"catchup": "none", "grace": GRACE}
         policy = read_policy({**self.common_policy, **timeout, **late, "enabled": is_on})
         with renamed_errors(
-            {"schedule_id": given.name("id"), "calendar": given.name("on_calendar")}
+            {"schedule_id": entry.name("id"), "calendar": entry.name("on_calendar")}
         ):
             schedule = check_schedule(Schedule(timer_id, trigger, runs, policy, target))
-        may_start, follows = is_on and runs.is_enabled, "on_unit_active_sec" in given.fields
+        may_start, follows = is_on and runs.is_enabled, "on_unit_active_sec" in entry.fields
         return ServiceTimer(schedule, target, is_on, is_enabled, is_persistent, may_start, follows)
 
     def _service(self, timer: AliasedFields, name: str) -> tuple[Target, Fields]:
@@ -216,36 +216,36 @@ class _ServicesReader:
             if not isinstance(raw, Mapping):
                 hint = "{argv: [./backup.sh]}"
                 raise InvalidSchedule("", f"{shown(raw)} is not a service", hint=hint)
-            given = read_aliases(raw)
-            check_known(given, SERVICE_FIELDS)
-        kind = given.fields.get("type", "oneshot")
+            entry = read_aliases(raw)
+            check_known(entry, SERVICE_FIELDS)
+        kind = entry.fields.get("type", "oneshot")
         if kind != "oneshot":
             problem = f"{timer.name('target')} {shown(name)} is not a oneshot service"
-            raise _wrong(f"{problem} (its {given.name('type')} is {shown(kind)})")
-        with naming(f"{self.place}.{name}"), renamed_errors({"command": given.name("argv")}):
-            fields = given.fields
+            raise _wrong(f"{problem} (its {entry.name('type')} is {shown(kind)})")
+        with naming(f"{self.place}.{name}"), renamed_errors({"command": entry.name("argv")}):
+            fields = entry.fields
             own = {each: fields[each] for each in ("cwd", "env") if each in fields}
-            own["enabled"] = _flag(given, "enabled")
+            own["enabled"] = _flag(entry, "enabled")
             target = read_target({"command": fields.get("argv"), **own})
             timeout = {"timeout": _length(fields["timeout"])} if "timeout" in fields else {}
             read_policy(timeout)
         return target, timeout
 
-    def _trigger(self, given: AliasedFields) -> Trigger:
+    def _trigger(self, entry: AliasedFields) -> Trigger:
         parts: list[dict[str, object]] = []
-        fields = given.fields
+        fields = entry.fields
         if "on_calendar" in fields:
             several = fields["on_calendar"]
             each = several if isinstance(several, (list, tuple)) and several else [several]
-            parts += [{"calendar": _calendar(given, one)} for one in each]
+            parts += [{"calendar": _calendar(entry, one)} for one in each]
         if "on_startup_sec" in fields:
-            parts.append({"startup": _seconds(given, "on_startup_sec")})
+            parts.append({"startup": _seconds(entry, "on_startup_sec")})
         if "on_unit_active_sec" in fields:
-            parts.append({"after": {"success": _seconds(given, "on_unit_active_sec")}})
+            parts.append({"after": {"success": _seconds(entry, "on_unit_active_sec")}})
         if not parts:
-            names = ", ".join(given.name(name) for name in TRIGGERS)
+            names = ", ".join(entry.name(name) for name in TRIGGERS)
             raise _wrong(f"at least one trigger required ({names})")
-        with renamed_errors({"calendar": given.name("on_calendar")}):
+        with renamed_errors({"calendar": entry.name("on_calendar")}):
             return decode(parts[0] if len(parts) == 1 else {"any": parts}, timezone=self.timezone)
 
 
@@ -258,16 +258,16 @@ def _calendar(timer: AliasedFields, raw: object) -> dict[str, object]:
             f"{shown(raw)} is a string; cron expressions are not supported ({{hour: 3, minute: 0}})"
         )
         raise _wrong(f"{reason}: {no_cron}" if isinstance(raw, str) else reason)
-    given = read_aliases(raw)
-    unknown = given.unknown(CALENDAR)
+    entry = read_aliases(raw)
+    unknown = entry.unknown(CALENDAR)
     if unknown is not None:
-        raise _wrong(f"{name} has unknown field {unknown} ({given.meant(unknown, CALENDAR)})")
+        raise _wrong(f"{name} has unknown field {unknown} ({entry.meant(unknown, CALENDAR)})")
     found: dict[str, object] = {"minute": "*"}
-    for field, value in given.fields.items():
+    for field, value in entry.fields.items():
         several = value if isinstance(value, (list, tuple)) else [value]
         problem = None if value == "*" else _problem_of(field, several)
         if problem is not None:
-            raise _wrong(f"{name} {given.name(field)} {problem}")
+            raise _wrong(f"{name} {entry.name(field)} {problem}")
         found[field] = list(several)
     return found
 
@@ -277,8 +277,8 @@ def _problem_of(field: str, values: Sequence[object]) -> str | None:
     low, high, names = CALENDAR[field]
     for each in values:
         if type(each) is not int and not (isinstance(each, str) and each.upper() in names):
-            right = f" (names such as {names[1].upper()} are valid)" if names else ""
-            return f"{NO_VALUES}: {shown(each)} is invalid{right}"
+            hint = f" (names such as {names[1].upper()} are valid)" if names else ""
+            return f"{NO_VALUES}: {shown(each)} is invalid{hint}"
     if not values:
         return NO_VALUES
     if all(low <= each <= high for each in values if isinstance(each, int)):
@@ -287,14 +287,14 @@ def _problem_of(field: str, values: Sequence[object]) -> str | None:
     return f"{problem}: 0 is Sunday" if field == "day_of_week" else problem
 
 
-def _without_null_triggers(given: AliasedFields) -> AliasedFields:
+def _without_null_triggers(entry: AliasedFields) -> AliasedFields:
     """Return fields without empty triggers: null, or a calendar without fields."""
     fields = {
         name: value
-        for name, value in given.fields.items()
+        for name, value in entry.fields.items()
         if name not in TRIGGERS or not (value is None or value == {})
     }
-    return AliasedFields(fields, given.names)
+    return AliasedFields(fields, entry.names)
 
 
 def _with_groups(timers: Mapping[str, ServiceTimer]) -> dict[str, ServiceTimer]:
@@ -327,37 +327,37 @@ def _is_plain(character: str) -> bool:
     return character.isascii() and (character.isalnum() or character in "._-")
 
 
-def _name_of(given: object) -> str | None:
+def _name_of(entry: object) -> str | None:
     """Return the id of a timer, or of a service in a list, or None."""
-    if not isinstance(given, Mapping):
+    if not isinstance(entry, Mapping):
         return None
     for name in IDS:
-        found = given.get(name)
+        found = entry.get(name)
         if isinstance(found, str) and found:
             return found
     return None
 
 
-def _text(given: AliasedFields, name: str) -> str:
-    value = given.fields.get(name)
+def _text(entry: AliasedFields, name: str) -> str:
+    value = entry.fields.get(name)
     if not isinstance(value, str) or not value:
-        raise _wrong(f"{given.name(name)} must be a non-empty string")
+        raise _wrong(f"{entry.name(name)} must be a non-empty string")
     return value
 
 
-def _flag(given: AliasedFields, name: str) -> bool:
-    value = given.fields.get(name, True)
+def _flag(entry: AliasedFields, name: str) -> bool:
+    value = entry.fields.get(name, True)
     if not isinstance(value, bool):
-        raise _wrong(f"{given.name(name)} must be a boolean: {shown(value)} is not (true or false)")
+        raise _wrong(f"{entry.name(name)} must be a boolean: {shown(value)} is not (true or false)")
     return value
 
 
-def _seconds(given: AliasedFields, name: str) -> str:
+def _seconds(entry: AliasedFields, name: str) -> str:
     """Return a duration in seconds, rounded up."""
-    value = given.fields[name]
+    value = entry.fields[name]
     if isinstance(value, (int, float)) and type(value) is not bool and 0 < value <= LONGEST:
         return f"{ceil(value)}s"
-    problem = f"{given.name(name)} must be a positive number"
+    problem = f"{entry.name(name)} must be a positive number"
     if isinstance(value, (int, float)) and value > LONGEST:
         raise _wrong(f"{problem}: {shown(value)} is too long (at most {LONGEST})")
     raise _wrong(f"{problem}: {shown(value)} is not (seconds, without a unit, such as 300)")

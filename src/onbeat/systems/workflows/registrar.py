@@ -78,12 +78,12 @@ class Registrar:
     ) -> None:
         self._service, self._defaults, self._new_id = service, defaults, new_id
 
-    async def upsert_schedule(self, given: Fields) -> dict[str, object]:
+    async def upsert_schedule(self, values: Fields) -> dict[str, object]:
         """Define a schedule; return its `schedule_id`, generated unless given, and `next_run_at`.
 
         Omitted fields get their defaults. A paused schedule stays paused, and no past tick starts.
         """
-        schedule = self.read(given)
+        schedule = self.read(values)
         for left in reversed(range(TRIES)):
             existing = await self.check_free([schedule])
             row = existing.get(schedule.schedule_id)
@@ -223,28 +223,28 @@ class Registrar:
             raise NoSuchSchedule(schedule_id)
         return row
 
-    def read(self, given: Fields) -> Schedule:
+    def read(self, values: Fields) -> Schedule:
         """Return the schedule of these fields, or refuse them."""
         default = self._defaults
-        given = check_given(given, default)
-        jitter = given.get("jitter_ms", default.jitter_ms)
+        values = check_given(values, default)
+        jitter = values.get("jitter_ms", default.jitter_ms)
         assert isinstance(jitter, int), "check_given accepted it"
-        overlap = str(given.get("overlap_policy", default.overlap_policy))
-        catchup = CATCHUP[str(given.get("catchup_policy", default.catchup_policy))]
+        overlap = str(values.get("overlap_policy", default.overlap_policy))
+        catchup = CATCHUP[str(values.get("catchup_policy", default.catchup_policy))]
         fields = {
             **self._policy(overlap, catchup),
-            "cron": given["cron_expr"],
-            "timezone": given["timezone"],
+            "cron": values["cron_expr"],
+            "timezone": values["timezone"],
             "run": {
-                "workflow": given["workflow_id"],
-                "version": given["version"],
-                "user_id": given["user_id"],
+                "workflow": values["workflow_id"],
+                "version": values["version"],
+                "user_id": values["user_id"],
             },
             "jitter": f"{jitter}ms",
             "jitter_around": jitter > 0,
         }
-        fields |= {name: given[name] for name in ("start_at", "end_at") if name in given}
-        schedule_id = given.get("schedule_id")
+        fields |= {name: values[name] for name in ("start_at", "end_at") if name in values}
+        schedule_id = values.get("schedule_id")
         with renamed_errors(FIELD_NAMES):
             return read_schedule(
                 self._new_id() if schedule_id is None else check_id(schedule_id), fields
@@ -304,33 +304,33 @@ class Registrar:
         return None if changed == policy else msgspec.structs.replace(schedule, policy=changed)
 
 
-def check_given(given: Fields, default: WorkflowDefaults = WorkflowDefaults()) -> Fields:
+def check_given(values: Fields, default: WorkflowDefaults = WorkflowDefaults()) -> Fields:
     """Return the fields of an upsert that are not null, or refuse invalid ones."""
     try:
-        check_fields(given, REQUIRED | OPTIONAL)
+        check_fields(values, REQUIRED | OPTIONAL)
     except InvalidSchedule as refused:
         if refused.field != "paused":
             raise
         hint = "pause_schedule, or POST /schedules/pause: an upsert does not change it"
         raise InvalidSchedule(refused.field, refused.problem, hint=hint) from None
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in sorted(REQUIRED - given.keys(), key=list(REQUIRED_IN_ORDER).index):
+    values = {name: value for name, value in values.items() if value is not None}
+    for name in sorted(REQUIRED - values.keys(), key=list(REQUIRED_IN_ORDER).index):
         what = REQUIRED_IN_ORDER[name]
         raise InvalidSchedule(name, "it is missing", hint=f"{what} is needed")
-    check_workflow(given["workflow_id"], given["version"])
+    check_workflow(values["workflow_id"], values["version"])
     for name in ("user_id", "cron_expr", "timezone"):
-        check_text(name, given[name])
-    check_free_of_routes(given.get("schedule_id"))
-    jitter = given.get("jitter_ms", default.jitter_ms)
+        check_text(name, values[name])
+    check_free_of_routes(values.get("schedule_id"))
+    jitter = values.get("jitter_ms", default.jitter_ms)
     if type(jitter) is not int or not 0 <= jitter <= LONGEST_JITTER:
         hint = f"milliseconds, 0 to {LONGEST_JITTER}"
         raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is not a valid number", hint=hint)
-    check_one_of("overlap_policy", OVERLAP, given.get("overlap_policy", default.overlap_policy))
-    check_one_of("catchup_policy", CATCHUP, given.get("catchup_policy", default.catchup_policy))
+    check_one_of("overlap_policy", OVERLAP, values.get("overlap_policy", default.overlap_policy))
+    check_one_of("catchup_policy", CATCHUP, values.get("catchup_policy", default.catchup_policy))
     for name in ("start_at", "end_at"):
-        if not isinstance(given.get(name, ""), str):
-            check_text(name, given[name])
-    return given
+        if not isinstance(values.get(name, ""), str):
+            check_text(name, values[name])
+    return values
 
 
 def check_free_of_routes(schedule_id: object) -> None:

@@ -103,11 +103,11 @@ class Workflows:
         Of two concurrent deployments one wins completely. Omitted arguments are read from the DAG.
         """
         check_dag(dag)
-        given = {"workflow_id": workflow_id, "version": version, "user_id": user_id}
+        arguments = {"workflow_id": workflow_id, "version": version, "user_id": user_id}
         from_dag = {"workflow_id": dag.get("workflow_id", dag.get("id"))}
         about = {
             name: value if value is not None else from_dag.get(name, dag.get(name))
-            for name, value in given.items()
+            for name, value in arguments.items()
         }
         for name, value in about.items():
             if value is None:
@@ -195,14 +195,14 @@ class Workflows:
             raise NotAllowed(problem, hint=f"user_id: {caller.only_of}")
 
 
-def check_deployed(given: object) -> None:
+def check_deployed(deployment: object) -> None:
     """Refuse an invalid deployment, given as one object: a DAG and the fields beside it."""
-    check_fields(given, {"dag", "workflow_id", "version", "user_id"})
-    assert isinstance(given, Mapping), "check_fields accepted it"
-    if "dag" not in given:
+    check_fields(deployment, {"dag", "workflow_id", "version", "user_id"})
+    assert isinstance(deployment, Mapping), "check_fields accepted it"
+    if "dag" not in deployment:
         raise InvalidSchedule("dag", "it is missing", hint='{"dag": {"nodes": [...]}}')
-    check_dag(given["dag"])
-    beside = {name: value for name, value in given.items() if value is not None}
+    check_dag(deployment["dag"])
+    beside = {name: value for name, value in deployment.items() if value is not None}
     for name in ("workflow_id", "user_id"):
         check_text(name, beside.get(name, "a text"))
     check_workflow("a text", beside.get("version", 0))
