@@ -63,10 +63,10 @@ class RayLauncher:
         self,
         link: Link | None,
         *,
-        books: RunRecords | None = None,
+        records: RunRecords | None = None,
         path_of: Callable[[int, int], Path] = lambda run_id, attempt: Path(),  # noqa: ARG005
     ) -> None:
-        self._link, self._records, self._path_of = link, books, path_of
+        self._link, self._records, self._path_of = link, records, path_of
         self._cluster = ("", 0)  # its id, and since when it is used
         self._attended: dict[int, str] = {}  # runs followed here, and their runners
         self._begun: set[int] = set()  # of these, the runs that may have been started

@@ -123,7 +123,7 @@ class Workflows:
         if self._service.caller.only_of is not None and not isinstance(self.store, DatabaseStore):
             problem = "the DAGs are files without an owner"
             raise NotAllowed(problem, hint="a token without an owner, or no workflows_folder")
-        fields = [about | each for each in schedules_of(dag, str(about["workflow_id"]))]
+        fields = [about | each for each in trigger_schedules(dag, str(about["workflow_id"]))]
         for each in fields:
             with naming(f"triggers.{str(each['schedule_id']).rpartition('/')[2]}"):
                 self.registrar.read(each)  # before anything is stored
@@ -227,7 +227,7 @@ class DeployTurn:
         return found is not None and found.body == self._contents
 
 
-def schedules_of(dag: Dag, workflow_id: str) -> Iterator[dict[str, object]]:
+def trigger_schedules(dag: Dag, workflow_id: str) -> Iterator[dict[str, object]]:
     """Yield the fields of the schedules of a DAG's triggers, or refuse them."""
     ids: set[str] = set()
     for where, trigger in _triggers_of(dag):
