@@ -141,12 +141,12 @@ def _outcome(answer: HttpResponse, agent: str) -> Outcome:
 
 def _result(artifacts: Sequence[object]) -> dict[str, object]:
     """Return the first artifacts up to the size limit, and how many were left off."""
-    kept: list[object] = []
+    first: list[object] = []
     left = LONGEST_RESULT
     for each in artifacts:
         left -= len(msgspec.json.encode(each))
         if left < 0:
             break
-        kept.append(each)
-    missing = len(artifacts) - len(kept)
-    return {"artifacts": kept, **({"left_off": missing} if missing else {})}
+        first.append(each)
+    missing = len(artifacts) - len(first)
+    return {"artifacts": first, **({"left_off": missing} if missing else {})}

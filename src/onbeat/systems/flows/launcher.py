@@ -319,8 +319,8 @@ class FlowAttempt:
             return Failed(problem, "launch_failed", retryable=False)
         if answer.status >= 400:
             return Failed(panel_error_text(answer), "launch_failed", retryable=False)
-        known = _fields_of(answer.body)
-        for name in sorted(names - known) if known is not None else ():
+        form_fields = _fields_of(answer.body)
+        for name in sorted(names - form_fields) if form_fields is not None else ():
             warning = f"the form of {path} has no field {name!r}: this input is ignored"
             self.lines.append(f"warning: {warning}")
             log.warning("%s: %s", self._key, warning)

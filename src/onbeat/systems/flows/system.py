@@ -406,8 +406,8 @@ async def find(service: Service, schedule_id: str) -> ScheduleRow:
     """Return the schedule of a flow, or raise NoSuchSchedule."""
     row = await service.find(schedule_id)
     if row is None or row.source != SOURCE:
-        known = await service.schedules(ScheduleFilter(source=SOURCE), limit=1000)
-        raise NoSuchSchedule(schedule_id, [each.schedule_id for each in known])
+        flows = await service.schedules(ScheduleFilter(source=SOURCE), limit=1000)
+        raise NoSuchSchedule(schedule_id, [each.schedule_id for each in flows])
     return row
 
 

@@ -34,27 +34,27 @@ class TimerHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     last_missed_at: int | None = None
     last_miss_reason: str | None = None
 
-    def since(self, known: "TimerHistory", *, now: int) -> "TimerHistory":
+    def since(self, earlier: "TimerHistory", *, now: int) -> "TimerHistory":
         """Return the later of this and an earlier history; instants after `now` are ignored.
 
         The store knows less than before while a run is retried, and after it was lost.
         """
         of_runs = ("last_run_at", "last_success_at", "last_failure_at")
-        found = {name: _later(getattr(self, name), getattr(known, name), now) for name in of_runs}
-        is_later = self.ended_at < known.ended_at <= now
+        found = {name: _later(getattr(self, name), getattr(earlier, name), now) for name in of_runs}
+        is_later = self.ended_at < earlier.ended_at <= now
         misses = self
-        if _later(self.last_missed_at, known.last_missed_at, now) != self.last_missed_at:
-            misses = known
+        if _later(self.last_missed_at, earlier.last_missed_at, now) != self.last_missed_at:
+            misses = earlier
         return TimerHistory(
             **found,
-            last_exit=(known if is_later else self).last_exit,
+            last_exit=(earlier if is_later else self).last_exit,
             last_missed_at=misses.last_missed_at,
             last_miss_reason=misses.last_miss_reason,
         )
 
     @property
     def ended_at(self) -> int:
-        """When a run last ended; 0: none is known to have ended."""
+        """When a run last ended; 0: no ended run is known."""
         return max(self.last_success_at or 0, self.last_failure_at or 0)
 
     def initial_position(self, *, is_persistent: bool) -> InitialPosition:
@@ -185,9 +185,9 @@ def write_state(timers: Mapping[str, TimerHistory]) -> bytes:
     return msgspec.json.format(content, indent=2) + b"\n"
 
 
-def _later(one: int | None, known: int | None, now: int) -> int | None:
-    """Return the later of two instants; `known` is ignored if it is after `now`."""
-    return max(one or 0, known) if known is not None and known <= now else one
+def _later(one: int | None, earlier: int | None, now: int) -> int | None:
+    """Return the later of two instants; `earlier` is ignored if it is after `now`."""
+    return max(one or 0, earlier) if earlier is not None and earlier <= now else one
 
 
 def _read_history(fields: Mapping[str, object]) -> TimerHistory:

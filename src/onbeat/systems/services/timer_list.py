@@ -80,12 +80,15 @@ class TimerList:
 
 
 async def list_timers(
-    service: Service, timers: Timers, rows: Iterable[ScheduleRow], known: Mapping[str, TimerHistory]
+    service: Service,
+    timers: Timers,
+    rows: Iterable[ScheduleRow],
+    earlier: Mapping[str, TimerHistory],
 ) -> TimerList:
-    """Return the status of timers by their rows, and by their `known` history."""
-    found = await stored_timers(service, list(rows), known, timers)
+    """Return the status of timers by their rows, and by their `earlier` history."""
+    found = await stored_timers(service, list(rows), earlier, timers)
     states = tuple(
-        _state(timer_id, timer, found.get(timer_id), known.get(timer_id, NO_HISTORY))
+        _state(timer_id, timer, found.get(timer_id), earlier.get(timer_id, NO_HISTORY))
         for timer_id, timer in timers.valid.items()
     )
     return TimerList(service.clock.now(), states, timers.invalid)
@@ -115,41 +118,44 @@ class StoredTimer:
 
 
 async def stored_timers(
-    service: Service, rows: Sequence[ScheduleRow], known: Mapping[str, TimerHistory], timers: Timers
+    service: Service,
+    rows: Sequence[ScheduleRow],
+    earlier: Mapping[str, TimerHistory],
+    timers: Timers,
 ) -> dict[str, StoredTimer]:
     """Return the state of timers in the store, by id.
 
     A schedule has the results of ended runs; unfinished runs are read in addition.
     """
-    crowded_out = await _crowded_out(service, [row.schedule_id for row in rows], timers)
+    group_skip = await _group_skips(service, [row.schedule_id for row in rows], timers)
     unfinished = await _unfinished(service) if len(rows) > FEW else None
     now = service.clock.now()
     found: dict[str, StoredTimer] = {}
     for row in rows:
-        before = known.get(row.schedule_id, NO_HISTORY)
+        before = earlier.get(row.schedule_id, NO_HISTORY)
         if unfinished is None:
             last = await _last_of(service, row.schedule_id, STARTED_ONCE)
         elif row.schedule_id in unfinished:
             last = unfinished[row.schedule_id]
-        elif row.last_run_at is None or (_is_known(row, before) and _has_code(row)):
+        elif row.last_run_at is None or (_is_up_to_date(row, before) and _has_code(row)):
             last = None
         else:
             has_succeeded = row.last_run_at == row.last_success_at
             ended = Status.SUCCESS if has_succeeded else Status.FAILED
             last = await _last_of(service, row.schedule_id, (ended,))
-        history, retry_at = _history(row, last, crowded_out.get(row.schedule_id), before)
+        history, retry_at = _history(row, last, group_skip.get(row.schedule_id), before)
         found[row.schedule_id] = StoredTimer(row, history.since(before, now=now), retry_at, last)
     return found
 
 
-async def _crowded_out(service: Service, ids: Iterable[str], timers: Timers) -> dict[str, RunRow]:
+async def _group_skips(service: Service, ids: Iterable[str], timers: Timers) -> dict[str, RunRow]:
     """Return the last run of each timer that was skipped because another timer used its service."""
     valid = timers.valid
     sharing = [each for each in ids if each in valid and valid[each].schedule.policy.group]
     if len(sharing) > FEW:
-        runs = await service.runs(RunFilter(reason=CROWDED_OUT), limit=MOST)
+        runs = await service.runs(RunFilter(reason=GROUP_FULL), limit=MOST)
     else:
-        which = [RunFilter(each, reason=CROWDED_OUT) for each in sharing]
+        which = [RunFilter(each, reason=GROUP_FULL) for each in sharing]
         runs = [run for each in which for run in await service.runs(each, limit=1)]
     return {run.schedule_id: run for run in sorted(runs, key=_finished)}
 
@@ -197,11 +203,11 @@ async def _last_of(service: Service, timer_id: str, statuses: Iterable[Status]) 
     return max(latest, key=_started, default=None)
 
 
-def _is_known(row: ScheduleRow, known: TimerHistory) -> bool:
+def _is_up_to_date(row: ScheduleRow, earlier: TimerHistory) -> bool:
     """Return whether no run has ended since the recorded start of the last run."""
-    if known.last_run_at is None or known.last_success_at != row.last_success_at:
+    if earlier.last_run_at is None or earlier.last_success_at != row.last_success_at:
         return False
-    return (known.last_failure_at or 0) >= (row.last_failure_at or 0)
+    return (earlier.last_failure_at or 0) >= (row.last_failure_at or 0)
 
 
 def _has_code(row: ScheduleRow) -> bool:
@@ -210,15 +216,15 @@ def _has_code(row: ScheduleRow) -> bool:
 
 
 def _history(
-    row: ScheduleRow, last: RunRow | None, crowded_out: RunRow | None, known: TimerHistory
+    row: ScheduleRow, last: RunRow | None, group_skip: RunRow | None, earlier: TimerHistory
 ) -> tuple[TimerHistory, int | None]:
-    missed_at, miss_reason = _miss_of(row, crowded_out)
-    started_at = row.last_run_at if known.last_run_at is None else known.last_run_at
+    missed_at, miss_reason = _miss_of(row, group_skip)
+    started_at = row.last_run_at if earlier.last_run_at is None else earlier.last_run_at
     exit_code, failed_at, retry_at = row.last_exit, row.last_failure_at, None
     if last is not None and _waits_for_retry(last):
         exit_code, failed_at, retry_at = last.exit_code, last.updated_at, last.due_at
-        if known.last_failure_at is not None and known.last_failure_at >= _started(last):
-            failed_at = known.last_failure_at  # recorded: `updated_at` may have changed since
+        if earlier.last_failure_at is not None and earlier.last_failure_at >= _started(last):
+            failed_at = earlier.last_failure_at  # recorded: `updated_at` may have changed since
     history = TimerHistory(
         last_run_at=started_at if last is None else last.started_at,
         last_success_at=row.last_success_at,
@@ -230,19 +236,19 @@ def _history(
     return history, retry_at
 
 
-def _miss_of(row: ScheduleRow, crowded_out: RunRow | None) -> tuple[int | None, str | None]:
+def _miss_of(row: ScheduleRow, group_skip: RunRow | None) -> tuple[int | None, str | None]:
     """Return when and why a tick was last missed, also because another timer used the service."""
-    if crowded_out is None or (crowded_out.finished_at or 0) < (row.last_missed_at or 0):
+    if group_skip is None or (group_skip.finished_at or 0) < (row.last_missed_at or 0):
         return row.last_missed_at, row.last_miss_reason
-    return crowded_out.finished_at, "overlap"
+    return group_skip.finished_at, "overlap"
 
 
 def _state(
-    timer_id: str, timer: ServiceTimer, found: StoredTimer | None, known: TimerHistory
+    timer_id: str, timer: ServiceTimer, found: StoredTimer | None, earlier: TimerHistory
 ) -> TimerState:
     definition = (timer_id, timer.target, timer.is_enabled, timer.is_persistent)
     if found is None:
-        return TimerState(*definition, known)
+        return TimerState(*definition, earlier)
     next_run_at = None if found.row.next_run_at is None else found.row.next_run_at * 1000
     return TimerState(
         *definition,
@@ -283,7 +289,7 @@ def _instant(at: int | None) -> str | None:
 
 UNFINISHED = (Status.STARTED, Status.ENQUEUED)
 STARTED_ONCE = (*UNFINISHED, Status.SUCCESS, Status.FAILED, Status.CANCELED)
-CROWDED_OUT = "group_full"  # timers of one service share a group of one place
+GROUP_FULL = "group_full"  # timers of one service share a group of one place
 FEW = 20  # up to this number of timers, runs are read one timer at a time
 MOST = 10_000  # runs of all timers that are read together
 UNITS = ((60, 1, "s"), (3600, 60, "m"), (86_400, 3600, "h"), (float("inf"), 86_400, "d"))

@@ -285,7 +285,7 @@ class Sessions:
         now, record = self._service.clock.now(), await self._mirror.record(slug)
         before = record.definition if record is not None else {}
         stamp = rfc3339_ms(now)
-        made = before.get("createdAt", stamp) if row is not None else stamp
+        created = before.get("createdAt", stamp) if row is not None else stamp
         definition: Fields = {
             "slug": slug,
             "prompt": fields.get("prompt"),
@@ -297,7 +297,7 @@ class Sessions:
         if row is not None:  # preserve unknown fields of the file
             known = (*definition, *LIMITS)
             definition |= {name: value for name, value in before.items() if name not in known}
-        definition |= {"createdAt": made, "updatedAt": stamp}
+        definition |= {"createdAt": created, "updatedAt": stamp}
         first = await self._mirror.begins_at(row, before, definition)
         schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
         enabled = is_enabled(definition)
@@ -331,7 +331,7 @@ class Sessions:
         record = await self._mirror.record(row.schedule_id)
         definition = self._mirror.definition(row, record)
         status = await self._mirror.status(row, record or SlugRecord(definition))
-        schedule, made, edited = (
+        schedule, created, updated = (
             definition.get(name) for name in ("schedule", "createdAt", "updatedAt")
         )
         ran = {name: None if value is None else str(value) for name, value in status.ran.items()}
@@ -347,8 +347,8 @@ class Sessions:
             last_error=problem or ran["lastError"],
             next_run=None if problem else status.next_run,
             session_id=status.session_id if is_persistent(definition) else None,
-            created_at=made if isinstance(made, str) else None,
-            updated_at=edited if isinstance(edited, str) else None,
+            created_at=created if isinstance(created, str) else None,
+            updated_at=updated if isinstance(updated, str) else None,
             **_limits_in(definition),
         )
 
@@ -397,7 +397,7 @@ def _broken(slug: str, broken: Unscheduled) -> PromptFields:
     """Return the fields of a slug whose files were broken when they were first read."""
     fields, last_run = broken.definition, broken.last_run
     prompt, schedule = fields.get("prompt"), fields.get("schedule")
-    made, edited = fields.get("createdAt"), fields.get("updatedAt")
+    created, updated = fields.get("createdAt"), fields.get("updatedAt")
     return PromptFields(
         slug=slug,
         prompt=prompt if isinstance(prompt, str) else "",
@@ -409,8 +409,8 @@ def _broken(slug: str, broken: Unscheduled) -> PromptFields:
         last_error=str(broken.corrupt),
         next_run=None,
         session_id=_text(last_run.get("sessionId")),
-        created_at=_text(made),
-        updated_at=_text(edited),
+        created_at=_text(created),
+        updated_at=_text(updated),
         **_limits_in(fields),
     )
 
