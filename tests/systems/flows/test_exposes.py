@@ -295,7 +295,7 @@ def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world
 
     lines = world.play(story)
     assert sum("broken is ignored" in line for line in lines) == 1
-    assert lines.index(f"{KEY} is scheduled no longer") < len(lines) - 1
+    assert lines.index(f"{KEY} is no longer scheduled") < len(lines) - 1
 
 
 @pytest.mark.parametrize("switch", [[1], {}, "yes", 2, 0.5, {"on": True}])

@@ -313,7 +313,7 @@ class TestReloading:
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             assert world.play(story) == ["a"]
         (told,) = [record.getMessage() for record in caplog.records]
-        assert f"they stay unchanged: {world.path}: it is " in told
+        assert f"timers stay unchanged: {world.path}: it is " in told
 
 
 SAME = {

@@ -279,7 +279,7 @@ WRONG = [
     ({"version": None}, "version: it is missing (a whole number is needed)"),
     ({"version": -1}, "version: -1 is not a whole number (0 or more)"),
     ({"user_id": "a" * 201}, "user_id: "),
-    ({"workflow_id": "a\nb"}, "workflow_id: 'a\\nb' is not such a string"),
+    ({"workflow_id": "a\nb"}, "workflow_id: 'a\\nb' is too long or not printable"),
     ({"overlap_policy": "replace"}, "overlap_policy: no policy is called 'replace'"),
     ({"timezone": "Europe/Berln"}, "timezone: "),
     ({"timezone": ""}, "timezone: '' is not a string"),

@@ -63,7 +63,7 @@ def test_every_id_has_a_separate_dag(kept, workflow_id):
     ("workflow_id", "version", "dag", "problem"),
     [
         ("", 1, {}, "workflow_id: '' is not a string"),
-        ("a\0b", 1, {}, "workflow_id: 'a\\x00b' is not such a string"),
+        ("a\0b", 1, {}, "workflow_id: 'a\\x00b' is too long or not printable"),
         ("a" * 201, 1, {}, "workflow_id: "),
         ("a", -1, {}, "version: -1 is not a whole number (0 or more)"),
         ("a", "1", {}, "version: '1' is not a whole number (a whole number is needed)"),

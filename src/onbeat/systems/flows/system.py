@@ -170,7 +170,7 @@ class FlowTimer:
         schedules = [each.schedule for each in found.valid.values()]
         await self._service.define(schedules, source=SOURCE, user_id=self._user, remove=removed)
         for each in sorted(removed):
-            log.info("%s is scheduled no longer", key_of(rows[each]))
+            log.info("%s is no longer scheduled", key_of(rows[each]))
         for schedule_id, scheduled in found.valid.items():
             if schedule_id not in rows:
                 log.info("%s is scheduled: %s", scheduled.key, scheduled.config.cron)

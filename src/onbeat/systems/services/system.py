@@ -189,7 +189,7 @@ class TimerSystem:
 
     def _log_problem(self, problem: str) -> None:
         if problem != self._last_problem:
-            log.error("timers: they stay unchanged: %s", problem)
+            log.error("timers stay unchanged: %s", problem)
         self._last_problem = problem
 
     async def _withdraw(self) -> None:

@@ -70,7 +70,7 @@ class FileMirror:
 
     A document in the store names the one folder that is kept in step, by the folder's mark. Any
     other folder is filled from the store first: its unknown slugs are adopted, but its files of
-    record slugs are overwritten, and missing ones do not delete a schedule.
+    known slugs are overwritten, and missing ones do not delete a schedule.
     """
 
     def __init__(

@@ -328,7 +328,7 @@ def check_text(name: str, value: object) -> None:
         raise InvalidSchedule(name, f"{shown(value)} is not a string", hint="a string is needed")
     if len(value) > LONGEST_ID or not value.isprintable():
         hint = f"{LONGEST_ID} characters at most, on one line"
-        raise InvalidSchedule(name, f"{shown(value)} is not such a string", hint=hint)
+        raise InvalidSchedule(name, f"{shown(value)} is too long or not printable", hint=hint)
 
 
 def check_dag(dag: object) -> Dag:
