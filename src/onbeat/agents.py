@@ -133,7 +133,7 @@ class Orchestrator:
         """Delete artifacts of a type that were published before an instant; return how many.
 
         Every process holds all artifacts in memory, so delete old ones. Artifacts from the first
-        one that a run still needs are kept.
+        that a run still needs are kept.
         """
         await self.start()
         return await self._system.discard(model, before=before)

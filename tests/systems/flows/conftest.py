@@ -113,7 +113,7 @@ class World:
         """Crash the node, and start another on the same file later.
 
         What it would do in the end it cannot do, and that is made sure of: in its store there is
-        what was there before, and its panel has heard no more of it.
+        what was there before, and its panel received no further request.
         """
         launcher = self.beat._runtime.launchers.by_kind["flow"]
         launcher.leave(list(launcher._followed))  # a killed process cancels nothing

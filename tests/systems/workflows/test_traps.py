@@ -1,7 +1,7 @@
 """Traps in the pseudo-code of the origin: an hour of minutely ticks, 59 of which are checked.
 
 Each case is also played with a crash of the node in the middle, while a run is on its way. The
-executor lives elsewhere: it goes on, and tells of ends to whoever is there then.
+executor runs elsewhere: it continues, and reports outcomes to the node that is up then.
 """
 
 import asyncio

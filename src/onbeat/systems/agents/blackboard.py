@@ -2,8 +2,8 @@
 
 This process keeps what it has read or written in memory, decoded and in publishing order, so that a
 thousand agents can read ten thousand artifacts. Before an agent runs, new artifacts of other
-processes are read; concurrent callers share one read. Reads overlap, since a transaction may be
-committed later than one that began after it.
+processes are read; concurrent callers share one read. Reads overlap, since
+transactions do not commit in the order in which they begin.
 """
 
 import asyncio

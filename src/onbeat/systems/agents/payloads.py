@@ -15,7 +15,7 @@ LONGEST = 1024 * 1024 - 16 * 1024  # bytes; the rest of a document is its envelo
 
 
 def encode(payload: BaseModel, *, name: str) -> object:
-    """Return a model as JSON; refuse one that would be different after decoding."""
+    """Return a model as JSON; refuse a model that would be different after decoding."""
     problems: list[str] = []
     for by_alias in (True, False):  # most models are validated by alias
         try:

@@ -311,7 +311,7 @@ class AgentSystem:
         return published
 
     async def discard(self, model: type[BaseModel], *, before: datetime) -> int:
-        """Delete artifacts of a type up to an instant, or up to one that a run still needs."""
+        """Delete artifacts of a type up to an instant, or up to the first that a run still needs."""
         await self.blackboard.refresh()
         needed = {*self.blackboard.pending()}  # first: a pending one may become a run
         for status in ("ENQUEUED", "STARTED"):
@@ -466,7 +466,7 @@ async def _outputs(agent: AgentBuilder, ctx: AgentContext) -> list[BaseModel]:
 
 
 def _checked(agent: AgentBuilder, output: object) -> BaseModel:
-    """Return an output of an engine, or refuse one that its agent does not publish."""
+    """Return an output of an engine, or refuse an undeclared one."""
     known = ", ".join(map(type_name, agent.outputs)) or "nothing"
     if not isinstance(output, BaseModel):
         name, hint = shown(output), "a model"

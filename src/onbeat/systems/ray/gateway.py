@@ -203,7 +203,7 @@ class Gateway:
         return {"ended": True}
 
     async def _is_of_another(self, actor: Actor, attempt: object) -> bool:
-        """Return whether a runner belongs to another attempt; one that is not placed does."""
+        """Return whether a runner belongs to another attempt; an unplaced one does."""
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWERS_WITHIN):
                 return (await _state_of(actor))["attempt"] != attempt
@@ -256,7 +256,7 @@ class Gateway:
     async def _ping(self) -> None:
         while True:
             with suppress(RayError):
-                await self._find("nobody")
+                await self._find("no-such-actor")
             await asyncio.sleep(PING_EVERY)
 
     async def _watch(self) -> None:

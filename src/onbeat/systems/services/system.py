@@ -241,7 +241,7 @@ class TimerSystem:
     def _initial_position(
         self, timer_id: str, timer: ServiceTimer, row: ScheduleRow | None
     ) -> InitialPosition | None:
-        """Return where a new timer continues, or an existing one that follows its success."""
+        """Return where a new timer continues, or an existing timer that follows its success."""
         if row is None:
             history = self._history.get(timer_id)
             if history is None:

@@ -177,7 +177,7 @@ class FileMirror:
         return True
 
     async def _claim_folder(self) -> None:
-        """Make this folder the one that is kept in step, now that it is filled."""
+        """Keep this folder in step from now on, since it is filled."""
         if not await self._has_folder() or self._filled is None:
             return  # another process has, for the same folder
         folder_id = self._folder_id or uuid4().hex

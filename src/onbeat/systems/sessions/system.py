@@ -204,7 +204,7 @@ class Sessions:
                 raise PromptRefused(409, f"Schedule exists elsewhere: {slug}", hint=owner)
             is_own = row is not None or service.caller.only_of is None
             if not is_own and await self._mirror.broken.one(slug) is not None:
-                # A file that cannot be used has no owner, like one that `delete` leaves.
+                # A file that cannot be used has no owner, like a file that `delete` leaves.
                 raise NotAllowed(f"{slug} is another owner's", hint="choose another slug")
             is_new = await self._define(service, slug, row, fields)
             item = await self.item(service, slug)

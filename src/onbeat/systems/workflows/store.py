@@ -278,7 +278,7 @@ class DirectoryStore:
 
 
 def _read_regular(path: Path) -> bytes:
-    """Return the content of a file; refuse one that is too long or not a regular file."""
+    """Return the content of a file; refuse a file that is too long or not regular."""
     try:
         return read_regular(path, most=LONGEST_FILE)
     except OSError as broken:

@@ -209,7 +209,7 @@ def check_deployed(deployment: object) -> None:
 
 
 class DeployTurn:
-    """Decides which of several concurrent deployments wins: the last one that took the turn.
+    """Decides which of several concurrent deployments wins: the last to take the turn.
 
     A deployment that lost the turn tries again. Identical deployments share a turn.
     """
