@@ -112,8 +112,8 @@ class World:
     async def crash(self, down="0s"):
         """Crash the node, and start another on the same file later.
 
-        What it would do in the end it cannot do, and that is made sure of: in its store there is
-        what was there before, and its panel received no further request.
+        The crashed node cannot shut down: its store stays unchanged, and its panel receives no
+        further request, which is asserted.
         """
         launcher = self.beat._runtime.launchers.by_kind["flow"]
         launcher.leave(list(launcher._followed))  # a killed process cancels nothing

@@ -311,7 +311,7 @@ class AgentSystem:
         return published
 
     async def discard(self, model: type[BaseModel], *, before: datetime) -> int:
-        """Delete artifacts of a type up to an instant, or up to the first that a run still needs."""
+        """Delete artifacts of a type up to an instant, or up to the first that a run needs."""
         await self.blackboard.refresh()
         needed = {*self.blackboard.pending()}  # first: a pending one may become a run
         for status in ("ENQUEUED", "STARTED"):
